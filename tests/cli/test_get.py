@@ -22,10 +22,11 @@ from states.memory import MemoryMapState
 from tests.harness.commands import COUNTS, environment, last_txid, started, trident, until, write_module
 from trident import Config
 from trident.cli.app import app
-from trident.cli.get import KeyListing, LookupAnswer, plain, read
+from trident.cli.get import KeyListing, LookupAnswer, read
 from trident.cli.target import settings
 from trident.coordination.transaction_log import FileLog
 from trident.errors import ForeignLogError, LogError, TopologyError, UnsupportedOperation
+from trident.http.plain_json import plain
 from trident.operations import Avg, Count, Sum
 from trident.topology import TridentTopology
 

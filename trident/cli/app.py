@@ -12,14 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from trident import __version__
-from trident.cli import (
-    cluster_commands,
-    crashtest_command,
-    daemon_commands,
-    dead_letters,
-    run,
-    state_commands,
-)
+from trident.cli import cluster_commands, crashtest_command, daemon_commands, dead_letters, run, state_commands
 from trident.cli.commands import (
     AsJson,
     LogPlace,
@@ -32,6 +25,7 @@ from trident.cli.commands import (
     command,
     feed_position,
     flag,
+    host,
     local_folder,
     log_named,
     needs,
@@ -148,7 +142,7 @@ def changes_command(
     ] = None,
     snapshot: Annotated[bool, flag("--snapshot", "Begin with the rows of the state.")] = False,
     follow: Annotated[bool, flag("--follow", "Wait for what is still to come.", "-f")] = False,
-    host: Annotated[str, typer.Option(metavar="HOST", help="The address to serve events at.")] = "127.0.0.1",
+    host: Annotated[str, host("The address to serve events at.")] = "127.0.0.1",
     port: Annotated[int | None, port("Serve events over HTTP; 0 takes a free port.", show_default=False)] = None,
     token: Token = None,
 ) -> int | None:

@@ -50,9 +50,7 @@ PANEL = "Clusters"
 def submit_command(
     of: ClusterAndToken,
     target: Target,
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="Names the topology and its log.", show_default="that of the topology")
-    ] = "",
+    name: Annotated[str, option("Names the topology and its log.", "NAME", show_default="that of the topology")] = "",
     conf: Conf = None,
     workers: Workers = None,
     requirements: Requirements = None,
@@ -212,9 +210,6 @@ def _executors_of(given: str) -> tuple[str, int]:
 
 def _say_done(overview: TopologyOverview, done: str, as_json: bool) -> None:
     tell(overview.as_json(), as_json, lambda: say(f"{overview.base.storm_name} {done}"))
-
-
-# ---- what is printed ---------------------------------------------------------------------------------------------------
 
 
 def print_list(overviews: Sequence[TopologyOverview]) -> None:

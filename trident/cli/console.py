@@ -90,7 +90,6 @@ def show(
 
 
 def show_facts(facts: Mapping[str, str], console: Console | None = None) -> None:
-    """Print what is known of one thing, a line for each fact."""
     from rich.table import Column, Table
 
     grid = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
@@ -100,7 +99,6 @@ def show_facts(facts: Mapping[str, str], console: Console | None = None) -> None
 
 
 def tell(value: Any, as_json: bool, show: Callable[[], object]) -> None:
-    """Print what was asked for: plain data as one line of JSON, or what `show` prints of it."""
     print_json(value) if as_json else show()
 
 

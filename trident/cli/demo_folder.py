@@ -56,10 +56,6 @@ class DemoFolder:
         return self.path / "word_count.py"
 
     @property
-    def target(self) -> str:
-        return f"{_near(self.module)}:topology"
-
-    @property
     def log_dir(self) -> Path:
         return self.path / "log"
 
@@ -104,8 +100,8 @@ class DemoFolder:
         return LogReader(self.log_dir).refresh() if exists(self.log_dir) else None
 
     def command(self, *words: str) -> list[str]:
-        """Return the words of a command that reads this demo: `trident get …`, callable as it stands."""
-        return [_program(), "get", self.target, "count", *words, "--log-dir", _near(self.log_dir)]
+        target = f"{_near(self.module)}:topology"
+        return [_program(), "get", target, "count", *words, "--log-dir", _near(self.log_dir)]
 
     def _read_demo_json(self) -> dict[str, Any]:
         try:

@@ -43,7 +43,6 @@ class Extra:
 
     @property
     def uses(self) -> str:
-        """What it is for, in one line."""
         return ", ".join([*self.names, *filter(None, [self.more])])
 
 
@@ -128,9 +127,6 @@ def doctor(as_json: bool = False) -> int:
     return 1 if problems else 0
 
 
-# ---- what is here ----------------------------------------------------------------------------------------------------
-
-
 def _java() -> Checkup:
     try:
         path, found = look_at_java()
@@ -198,9 +194,6 @@ def _number(version: str) -> list[int]:
 
 def _install(extra: str) -> str:
     return f"pip install '{_DISTRIBUTION}[{extra}]'" if extra else f"pip install {_DISTRIBUTION}"
-
-
-# ---- telling it ------------------------------------------------------------------------------------------------------
 
 
 def _fields(each: Checkup) -> dict[str, Any]:

@@ -160,7 +160,6 @@ def _troubles(status: dict[str, Any]) -> list[str]:
 
 
 def _align(lines: list[str]) -> list[str]:
-    """Put names and rates of several sources under each other."""
     names, figures = zip(*(line.split(": ", 1) for line in lines), strict=True) if lines else ((), ())
     rates = [each.partition(", ")[0] for each in figures]
     rest = [each.partition(", ")[2] for each in figures]

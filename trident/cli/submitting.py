@@ -62,7 +62,6 @@ class Code:
 def submit(
     client: ClusterClient, code: Code, name: str, workers: int | None, wait_s: float | None, as_json: bool
 ) -> None:
-    """Submit a topology and say its id; `wait_s`: wait for so long until its driver is active."""
     package = code.package(name)
     wanted = name or package.manifest.name
     if any(each.base.storm_name == wanted and each.base.status.kind != "killed" for each in client.topologies()):
@@ -87,7 +86,6 @@ def submit(
 def upgrade(
     client: ClusterClient, topology: str, code: Code, keep_conf: bool, wait_s: float | None, as_json: bool
 ) -> None:
-    """Give a topology new code and say what that means for its log."""
     base = client.show(topology).base
     package = code.package(base.storm_name)
     with _upload(package, as_json) as progress:

@@ -183,7 +183,6 @@ class ClusterTopologyPages:
         return {**page, "componentErrors": recent or page.get("componentErrors", [])}
 
     def visualization(self, window_s: int = 0) -> Page:
-        """Return the picture; an empty one while there is no driver."""
         _, driver = self._look_up()
         return {"nodes": [], "edges": []} if driver is None else driver.visualization(window_s)
 
@@ -192,7 +191,6 @@ class ClusterTopologyPages:
         return {} if driver is None else driver.series(window_s)
 
     def batches(self) -> Sequence[Page]:
-        """Return the last batches; none while there is no driver."""
         _, driver = self._look_up()
         return [] if driver is None else driver.batches()
 
@@ -200,7 +198,6 @@ class ClusterTopologyPages:
         return self._driver().lookup(state, key)
 
     def dead_letters(self) -> Page:
-        """Return the dead letters that wait; none while there is no driver."""
         _, driver = self._look_up()
         return {"deadLetters": []} if driver is None else driver.dead_letters()
 

@@ -86,7 +86,6 @@ class TopologyOverview:
 
     @property
     def why_no_driver(self) -> str:
-        """Why there is no driver that could be asked."""
         if self.base.status.kind == "failed":
             return f"it was marked as failed: {first_line(self.base.status.reason)}"
         if self.base.status.kind == "killed":
@@ -225,7 +224,6 @@ def first_line(error: str) -> str:
 def why_waiting(
     cluster: StormClusterState, assignments: Mapping[str, Assignment], leader: Mapping[str, Any] | None
 ) -> str:
-    """Return why a topology has no slot that needs one."""
     if leader is None:
         return "no Nimbus leads the cluster, so it is not assigned"
     supervisors = cluster.all_supervisor_info()

@@ -61,33 +61,21 @@ class QueriedTopology(Protocol):
 class OwnLog:
     """The log of a topology that runs in this process. It says what is committed, to any thread.
 
-    `gate`: holding it delays the next commit; None if another process commits.
+    `gate`: holding it delays the next commit.
     """
 
     def __init__(self, running: QueriedTopology) -> None:
-        self._running = running
-        self.gate: AbstractContextManager[Any] | None = running.gate
+        self._running, self.gate = running, running.gate
 
     def now(self) -> LogState:
         """Return what is committed now. The object may change with the next call."""
         return self._running.log_state
 
     def partitions(self, state: str) -> int:
-        """Return the number of partitions of a state, as of the latest `now`."""
         return self._running.partitions.get(state, 1)
 
 
-class LogOfOthers(ForeignLog):
-    """The log of a topology that another process runs, or ran."""
-
-    gate: AbstractContextManager[Any] | None = None
-
-    def __init__(self, topology: str, config: Config, states: Mapping[str, StateNode]) -> None:
-        instead = 'Ask that process (running.drpc("function"), or trident run with --drpc-port)'
-        super().__init__(topology, config, states.values(), instead)
-
-
-CommittedLog = OwnLog | LogOfOthers
+CommittedLog = OwnLog | ForeignLog
 
 
 class RequestStates:
@@ -140,7 +128,7 @@ class RequestExecutor:
 
     def __init__(self, plan: RequestPlan, config: Config, log: CommittedLog | None) -> None:
         self._function, self._steps = plan.function, RequestSteps(plan)
-        self._gate = None if log is None else log.gate
+        self._gate = log.gate if isinstance(log, OwnLog) else None
         self._states = RequestStates(plan, config, log)
         self._numbers, self._bounds = itertools.count(1), Bounds.of(config.as_mapping())
         self._operations = list({id(each): each for node in plan.nodes for each in node.operations}.values())

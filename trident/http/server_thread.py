@@ -117,7 +117,6 @@ def listens_at(cannot: str, host: str, port: int) -> Iterator[None]:
 
 
 def listening(cannot: str, host: str, port: int) -> socket.socket:
-    """Return a socket that listens, as of `listens_at`."""
     with listens_at(cannot, host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -178,7 +177,6 @@ class Guard:
     headers: Callable[[Scope], Mapping[str, str]] = lambda scope: {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
         from starlette.datastructures import MutableHeaders
 
         if scope["type"] != "http":

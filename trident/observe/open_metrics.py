@@ -220,15 +220,11 @@ class Metrics:
                 self._counts.add(event)
 
     def collect(self) -> Iterator[Metric]:
-        """Iterate over the metrics, as `prometheus_client` asks for them."""
         with self._lock:
             families = list(_families(self._topology, _OF_BATCHES, self._counts))
         yield from (*families, *_families(self._topology, _OF_LISTENERS, self._listeners()))
         if self.status is not None:
             yield from _families(self._topology, _OF_OPERATIONS, self.status())
-
-
-# ---- topologies of spouts and bolts ----------------------------------------------------------------------------------
 
 
 def _by_stream(measure: str) -> Callable[[TopologyStatus], Values]:

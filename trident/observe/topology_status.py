@@ -153,8 +153,6 @@ class TopologyStatus:
         names = {"window": window_names(window_s)["window"], "status": self.state}
         return {"id": topology_id or self.name, **names, **self.series.page(window_s, self.now, time.time())}
 
-    # ---- parts of pages ---------------------------------------------------------------------------------------------
-
     def _head(self, id_: str, window: WindowStatistics) -> Entry:
         names = window_names(window.window_s)
         return {

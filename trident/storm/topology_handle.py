@@ -151,7 +151,6 @@ class StormHandle:
             self._order(active)
 
     def _order(self, active: bool) -> None:
-        """Tell all workers whether spouts are asked for tuples."""
         raise NotImplementedError
 
     def _is_at_rest(self) -> bool:

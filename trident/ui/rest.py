@@ -340,7 +340,6 @@ class RawPaths:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
         path = scope.get("raw_path", scope.get("path", "").encode()).decode("latin-1")
         await self._app({**scope, "path": path}, receive, send)
 

@@ -168,7 +168,7 @@ def test_of_several_nimbuses_that_add_one_name_one_wins(submissions: Submissions
         said = []
         for name in range(10):
             try:
-                said.append(Submissions(session, submissions.code).submit(sha256, f"n{name}", str(number)))
+                said.append(Submissions(session, submissions.code, str).submit(sha256, f"n{name}", str(number)))
             except NameTaken:
                 said.append("taken")
         session.disconnect()

@@ -151,7 +151,6 @@ class NimbusDaemon(Closes):
         return self.submissions.code.get(sha256)
 
     async def _as_leader(self, change: Callable[[Request, Mapping[str, Any]], Page], request: Request) -> Page:
-        """Change something, if this Nimbus leads."""
         body = await body_of(request, _MAX_BODY)
 
         def change_now() -> Page:

@@ -55,12 +55,10 @@ class UpgradeCheck(NamedTuple):
 class Submissions:
     """Topologies as clients change them. Threads may share it, and several Nimbuses.
 
-    `log_dir_of`: returns where the log of a topology belongs, by its name; "" if Nimbus does not know.
+    `log_dir_of`: returns where the log of a topology belongs, by its name.
     """
 
-    def __init__(
-        self, cluster: StormClusterState, code: CodeStore, log_dir_of: Callable[[str], str] = lambda name: ""
-    ) -> None:
+    def __init__(self, cluster: StormClusterState, code: CodeStore, log_dir_of: Callable[[str], str]) -> None:
         self.cluster, self.code = cluster, code
         self._log_dir_of = log_dir_of
 
@@ -254,8 +252,6 @@ class Submissions:
         `allow_changed_topology` is not set.
         """
         log_dir, name = settings.log_dir or base.log_dir or self._log_dir_of(base.storm_name), base.storm_name
-        if not log_dir:
-            return UpgradeCheck(False, ("not compared with the log: Nimbus does not know where it is",))
         try:
             with closing(open_reader(log_dir)) as reader:
                 before = Meaning.of_log(reader.refresh().declared) if reader.is_there() else None

@@ -254,7 +254,6 @@ class BoltPlace(WorkerPlace):
         self.beat, self.blocked = {}, []
 
     def as_status(self, ended: bool) -> dict[str, Any]:
-        """Return what `RunningStormTopology.workers` shows."""
         up = "running" if self.beat.get("ready") else "opening"
         return {
             "worker": self.number,
@@ -298,7 +297,6 @@ class Supervisor(WorkerGroup[BoltPlace]):
 
     @property
     def all_ready(self) -> bool:
-        """Whether every worker is up, with all its tasks open."""
         with self.changed:
             return not self.closed and all(each.beat.get("ready") for each in self.places)
 
@@ -345,8 +343,6 @@ class Supervisor(WorkerGroup[BoltPlace]):
         except Exception as error:
             logger.exception("topology %s: the driver's own code failed", self.topology)
             self.end(error)
-
-    # ---- what a group asks ------------------------------------------------------------------------------------------
 
     def word(self) -> WorkerOrders:
         return self._orders

@@ -152,7 +152,6 @@ class BoltWorker(GroupWorker):
         }
 
     def _close(self) -> list[str]:
-        """End all threads; return what those were doing that did not end."""
         if not self._opened:
             return []
         self._mail.ended.set()

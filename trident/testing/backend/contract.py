@@ -161,7 +161,6 @@ class MapContract(StoreContract):
 
 
 def update(state: Any, *calls: dict[str, int]) -> None:
-    """Append a number to each named key, call by call."""
     for call in calls:
         state.multi_update([(name,) for name in call], [Append(number) for number in call.values()])
 

@@ -86,8 +86,6 @@ class Schedule:
         setting = f"cache {self._cache}, {'requests of 2 keys' if self._chunks else 'whole requests'}"
         return ", ".join([setting, *self.story[-8:]])
 
-    # ---- one batch ---------------------------------------------------------------------------------------------------
-
     def _run_batch(self) -> None:
         batch = self._new_batch()
         for _ in range(_MOST_TRIES):
@@ -168,8 +166,6 @@ class Schedule:
                     _append(sleeper.state, call)
                 sleeper.state.commit(sleeper.txid)
 
-    # ---- looking ---------------------------------------------------------------------------------------------------
-
     def _check(self, when: str) -> None:
         if self.chance.random() < 0.1:
             self._reader = self._open_partitions(reads=True)
@@ -181,7 +177,6 @@ class Schedule:
             expect(found, [self.model.get(key) for key in keys], f"read {keys} {when} of batch {self.log.committed}")
 
     def _open_partitions(self, reads: bool = False) -> list[Any]:
-        """Open the partitions, as a process that writes does or as a reader."""
         maps = [self.store.map("state", part, self.partitions, reads=reads) for part in range(self.partitions)]
         opened = maps if reads else map(self._wrap_map, maps)
         return [map_for(self.store.kind, backing, "state", part) for part, backing in enumerate(opened)]

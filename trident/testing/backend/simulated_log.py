@@ -28,7 +28,6 @@ class Log:
         self._expected: dict[int, Sentinel] = {}
 
     def next(self, partition: int = 0) -> Txid:
-        """Return the txid of the batch that comes next, as a partition gets it."""
         return Txid(self.committed + 1, self.attempt, self.winners, INCARNATION, self._expected.get(partition))
 
     def fail(self, takeover: bool = False) -> None:
@@ -36,7 +35,6 @@ class Log:
         self.attempt = (self.attempt // _EPOCH + 1) * _EPOCH if takeover else self.attempt + 1
 
     def record(self, partitions: Iterable[int] = (0,)) -> None:
-        """Commit the batch, which touched these partitions."""
         self.committed += 1
         self.winners = self.winners.with_winner(self.committed, self.attempt)
         for partition in partitions:

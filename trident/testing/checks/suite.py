@@ -128,7 +128,6 @@ class Findings:
 
 
 def promise_table(promises: type[Promised], reports: Mapping[str, Findings]) -> str:
-    """Return a table: a line for each promise, a column for each report, by its name."""
     lines = [["promise", *reports, "meaning"]]
     for promise in promises:
         statuses = [report.status(promise) for report in reports.values()]
@@ -157,7 +156,6 @@ class CheckProgress:
         self._began = self._said = time.monotonic()
 
     def say(self, number: int, what: str) -> None:
-        """Say which check starts, counted from 1."""
         if self._out is None:
             return
         now = time.monotonic()

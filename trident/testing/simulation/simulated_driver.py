@@ -75,7 +75,6 @@ class Seam:
         return object, ()  # a worker has no part in the simulation
 
     def observe(self, point: str, attempt: TransactionAttempt) -> None:
-        """Come by a point of the loop."""
         if point == "committing":
             self._attempt = attempt
         if point == "recorded":
@@ -84,7 +83,6 @@ class Seam:
             self.reach(point, txid=attempt.txid)
 
     def is_due(self, point: str, state: str) -> bool:
-        """Whether something goes wrong at a point of a state's commit."""
         return self._attempt is not None and self.world.due(point, self._attempt.txid, state, False) is not None
 
     def reach(self, point: str, state: str = "", txid: int = 0) -> None:

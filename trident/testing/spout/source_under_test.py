@@ -107,8 +107,6 @@ class SpoutSource(Role, ABC):
         return vars(self)[method] is not None if method in vars(self) else super().offers(method)
 
 
-# ---- the source of one check ----------------------------------------------------------------------------------------------
-
 _CLAIMS: dict[str, tuple[Callable[[SpoutSource], bool], str]] = {
     "limit": (lambda source: source.limit is not None, "the source declares no limit"),
     "grows": (lambda source: source.grows, "an open coordinator does not find what is added"),
@@ -252,11 +250,8 @@ class FilledSource:
         self.stated: dict[int, list[Row]] = {}
         self._numbers, self._open = count(1), list[Life]()
 
-    # ---- the source -------------------------------------------------------------------------------------------------
-
     @property
     def backlog(self) -> int:
-        """How many rows make several batches."""
         return 43 if self.source.limit is None else 4 * self.source.limit + 3
 
     def fill(self, rows: int, *partitions: int) -> None:
@@ -277,8 +272,6 @@ class FilledSource:
         """Return all rows that the source holds, or the rows of some partitions."""
         return [row for at, rows in self.stated.items() if not partitions or at in partitions for row in rows]
 
-    # ---- its readers ------------------------------------------------------------------------------------------------
-
     def live(self) -> Life:
         life = Life(self.source.spout())
         self._open.append(life)
@@ -298,8 +291,6 @@ class FilledSource:
         for life in list(self._open):
             self.end(life)
         self.source.close()
-
-    # ---- reading ----------------------------------------------------------------------------------------------------
 
     def define_next(self, life: Life, last: FilledBatch | None = None, wait: bool = True) -> FilledBatch | None:
         """Have the batch after another one defined; where there is nothing, wait a while if `wait`."""
@@ -352,8 +343,6 @@ class FilledSource:
             batches.append(last)
             read, empty = read + len(last.rows), 0 if last.rows else empty + 1
         return batches
-
-    # ---- comparing --------------------------------------------------------------------------------------------------
 
     def compare(self, rows: Sequence[Row], stated: Sequence[Row] | None = None) -> Compared:
         wanted = {repr(row): row for row in (self.rows() if stated is None else stated)}

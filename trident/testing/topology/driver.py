@@ -129,8 +129,6 @@ class TopologyTestDriver(Closes):
         self._late = self._closed = False
         self._open(first=True)
 
-    # ---- by hand ----------------------------------------------------------------------------------------------------
-
     def feed(self, stream: str | Stream, *rows: Any) -> None:
         """Give the rows of a stream's next batch: tuples, or bare values where the stream has one field."""
         self._spout_of(stream).feed(rows)
@@ -219,8 +217,6 @@ class TopologyTestDriver(Closes):
             check.close()
         return compared
 
-    # ---- looking ----------------------------------------------------------------------------------------------------
-
     @property
     def txid(self) -> int:
         """The last committed txid, 0 if there is none."""
@@ -280,8 +276,6 @@ class TopologyTestDriver(Closes):
                 f"topology {self._name!r} writes no state {name!r}; it writes {', '.join(self._persists) or 'none'}"
             )
         return self._captures.by_batch(self._persists[name])
-
-    # ---- closing ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close spouts, states and log; harmless when done already."""
@@ -352,8 +346,6 @@ class TopologyTestDriver(Closes):
         self._drive.end()
         self._open(first=False)
         return BatchResult(*attempt, False, "record", str(fault))
-
-    # ---- names ------------------------------------------------------------------------------------------------------
 
     def _with_fed_spouts(self, graph: Graph) -> Graph:
         nodes = list(graph.nodes)
