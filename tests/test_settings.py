@@ -180,6 +180,8 @@ def test_an_odd_place_of_a_state_is_taken_or_refused_by_name(state: Any) -> None
             assert value is None or (value and isinstance(value, (str, Path, list, tuple))), value
     with pytest.raises(ConfigError, match="url=None of a Redis state: give text"):
         RedisState.opaque(None)  # as of a variable that is not set
+    with pytest.raises(ConfigError, match="table='' of DeltaSpout"):
+        DeltaSpout("")
 
 
 @pytest.mark.parametrize("options", [{"null_values": "NA"}, {"timestamp_formats": "%Y"}, {"header": "ab"}])

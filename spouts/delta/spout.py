@@ -17,7 +17,7 @@ from spouts.delta.table_log import TableLog, TablePlace, not_read
 from spouts.delta.version_batches import ChangeRules, DeltaCoordinator, FilePiece, fields_of_table
 from spouts.files.parquet_spout import Footer, read_groups, typed_as
 from trident.arrow import schema_of
-from trident.errors import ReplayMismatchError, SpoutError
+from trident.errors import ConfigError, ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
 from trident.setting_types import Limit, Whole, check_arguments
 from trident.spout.interfaces import OnNewLog, SpoutType
@@ -67,6 +67,8 @@ class DeltaSpout:
         max_batch_files: Limit = 1000,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
+        if not fspath(table):
+            raise ConfigError("table='' of DeltaSpout: give the folder or the URL of the table")
         self._place = TablePlace(fspath(table), storage_options)
         self._fields = self._typed_fields(None if fields is None else Fields(fields))
         self._rules = ChangeRules(self._place.name, self._fields, mode, on_removal)

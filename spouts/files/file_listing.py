@@ -51,8 +51,8 @@ class FileSource:
     def of(paths: Paths, patterns: str | Sequence[str], recursive: bool, skips_underscored: bool = False) -> FileSource:
         """Check the arguments and make the paths absolute: workers have another working directory."""
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-        if not given:
-            raise ValueError("the spout was given an empty list of paths; name a directory, a glob or a file")
+        if not given or "" in given:
+            raise ValueError(f"the spout was given paths={paths!r}; name a directory, a glob or a file")
         roots = tuple(os.path.abspath(os.path.expanduser(os.fspath(one))) for one in given)
         return FileSource(
             roots, (patterns,) if isinstance(patterns, str) else tuple(patterns), recursive, skips_underscored

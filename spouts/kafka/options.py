@@ -57,11 +57,10 @@ class Topics:
         if isinstance(topics, re.Pattern):
             return cls((), topics.pattern)
         if isinstance(topics, Mapping):
-            assigned = {name: tuple(sorted(set(partitions))) for name, partitions in topics.items()}
-            if not all(assigned.values()):
-                raise ConfigError(f"topics={dict(topics)!r}: name at least one partition of each topic")
+            assigned = {name: _partitions(topics, found) for name, found in topics.items()}
             return cls(_names(tuple(assigned), topics), None, assigned)
-        return cls(_names((topics,) if isinstance(topics, str) else tuple(topics), topics))
+        listed = topics if isinstance(topics, (list, tuple, set, frozenset)) else [topics]
+        return cls(_names(tuple(listed), topics))
 
     def hold(self, topic: str, partition: int | None = None) -> bool:
         if self.pattern is not None:
@@ -70,6 +69,15 @@ class Topics:
 
     def __str__(self) -> str:
         return f"pattern {self.pattern!r}" if self.pattern is not None else ", ".join(map(repr, self.names))
+
+
+def _partitions(given: Any, found: Any) -> tuple[int, ...]:
+    numbers = {*found} if isinstance(found, (list, tuple, set, frozenset, range)) else set()
+    if not numbers or not all(type(one) is int and one >= 0 for one in numbers):
+        raise ConfigError(
+            f"topics={given!r}: name at least one partition of each topic by its number, as in {{'orders': [0]}}"
+        )
+    return tuple(sorted(numbers))
 
 
 def _names(names: tuple[str, ...], given: Any) -> tuple[str, ...]:
@@ -125,6 +133,8 @@ class KafkaOptions(Redacted):
         first = self.first_poll
         if isinstance(first, datetime) and first.tzinfo is None:
             raise ConfigError(f"first_poll={first!r}: a datetime needs a time zone, such as datetime.UTC")
+        if self.group_id == "":
+            raise ConfigError("group_id='': give the name of the group that offsets are committed to")
         if first == "committed" and self.group_id is None:
             raise ConfigError('first_poll="committed" needs group_id: the group whose offsets are meant')
 

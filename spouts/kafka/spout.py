@@ -195,8 +195,6 @@ class KafkaSpout(MessageSpout):
         }  # fmt: skip
         self._options = KafkaOptions.of(bootstrap_servers, topics, given)
         self._dead_letters, self._limits = dead_letters, ReadLimits(max_pending, max_uncommitted, commit_every_s)
-        if not group_id:
-            raise ConfigError(f"group_id={group_id!r}: give the name of the group that offsets are committed to")
         if dead_letters in self._options.topics.names:
             raise ConfigError(f"dead_letters={dead_letters!r} is a topic that is read: dead letters would come again")
         policy = RetryPolicy(max_failures, first_pause_s, longest_pause_s, dead_letters)

@@ -6,6 +6,7 @@ import errno
 import gzip
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -47,9 +48,11 @@ def test_bad_arguments_are_refused_at_the_call(options: dict[str, Any], message:
         TextFileSpout("anything", **options)
 
 
-def test_an_empty_list_of_paths_is_refused() -> None:
-    with pytest.raises(ValueError, match="was given an empty list of paths"):
-        TextFileSpout([])
+@pytest.mark.parametrize("paths", [[], "", ["books", ""]])
+def test_no_path_and_an_empty_one_are_refused(paths: Any) -> None:
+    """An empty text is what a variable holds that is not set, and not the working directory."""
+    with pytest.raises(ValueError, match=f"paths={re.escape(repr(paths))}; name a directory"):
+        TextFileSpout(paths)
 
 
 def test_a_start_without_any_file_names_the_pattern(tmp_path: Path) -> None:

@@ -24,7 +24,12 @@ from trident.errors import ConfigError
     [
         ({"topics": []}, "give the name of a topic"),
         ({"topics": ""}, "give the name of a topic"),
+        ({"topics": None}, "give the name of a topic"),
         ({"topics": {"t": []}}, "name at least one partition"),
+        ({"topics": {"t": 0}}, "name at least one partition"),
+        ({"topics": {"t": [0, "1"]}}, "by its number"),
+        ({"topics": {"t": [-1]}}, "by its number"),
+        ({"group_id": "", "first_poll": "committed"}, "group_id='': give the name"),
         ({"bootstrap_servers": " "}, "host:port"),
         (
             {"value": "json"},
