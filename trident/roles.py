@@ -77,6 +77,10 @@ def adapt(role: Any, given: Any) -> Any:
         if usual is not None and facts is not given.facts:
             object.__setattr__(given, "facts", facts)  # also of one that is frozen
         return given
+    return type(type(given).__name__, (role,), _members(role, given, facts))()
+
+
+def _members(role: Any, given: Any, facts: Any) -> dict[str, Any]:
     made: dict[str, Any] = {"given": given}
     for name in (name for name in dir(role) if not name.startswith("_") and name not in ("given", "offers")):
         value = facts if name == "facts" else getattr(given, name, None)
@@ -84,7 +88,7 @@ def adapt(role: Any, given: Any) -> Any:
             made[name] = staticmethod(value)
         elif value is not None and not callable(value):
             made[name] = value
-    return type(type(given).__name__, (role,), made)()
+    return made
 
 
 @cache

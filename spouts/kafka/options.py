@@ -123,13 +123,6 @@ class KafkaOptions(Redacted):
         for name in self.config:
             if name in _OURS:
                 raise ConfigError(f"config: {name!r} is set by {_OURS[name]}")
-        unknown = [name for name in self.fields if name not in COLUMNS]
-        if unknown or not self.fields or len(set(self.fields)) < len(self.fields):
-            raise ConfigError(f"fields={', '.join(self.fields)!r}: each at most once, of {', '.join(COLUMNS)}")
-        if self.value.replaces_all and self.fields != ("value",):
-            raise ConfigError(
-                f"fields={', '.join(self.fields)!r} with ByColumns: its function gets every column and says what is emitted"
-            )
         first = self.first_poll
         if isinstance(first, datetime) and first.tzinfo is None:
             raise ConfigError(f"first_poll={first!r}: a datetime needs a time zone, such as datetime.UTC")
@@ -137,6 +130,16 @@ class KafkaOptions(Redacted):
             raise ConfigError("group_id='': give the name of the group that offsets are committed to")
         if first == "committed" and self.group_id is None:
             raise ConfigError('first_poll="committed" needs group_id: the group whose offsets are meant')
+        self._check_columns()
+
+    def _check_columns(self) -> None:
+        unknown = [name for name in self.fields if name not in COLUMNS]
+        if unknown or not self.fields or len(set(self.fields)) < len(self.fields):
+            raise ConfigError(f"fields={', '.join(self.fields)!r}: each at most once, of {', '.join(COLUMNS)}")
+        if self.value.replaces_all and self.fields != ("value",):
+            raise ConfigError(
+                f"fields={', '.join(self.fields)!r} with ByColumns: its function gets every column and says what is emitted"
+            )
 
 
 class ReadLimits(NamedTuple):

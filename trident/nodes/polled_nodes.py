@@ -102,31 +102,45 @@ def carry_out(table: SqlTable, steps: Sequence[Step], session: str) -> dict[str,
     below = table.below([step.path for step in steps if isinstance(step, Delete)])
     changes: dict[str, StoredNode | None] = {}
     for step in steps:
-        found, new = nodes[step.path], None
-        match step:
-            case Create(path, data, ephemeral):
-                over = nodes.get(above(path))
-                if found is not None:
-                    return "exists"
-                if over is None or over.owner is not None:
-                    return "missing" if over is None else "ephemeral"
-                new = StoredNode(data, 0, session if ephemeral else None)
-            case _ if found is None:
-                return "missing"
-            case Put(version=wanted) | Delete(version=wanted) if wanted not in (None, found.version):
-                return "version"
-            case Put(_, data):
-                new = _set(found, data)
-            case Delete(path):
-                children = {f"{path}/{name}" for name in below.get(path, ())} | {
-                    each for each in changes if above(each) == path
-                }
-                if any(nodes.get(child, found) is not None for child in children):
-                    return "not empty"
-            case Check():
-                continue
-        nodes[step.path] = changes[step.path] = new
+        if (refusal := _refusal(step, nodes, below)) is not None:
+            return refusal
+        if not isinstance(step, Check):
+            nodes[step.path] = changes[step.path] = _after(step, nodes[step.path], session)
     return changes
+
+
+def _refusal(step: Step, nodes: Mapping[str, StoredNode | None], below: Mapping[str, Sequence[str]]) -> Refusal | None:
+    """Say why a step cannot be carried out; `below`: the names below nodes that are to be deleted, as they were stored."""
+    found, path = nodes[step.path], step.path
+    match step:
+        case Create():
+            over = nodes.get(above(path))
+            if found is None and over is not None and over.owner is None:
+                return None
+            return "exists" if found is not None else "missing" if over is None else "ephemeral"
+        case _ if found is None:
+            return "missing"
+        case Put(version=wanted) | Delete(version=wanted) if wanted not in (None, found.version):
+            return "version"
+        case Delete() if _has_children(path, nodes, below):
+            return "not empty"
+    return None
+
+
+def _has_children(path: str, nodes: Mapping[str, StoredNode | None], below: Mapping[str, Sequence[str]]) -> bool:
+    stored = {f"{path}/{name}" for name in below.get(path, ())}
+    made = {each for each, node in nodes.items() if node is not None and above(each) == path != each}
+    return bool(made) or any(child not in nodes for child in stored)
+
+
+def _after(step: Step, found: StoredNode | None, session: str) -> StoredNode | None:
+    """Return the node that a step leaves."""
+    match step:
+        case Create(_, data, ephemeral):
+            return StoredNode(data, 0, session if ephemeral else None)
+        case Put(_, data) if found is not None:
+            return _set(found, data)
+    return None
 
 
 def above(path: str) -> str:
@@ -246,11 +260,12 @@ class PolledNodes(ABC):
 
     def _tell_changes(self) -> None:
         with self._watching:
-            changed: list[tuple[str, Find]] = []
+            now: dict[tuple[str, Find], Any] = {}
             for find in (SqlTable.find, SqlTable.below):
                 watched = [path for path, how in self._watched if how == find]
-                found = zip(watched, self._look(find, watched), strict=True)
-                changed += [(path, find) for path, now in found if now != self._watched[path, find]]
+                now.update(((path, find), each) for path, each in zip(watched, self._look(find, watched), strict=True))
+            # In the order in which they were watched, as with ZooKeeper: what was watched last is told last.
+            changed = [each for each, seen in self._watched.items() if now[each] != seen]
             for each in changed:
                 del self._watched[each]
         for path in dict.fromkeys(path for path, _ in changed):
