@@ -152,7 +152,7 @@ LAYERS = (
     Layer(("trident.observe",), ("trident.http", *INTERFACES), deferred=("prometheus_client",)),
     Layer(
         ("trident.nodes",),
-        ("trident.cluster_errors", "trident.servers", *VALUES),
+        ("trident.errors", "trident.servers", *VALUES),
         deferred=("kazoo", "psycopg"),
     ),
     Layer(
@@ -228,7 +228,7 @@ LAYERS = (
             "trident.http",
             "trident.observe",
             "trident.storm",
-            "trident.cluster_errors",
+            "trident.errors",
             "trident.extras",
             *_rooms("running", "reading"),
             *INTERFACES,
@@ -238,8 +238,8 @@ LAYERS = (
     # A tool for jobs without a topology: it knows nothing of Trident. `injected` runs in the job's own Python.
     Layer(("trident.crashtest.injected",), deferred=("pyspark",)),
     Layer(("trident.crashtest",), ("trident.servers", *VALUES), deferred=("deltalake", "psycopg", "pyarrow")),
-    Layer(("trident.cluster_errors",), ("trident.errors",)),
-    Layer(("trident.cluster.state",), ("trident.cluster_errors", "trident.nodes", "trident.servers", *VALUES)),
+    Layer(("trident.errors",), ("trident.errors",)),
+    Layer(("trident.cluster.state",), ("trident.errors", "trident.nodes", "trident.servers", *VALUES)),
     # The upper storeys. None of them is imported from below, but where a door is named above.
     Layer(
         ("trident.cluster",),
@@ -248,7 +248,7 @@ LAYERS = (
             "psutil",
             "starlette",
             "cloudpickle",
-            "trident.cluster_errors",
+            "trident.errors",
             "trident.extras",
             "trident.ui",
             "trident.http",
@@ -271,7 +271,7 @@ LAYERS = (
             "rich",
             "starlette",
             "trident.cluster",
-            "trident.cluster_errors",
+            "trident.errors",
             "trident.crashtest",
             "trident.ui",
             "trident.drpc",

@@ -11,10 +11,17 @@ from typing import Any, Literal
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, by_name, declare, member_of, results
+from trident.fluent.aggregating import (
+    Aggregating,
+    ChainedAggregatorDeclarer,
+    by_name,
+    declare,
+    member_of,
+    remove,
+    results,
+)
 from trident.fluent.base import child_of, is_fields, key_of, refuse_state, refuse_this_batch
 from trident.fluent.declaration import Declaration, spec_of
-from trident.fluent.removing import remove
 from trident.fluent.repartitioning import Repartitioning, memory_load
 from trident.fluent.selecting import Selecting, is_sql, sql_texts
 from trident.fluent.windowing import Windowing, declare_process

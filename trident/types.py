@@ -85,9 +85,6 @@ class FieldType:
         return 1 << 8 * struct.calcsize(self.wire) - 1
 
 
-# ---- the one form ------------------------------------------------------------------------------------------------------
-
-
 def plain_number(obj: object) -> int | float | None:
     """Return the Python number in a numpy int, float or bool scalar; None for anything else."""
     if type(obj).__module__ != "numpy" or getattr(getattr(obj, "dtype", None), "kind", "") not in ("i", "u", "f", "b"):
@@ -222,9 +219,6 @@ def _time_of(value: Any) -> dt.datetime:
         value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.tzinfo
     )  # fmt: skip
     return dt.datetime(*parts, fold=value.fold if value.tzinfo else 0)
-
-
-# ---- the rows ----------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)

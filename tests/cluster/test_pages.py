@@ -36,7 +36,7 @@ from trident.cluster.state.cluster_records import (
 )
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews
-from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
+from trident.errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.operations import Count
 from trident.ui.cluster_pages import OneTopology
 from trident.ui.running_pages import TridentPages

@@ -20,7 +20,7 @@ from trident.state import (
     Txid,
     Winners,
 )
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 EXACT = [OpaqueMap, TransactionalMap]
 WON = Winners(((1, 0),))

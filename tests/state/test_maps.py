@@ -21,7 +21,7 @@ from trident.state import (
     Txid,
     Winners,
 )
-from trident.testing.backend.simulated_log import Add, Append
+from trident.testing.backend.schedules import Add, Append
 
 KINDS = [OpaqueMap, TransactionalMap, NonTransactionalMap]
 every_kind = pytest.mark.parametrize("new_map", KINDS, ids=lambda kind: kind.__name__)

@@ -15,7 +15,7 @@ from trident.state import CodecSerializer, Key, OpaqueMap, OpaqueValue, Serializ
 from trident.state.encoding.codec import decode, encode, encode_columns
 from trident.state.encoding.serializers import StoredValues
 from trident.state.table import OpaqueTable
-from trident.testing.backend.simulated_log import Append, Log
+from trident.testing.backend.schedules import Append, Log
 
 numbers = st.integers(-(2**70), 2**70)
 parts = st.recursive(

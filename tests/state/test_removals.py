@@ -23,7 +23,7 @@ from trident.state import (
     Winners,
 )
 from trident.state.map_commits import REMOVAL_LAG
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 CONF = StateConf("shop", "counts")
 every_kind = pytest.mark.parametrize("kind", list(StateType), ids=lambda kind: kind.value)

@@ -24,7 +24,7 @@ from trident.state import (
     TransactionalMap,
     map_state,
 )
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 
 def test_the_single_value_is_kept_under_the_fixed_key() -> None:

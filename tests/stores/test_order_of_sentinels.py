@@ -15,7 +15,7 @@ from tests.stores.conftest import cases
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.sentinel import fenced
 from trident.state.txid import Sentinel, Txid
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 from trident.testing.backend.store_under_test import Store
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trident.cluster_errors import NoSuchTopology
+from trident.errors import NoSuchTopology
 from trident.observe.at_work import verdict
 from trident.ui.cluster_pages import LogOf, Page
 

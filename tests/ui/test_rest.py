@@ -21,8 +21,15 @@ from tests.storm.components import SENTENCES, word_count
 from tests.storm.components import Split as SplitBolt
 from tests.ui.page_servers import NASTY, TOKEN, allowed, ask, counting, get, storm_server, trident_server
 from trident import TridentTopology
-from trident.cluster_errors import ClusterUnreachable, NameTaken, NoLeader, NoSuchTopology, NotAllowed
-from trident.errors import ConfigError, TridentError
+from trident.errors import (
+    ClusterUnreachable,
+    ConfigError,
+    NameTaken,
+    NoLeader,
+    NoSuchTopology,
+    NotAllowed,
+    TridentError,
+)
 from trident.operations import Count
 from trident.runtime.commit.dead_letters import DeadLetters, state_of
 from trident.runtime.running import RunningTopology

@@ -296,7 +296,7 @@ def print_logs(client: ClusterClient, topology: str, follow: bool) -> None:
 
     When the topology gets another driver, its log follows from the beginning.
     """
-    from trident.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
+    from trident.errors import ClusterUnreachable, NoLeader, NoSuchTopology
 
     log = client.log(topology)
     typer.echo(log["text"], nl=False)

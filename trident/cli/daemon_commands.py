@@ -72,7 +72,7 @@ class DaemonOptions(ClusterAndToken):
         with needs_package("a daemon of a cluster", "cluster"):
             import trident.cluster.machine.machine_supervisor
             import trident.cluster.nimbus.nimbus_daemon  # noqa: F401
-        from trident.cluster_errors import ClusterError
+        from trident.errors import ClusterError
 
         logging.getLogger("trident.cluster").setLevel(logging.INFO)
         logging.getLogger("kazoo").setLevel(logging.CRITICAL)

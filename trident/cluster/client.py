@@ -21,9 +21,8 @@ from trident.cluster.state.cluster_address import STATE_FILE, find_token, folder
 from trident.cluster.state.cluster_records import WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews, with_last_error
-from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed
 from trident.coordination.log_reader import exists
-from trident.errors import TridentError
+from trident.errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed, TridentError
 from trident.roles import Closes
 from trident.ui.cluster_pages import client_of, error_of
 

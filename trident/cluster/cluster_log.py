@@ -14,9 +14,9 @@ from trident.cluster.state.cluster_address import (
 )
 from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterError
 from trident.config import Config
 from trident.coordination.log_reader import exists
+from trident.errors import ClusterError
 
 
 def log_of(cluster_address: str, name: str, daemon_dir: Path | None = None) -> str:

@@ -13,8 +13,7 @@ from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import ErrorInfo, StatusKind, machine_names
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews
-from trident.cluster_errors import ClusterError, NoSuchTopology, NotRunning
-from trident.errors import TridentError
+from trident.errors import ClusterError, NoSuchTopology, NotRunning, TridentError
 from trident.observe.topology_status import pretty_seconds
 from trident.redaction import shown_configuration
 from trident.ui.cluster_pages import Action, HttpTopologyPages, LogOf, Page, TopologyPages, topology_row

@@ -21,7 +21,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from trident.cluster_errors import ClusterError
+from trident.errors import ClusterError
 from trident.nodes.interface import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode, Tell
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trident.cluster_errors import ClusterError, ClusterUnreachable
+from trident.errors import ClusterError, ClusterUnreachable
 from trident.extras import needs_package
 from trident.nodes.interface import Tell
 from trident.nodes.polled_nodes import Changes, LeasedNodes, SqlTable, T, Work

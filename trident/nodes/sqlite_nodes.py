@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from trident.cluster_errors import ClusterError, ClusterUnreachable
+from trident.errors import ClusterError, ClusterUnreachable
 from trident.nodes.interface import Tell
 from trident.nodes.polled_nodes import PolledNodes, SqlTable, T, Work
 from trident.servers.local_processes import abandon_in_children, is_locked, stat_of

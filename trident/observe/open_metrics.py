@@ -61,9 +61,6 @@ def _families(topology: str, table: Sequence[_Family], source: Any) -> Iterator[
         yield family
 
 
-# ---- topologies of Trident: counted as events come -------------------------------------------------------------------
-
-
 class _Counts:
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
@@ -297,9 +294,6 @@ class StormMetrics:
     def collect(self) -> Iterator[Metric]:
         status = self._status()
         yield from _families(status.name, _OF_BOLTS, status)
-
-
-# ---- over HTTP, in OpenMetrics or the older text format, as the request asks -----------------------------------------
 
 
 class MetricsServer:

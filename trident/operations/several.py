@@ -377,9 +377,6 @@ def _sketches() -> Any:
     return datasketches
 
 
-# ---- several of them ---------------------------------------------------------------------------------------------------
-
-
 class Part(Aggregation):
     """One of several aggregates: what it is given, and its fields of the value."""
 

@@ -137,8 +137,6 @@ class Evolving:
         value = stored[len(known["key"]) :] if is_single and known["value"] else _names(self._own["value"][:1])
         return [*stored[: len(known["key"])], *value]
 
-    # ---- what changes ----------------------------------------------------------------------------------------------------
-
     def _key_and_kind(self) -> None:
         known, own = self._known, self._own
         if known["kind"] != own["kind"]:

@@ -84,8 +84,6 @@ class RunningTopology(Drive):
         _running.add(self)
         threading.Thread(target=self._run, name=f"trident-{self.name}", daemon=True).start()
 
-    # ---- the names of StreamingQuery ----------------------------------------------------------------------------------
-
     def process_all_available(self) -> None:
         """Block until everything that the spouts had when this was called is committed.
 
@@ -194,8 +192,6 @@ class RunningTopology(Drive):
     def remove_listener(self, listener: TopologyListener) -> None:
         """Remove a listener; events that are queued for it are still delivered."""
         self._monitoring.remove(listener)
-
-    # ---- ours -------------------------------------------------------------------------------------------------------
 
     @property
     def metrics_url(self) -> str | None:

@@ -278,8 +278,6 @@ class WorkerGroup(Generic[P]):
                 )
         self._mailbox.close()
 
-    # ---- what a body overrides --------------------------------------------------------------------------------------
-
     def word(self) -> Any:
         """Return what every worker is told each second."""
         raise NotImplementedError
@@ -293,8 +291,6 @@ class WorkerGroup(Generic[P]):
     def guard(self, do: Callable[..., None], *given: Any) -> None:
         """Do what a message, the time or the end of a job asks for."""
         do(*given)
-
-    # ---- the thread of the mailbox, and those of jobs ---------------------------------------------------------------
 
     def _take(self, letter: Letter) -> None:
         with self.changed:
@@ -382,8 +378,6 @@ class GroupWorker:
         """Send a letter to the driver; if it takes none, it will be silent, and this ends."""
         with suppress(PeerAway):
             self._driver.send(self._letter._replace(news=news), wait_s)
-
-    # ---- what a body overrides; called by the thread of the mailbox -------------------------------------------------
 
     def news(self) -> Any:
         """Return what the driver is told each `beat_s` seconds."""

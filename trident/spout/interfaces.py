@@ -342,9 +342,6 @@ class IBatchSpout(Protocol):
         """Return the fields with their types."""
 
 
-# ---- what a spout or an emitter may offer besides -------------------------------------------------------------------------
-
-
 @runtime_checkable
 class DeclaresSpoutType(Protocol):
     """A spout that says what it promises about replays; one that says nothing is non-transactional."""

@@ -79,9 +79,6 @@ class IRichSpout(Protocol):
         """Release everything."""
 
 
-# ---- what it may offer besides --------------------------------------------------------------------------------------------
-
-
 @runtime_checkable
 class DeclaresOutputFields(Protocol):
     """A spout that declares its fields in Storm's way."""
@@ -135,8 +132,6 @@ def fields_of_rich_spout(spout: Any) -> Fields:
         )
     return declarer.fields
 
-
-# ---- which kind of spout an object is -----------------------------------------------------------------------------------
 
 AnySpout = ITridentSpout | PartitionedSpout | IBatchSpout | IRichSpout
 

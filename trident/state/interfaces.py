@@ -238,8 +238,6 @@ class State(Role):
         """All updates of batch `txid` to this partition were made; return once they are durable."""
         raise self._lacks("commit")
 
-    # ---- a map ----------------------------------------------------------------------------------------------------------
-
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where absent."""
         raise self._lacks("multi_get")
@@ -263,16 +261,12 @@ class State(Role):
         """Iterate over the keys, in pages of a size that suits the store; see `BackingMap.key_pages`."""
         raise self._lacks("key_pages")
 
-    # ---- a single value ---------------------------------------------------------------------------------------------
-
     def get(self) -> Any:
         raise self._lacks("get")
 
     def update(self, updater: Any) -> Any:
         """Update the value by a `ValueUpdater` and return the new one."""
         raise self._lacks("update")
-
-    # ---- store and log ----------------------------------------------------------------------------------------------
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of this partition, None if there is none."""

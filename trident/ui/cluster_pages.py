@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import quote
 
 from trident import __version__
-from trident.cluster_errors import ClusterError, ClusterUnreachable, NoSuchTopology, NotAllowed
-from trident.errors import ConfigError, UnsupportedOperation
+from trident.errors import (
+    ClusterError,
+    ClusterUnreachable,
+    ConfigError,
+    NoSuchTopology,
+    NotAllowed,
+    UnsupportedOperation,
+)
 from trident.extras import needs_package
 from trident.http.server_thread import bearer
 from trident.roles import Closes
@@ -79,7 +85,7 @@ class TopologyPages(Protocol):
 class ClusterPages(Protocol):
     """The pages of a cluster, or of one topology that runs alone. Any thread may ask.
 
-    A topology that does not exist is `NoSuchTopology`. `trident.cluster_errors` has what else is raised.
+    A topology that does not exist is `NoSuchTopology`. `trident.errors` has what else is raised.
     """
 
     read_only: bool

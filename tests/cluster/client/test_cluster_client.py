@@ -29,17 +29,17 @@ from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 from trident.cluster.state.cluster_address import STATE_FILE, open_cluster_state
 from trident.cluster.state.cluster_records import ErrorInfo, SupervisorInfo
 from trident.cluster.state.storm_cluster_state import LEADER, StormClusterState
-from trident.cluster_errors import (
+from trident.coordination.transaction_log import FileLog
+from trident.errors import (
     BadPackage,
     ClusterError,
     ClusterUnreachable,
+    ConfigError,
     NameTaken,
     NoLeader,
     NoSuchTopology,
     NotAllowed,
 )
-from trident.coordination.transaction_log import FileLog
-from trident.errors import ConfigError
 
 __all__ = ["LosingProxy"]
 

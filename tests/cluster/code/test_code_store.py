@@ -20,7 +20,7 @@ from tests.cluster.code.packed_topologies import COUNTS_OF_WORDS, archive_by_han
 from trident.cluster.code.code_store import CodeCache, CodeStore
 from trident.cluster.code.package_archive import MANIFEST, read_package
 from trident.cluster.code.topology_package import load_package, make_package
-from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
+from trident.errors import BadPackage, ClusterError, RequirementsFailed
 from trident.topology import TridentTopology
 
 

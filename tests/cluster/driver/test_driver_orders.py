@@ -26,10 +26,11 @@ from trident.cluster.nimbus.submissions import rolled_back
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import DRIVER, Assignment, ErrorInfo, NodePort, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import BadPackage, ClusterUnreachable
 from trident.errors import (
     BackendError,
+    BadPackage,
     BatchFailedError,
+    ClusterUnreachable,
     ConfigError,
     EnvironmentProblem,
     FencedError,

@@ -29,7 +29,7 @@ from trident.cluster.machine.driver_slot import (
 )
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
 from trident.cluster.state.cluster_records import DriverDeath
-from trident.cluster_errors import ClusterError
+from trident.errors import ClusterError
 
 
 def test_a_supervisor_keeps_its_id(tmp_path: Path) -> None:

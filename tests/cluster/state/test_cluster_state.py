@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.cluster_states import Opened, Opening
 from tests.harness.commands import until
-from trident.cluster_errors import ClusterError
+from trident.errors import ClusterError
 from trident.nodes.interface import NodeEvent, StoredNode
 
 BINARY = bytes(range(256))

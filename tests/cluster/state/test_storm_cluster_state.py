@@ -22,7 +22,7 @@ from trident.cluster.state.cluster_records import (
     WorkerHeartbeat,
 )
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterError
+from trident.errors import ClusterError
 from trident.nodes.interface import NodeEvent
 
 BASE = StormBase(

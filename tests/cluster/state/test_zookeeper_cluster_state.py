@@ -23,7 +23,7 @@ from tests.harness.proxy import Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_state import ClusterState
-from trident.cluster_errors import ClusterError, ClusterUnreachable
+from trident.errors import ClusterError, ClusterUnreachable
 from trident.nodes.interface import StoredNode
 
 pytestmark = pytest.mark.server

@@ -27,7 +27,7 @@ from trident.errors import BatchFailedError, ConfigError, FencedError
 from trident.operations import BaseStateUpdater, Count, MapGet, Split, Sum
 from trident.state import StateConf, StateFactory
 from trident.state.txid import RETRY_BITS, Txid, epoch_of
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 ROWS = [(f"user{number % 7}", number) for number in range(40)]
 BATCH = 20

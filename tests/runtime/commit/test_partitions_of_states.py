@@ -22,7 +22,7 @@ from trident.errors import BatchFailedError, KeyConflictError
 from trident.operations import BaseQueryFunction, BaseStateUpdater, Count, MapGet, SnapshotGet, Sum
 from trident.planner import make_plan
 from trident.state import StateSpec, StateType, map_state
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 ROWS = [(f"user{number % 7}", number) for number in range(60)]
 BATCH = 20

@@ -28,7 +28,7 @@ from trident.runtime.spouts.batch_spouts import BatchSpoutExecutor
 from trident.runtime.start import recovery
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import SENTINEL_KEY, OpaqueMap, OpaqueValue, Sentinel, StateSpec, map_state
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 Store = dict[Any, Any]
 BeforePut = Callable[[Sequence[OpaqueValue]], None]

@@ -24,7 +24,7 @@ from trident.runtime.steps.key_columns import partition_of, partitions_of
 from trident.state import CodecSerializer, Key, OpaqueMap, SerializedMap, Snapshot, StateType, map_for
 from trident.state.encoding.codec import decode_keys, encode, encode_keys
 from trident.state.encoding.equal_keys import canonical_key, canonical_keys, declared_keys
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 keys = st.one_of(st.text().map(lambda text: (text,)), st.lists(hashables, max_size=3).map(tuple))
 OTHER_NAN = struct.unpack(">d", bytes.fromhex("fff8000000000123"))[0]

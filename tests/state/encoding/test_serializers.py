@@ -32,7 +32,7 @@ from trident.state import (
 )
 from trident.state.encoding.serializers import keeps_attempts, serializer_for
 from trident.state.values import UNKNOWN_ATTEMPT
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 A = 1 << 20
 OPAQUE, TRANSACTIONAL = OpaqueValue(3, A, None, 7), TransactionalValue(3, [1.5])

@@ -26,7 +26,7 @@ from trident.errors import (
 )
 from trident.state import Key, StateConf, StateSpec
 from trident.state.values import OpaqueValue
-from trident.testing.backend.simulated_log import Add, Log
+from trident.testing.backend.schedules import Add, Log
 
 _numbers = count()
 

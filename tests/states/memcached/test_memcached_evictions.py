@@ -21,7 +21,7 @@ from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import commit, new_conf, opened
 from tests.states.memcached.test_memcached_losses import HEALTH, evict
 from trident.errors import BackendError, StateLossDetected
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 pytestmark = pytest.mark.server
 

@@ -29,7 +29,7 @@ from trident.errors import (
 )
 from trident.operations import Count
 from trident.state import Sentinel
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 pytestmark = pytest.mark.server
 

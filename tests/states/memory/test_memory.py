@@ -13,7 +13,7 @@ from states.memory import LRUMemoryMapState, MemoryMap, MemoryMapState
 from tests.harness.crashing_stores import commit
 from trident.errors import ConfigError, UnsupportedOperation
 from trident.state import StateConf, StateSpec, StateType
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 CONF = StateConf("shop", "counts")
 KINDS = list(StateType)

@@ -15,7 +15,7 @@ from trident.state import OpaqueMap
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
-from trident.testing.backend.simulated_log import Add, Log
+from trident.testing.backend.schedules import Add, Log
 
 pytestmark = pytest.mark.server
 

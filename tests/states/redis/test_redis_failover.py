@@ -13,7 +13,7 @@ from states.redis import RedisState
 from tests.states.redis.redis_cluster import SLOTS, Cluster, Move, wait_for
 from tests.states.redis.redis_states import CONF, KEYS, count
 from trident.errors import BackendError, StateLossDetected
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 pytestmark = pytest.mark.server
 

@@ -23,7 +23,7 @@ from trident.errors import BackendError, FencedError, StateLossDetected, StateMi
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel
 from trident.storekit import record_fence
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 pytestmark = pytest.mark.server
 

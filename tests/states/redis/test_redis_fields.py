@@ -29,7 +29,7 @@ from trident.operations import Avg, Count, Last, Sum
 from trident.state.interfaces import StateConf
 from trident.state.kinds import StateType
 from trident.state.values import OpaqueValue, TransactionalValue
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 OPTIONS = RedisOptions(url="redis://localhost", layout="fields")
 ZERO = dt.datetime(1, 1, 2)

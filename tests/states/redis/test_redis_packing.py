@@ -23,7 +23,7 @@ from trident.errors import BackendError
 from trident.state import CodecSerializer, Key, OpaqueMap, OpaqueValue
 from trident.state.interfaces import StateConf
 from trident.state.table import OpaqueTable
-from trident.testing.backend.simulated_log import Append, Log
+from trident.testing.backend.schedules import Append, Log
 
 _names = itertools.count()
 NASTY = [

@@ -14,7 +14,7 @@ from tests.harness.servers import Server
 from tests.states.redis.redis_states import KEYS, Interrupted, count, interrupting, map_at, restart, state_at
 from trident.errors import BackendError, StateLossDetected, StateMismatchError
 from trident.state.txid import Sentinel
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 pytestmark = pytest.mark.server
 

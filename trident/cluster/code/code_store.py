@@ -34,7 +34,7 @@ from trident.cluster.code.package_archive import (
     read_manifest,
     read_package,
 )
-from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
+from trident.errors import BadPackage, ClusterError, RequirementsFailed
 from trident.extras import pyspark_version
 from trident.roles import close_on_error
 from trident.servers.local_processes import sync_directory

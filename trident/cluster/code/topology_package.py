@@ -27,9 +27,8 @@ from trident.cluster.code.package_archive import (
     find_module,
 )
 from trident.cluster.state.cluster_records import TopologyKind
-from trident.cluster_errors import BadPackage
 from trident.config import Config
-from trident.errors import ConfigError, TridentError
+from trident.errors import BadPackage, ConfigError, TridentError
 from trident.planner.meaning import meaning_of
 from trident.runtime.reading.targets import NoSuchTarget, folder_of, load_one_of
 from trident.setting_types import nest_spark_conf

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from trident.cluster.machine.machine_folder import DriverOrder
 from trident.cluster.state.cluster_records import DRIVER, ErrorInfo, StormBase, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterError
 from trident.config import Config
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
-from trident.errors import TridentError
+from trident.errors import ClusterError, TridentError
 from trident.observe.events import ReportedError
 from trident.observe.topology_status import heartbeat_of
 from trident.planner import make_plan

@@ -20,7 +20,7 @@ from trident.cluster.machine.machine_folder import MachineFolder, read_log
 from trident.cluster.state.cluster_address import TOKEN_VARIABLE, folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology
+from trident.errors import ClusterError, NoLeader, NoSuchTopology
 from trident.nodes.interface import NodeEvent
 from trident.redaction import redacted
 from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages, client_of

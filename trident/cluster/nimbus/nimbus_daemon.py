@@ -33,7 +33,7 @@ from trident.cluster.nimbus.submissions import Submissions
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterUnreachable, NoLeader
+from trident.errors import ClusterUnreachable, NoLeader
 from trident.http.plain_json import json_answer
 from trident.roles import Closes
 from trident.ui.cluster_pages import Action, Page

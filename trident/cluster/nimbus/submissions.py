@@ -24,10 +24,9 @@ from trident.cluster.code.topology_package import settings_of
 from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import BadPackage, ClusterError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.config import Config
 from trident.coordination.log_address import open_reader
-from trident.errors import LogError
+from trident.errors import BadPackage, ClusterError, LogError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.planner.meaning import Meaning, compare
 from trident.storm import StormConfig
 

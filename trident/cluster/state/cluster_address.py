@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from trident.cluster.state.cluster_state import ClusterState
-from trident.cluster_errors import ClusterError, ClusterUnreachable, NotAllowed
-from trident.errors import ConfigError
+from trident.errors import ClusterError, ClusterUnreachable, ConfigError, NotAllowed
 from trident.nodes.interface import NodeEvent, Nodes, Tell
 from trident.nodes.postgres_nodes import PostgresNodes
 from trident.nodes.sqlite_nodes import SqliteNodes

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from trident.cluster_errors import ClusterError
+from trident.errors import ClusterError
 from trident.redaction import redacted
 
 TopologyKind = Literal["trident", "bolts"]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 
-from trident.cluster_errors import ClusterError
+from trident.errors import ClusterError
 from trident.nodes.interface import Create, Delete, NodeEvent, Nodes, Put, StoredNode, Tell
 from trident.nodes.polled_nodes import above
 

@@ -24,7 +24,7 @@ from trident.cluster.state.cluster_records import (
     WorkerHeartbeat,
 )
 from trident.cluster.state.cluster_state import ClusterState
-from trident.cluster_errors import ClusterError, NoSuchTopology
+from trident.errors import ClusterError, NoSuchTopology
 from trident.nodes.polled_nodes import above
 from trident.redaction import redacted
 

@@ -255,9 +255,6 @@ def _reverse(tables: Sequence[pa.Table]) -> list[pa.Table]:
     return [table.slice(0, cut), table.slice(cut)] if cut else [table]
 
 
-# ---- step by step ------------------------------------------------------------------------------------------------------
-
-
 def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> Iterator[StepDifference | None]:
     """Process a batch, whose rows are read, once more, and compare what each step gives."""
     output = TaskOutput()

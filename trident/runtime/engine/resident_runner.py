@@ -206,8 +206,6 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
         self._began, self._last_loss = monotonic(), ""
         self.open()
 
-    # ---- attempts ---------------------------------------------------------------------------------------------------
-
     def begin(self, attempt: TransactionAttempt) -> Run:
         """Begin an attempt, once there are workers; `StepFailed` if there are none for long, or there will be none."""
         with self.changed:
@@ -299,8 +297,6 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
             super().end_all()
         finally:
             self._slots.release()
-
-    # ---- the thread of the mailbox, and those of jobs ---------------------------------------------------------------
 
     def word(self) -> Alive:
         return Alive(frozenset(self._runs), self._newest)

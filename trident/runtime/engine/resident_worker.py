@@ -136,8 +136,6 @@ class ResidentWorker(GroupWorker):
         close_program(self.ticket.program_id)
         self.mailbox.close()
 
-    # ---- the thread of the mailbox ----------------------------------------------------------------------------------
-
     def heed(self, message: Any) -> bool:
         match message:
             case Alive():
@@ -163,8 +161,6 @@ class ResidentWorker(GroupWorker):
             self._boxes.close()
             self._processing.end()
             self._committing.end()
-
-    # ---- the threads that work --------------------------------------------------------------------------------------
 
     def _commit(self) -> None:
         try:
@@ -261,8 +257,6 @@ class _Lane:
     def next(self) -> StageWork | None:
         return self._queue.get()[2]
 
-
-# ---- what has arrived ---------------------------------------------------------------------------------------------------
 
 _IN_MEMORY = 256 << 20  # bytes of rows that wait; what comes behind them waits on the local disk
 _MOST_WAITING = 8 << 30  # bytes of one attempt

@@ -91,8 +91,6 @@ class Sources:
         found.sort(key=lambda one: not one[1].is_fault)
         return next((Waiting(f"{away.what} (step {name!r})", 0.0, away.since_ms) for name, away in found), None)
 
-    # ---- defining a batch -------------------------------------------------------------------------------------------
-
     def define(self, txid: int, in_flight: Mapping[int, Batch]) -> tuple[Definitions, Undecided | None] | None:
         """Fix what batch `txid` contains, and what is left to reading; None if no spout has anything and no window is due.
 
@@ -237,8 +235,6 @@ class Sources:
             if batch is not None and name in batch.definitions:
                 return batch.definitions[name]
         return self._log.state.spouts.get(name)
-
-    # ---- a defined batch --------------------------------------------------------------------------------------------
 
     def measure(self, batch: Batch) -> None:
         """Note about how many bytes a batch has of each spout, None where one does not say, and of dead letters."""

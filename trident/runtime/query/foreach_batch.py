@@ -99,8 +99,6 @@ class ForeachBatch(Closes):
         if graph is not None:
             _check_graph(graph)
 
-    # ---- the two ways in --------------------------------------------------------------------------------------------
-
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Process and commit a batch of a query, for `foreachBatch`; returns when the log has it, raises if it cannot have it.
 
@@ -163,8 +161,6 @@ class ForeachBatch(Closes):
             raise
         return definition is not None
 
-    # ---- opening and closing ----------------------------------------------------------------------------------------
-
     def _open_drive(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None) -> Drive:
         if self._spout is None:
             (self._spout,) = self._graph_of(df).spouts()
@@ -225,8 +221,6 @@ class ForeachBatch(Closes):
     def _graph_of(self, df: DataFrame) -> Graph:
         """Return what is declared, for the batches of a DataFrame like this one."""
         return self.graph
-
-    # ---- looking ----------------------------------------------------------------------------------------------------
 
     @property
     def graph(self) -> Graph:

@@ -107,8 +107,6 @@ class StatePartitions:
         """Return the same state with other partitions."""
         return StatePartitions(instances, self.name, self._given, self._log, self._gate, self._free_keys, self.has_keys)
 
-    # ---- at a snapshot ----------------------------------------------------------------------------------------------
-
     def snapshot(self) -> Snapshot:
         if self._given is not None:
             return self._given()
@@ -198,8 +196,6 @@ class StatePartitions:
         if not state.offers("get"):
             raise UnsupportedOperation(f"state {self.name!r} is not snapshottable; read it with multi_get(keys)")
         return state.get()
-
-    # ---- rows: the key's fields, then the value -------------------------------------------------------------------------
 
     @property
     def has_pages(self) -> bool:

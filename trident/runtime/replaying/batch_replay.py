@@ -143,8 +143,6 @@ class Replay(Closes):
     def close(self) -> None:
         self._opened.close()
 
-    # ---- a batch --------------------------------------------------------------------------------------------------------
-
     def _process(self, record: CommitRecord) -> None:
         attempt = TransactionAttempt(record.txid, record.attempt)
         self._begin_aggregates(record.txid)
@@ -259,9 +257,6 @@ def _with(value: Any, fields: Mapping[str, None]) -> Any:
     if not isinstance(value, dict):
         return value
     return {name: fields.get(name, one) for name, one in value.items()}
-
-
-# ---- its graph --------------------------------------------------------------------------------------------------------
 
 
 class OverlayValues(KeptValues):

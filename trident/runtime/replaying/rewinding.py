@@ -77,9 +77,6 @@ def rewind(
             logger.warning("state %s: rewound by %d batches, exact again", one.name, one.lacks)
 
 
-# ---- which states, and which batches -----------------------------------------------------------------------------------
-
-
 def _plan(
     graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, founds: Sequence[Found]
 ) -> tuple[Graph, RecordedPast, list[Lacking], range]:
@@ -120,9 +117,6 @@ def _needed_states(graph: Graph, names: Sequence[str]) -> tuple[set[str], set[st
         read |= asked if writers[name].updater is None else {*asked, name}
         waiting += asked
     return needed, read
-
-
-# ---- the batches -------------------------------------------------------------------------------------------------------
 
 
 def _replay(

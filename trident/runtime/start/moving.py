@@ -240,8 +240,6 @@ class _Move:
         self._mark_source(len(source.states))
         return Moved(self._txid, total, self._written)
 
-    # ---- before the first row ------------------------------------------------------------------------------------------
-
     def _is_there(self, found: Sequence[Sentinel | None]) -> bool:
         """Whether the log has the state in the target already, and only the source has yet to be marked.
 
@@ -295,8 +293,6 @@ class _Move:
         is_own = found.place == self._target.states[0].place
         return is_own and (is_end or move_note(found, log.incarnation) == _MOVING)
 
-    # ---- rows ------------------------------------------------------------------------------------------------------------
-
     def _over_rows(self, what: str, source: StatePlace, total: int, do: Callable[[dict[Key, Any]], None]) -> int:
         done = 0
         for keys in source.pages():
@@ -344,8 +340,6 @@ class _Move:
             f"move state {self._name!r} to {self._to}: after the copy the two places differ: {how}. Something else writes to "
             "one of them; end it, and run the command again. With its former declaration the topology goes on as before"
         )
-
-    # ---- after the last row ----------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Lay the sentinels that the log is going to expect, and record it: from this record on the state is in the target."""

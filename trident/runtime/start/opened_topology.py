@@ -109,8 +109,6 @@ class OpenedTopology:
         """Close everything, spouts first and the log last, also if something raises."""
         self.closers.close()
 
-    # ---- opening ----------------------------------------------------------------------------------------------------
-
     def _open_stored(self, graph: Graph, open_log: OpenLog, rewind: Callable[..., None]) -> None:
         """Open and compare states and log; nothing is written before topology, log and stores are known to belong together."""
         plan, config, to_close = self.plan, self.config, partial(self.closers.add, "states")

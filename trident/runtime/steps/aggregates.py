@@ -244,9 +244,6 @@ def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[
     return keys_of(table, aggregation.group.names), python_of(table.column(aggregation.outputs.names[0]))
 
 
-# ---- `First` and `Last`: the number of the row that each key keeps, then the values of those rows ----------------------------
-
-
 def is_pick(aggregator: Any) -> bool:
     return type(aggregator) in (First, Last)
 
@@ -301,8 +298,6 @@ def _ranks(count: int, order: Any, there: Any) -> tuple[pa.Array, pa.Array | Non
     mask = None if there is None else ~there.to_numpy().astype(bool)
     return pa.array(places, pa.int64(), mask=mask), sorted_rows
 
-
-# ---- one `group_by` of Arrow for all aggregates that are in the value, then the columns of their fields ----------------------
 
 Asked = Sequence[list[tuple[str, str]]]
 """For each part the columns to aggregate, each with a function of Arrow; rows as such have no name."""

@@ -319,8 +319,6 @@ class EmittedRows:
         return TridentTuple(self._node.inputs, row)
 
 
-# ---- what runs as an Arrow kernel and what row by row in Python ------------------------------------------------------------
-
 _KERNEL, _ROWS = "Arrow kernel", "row by row"
 
 

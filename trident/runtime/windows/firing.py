@@ -121,8 +121,6 @@ class _Update:
         self._before = self._frontier = None
         return [rows]
 
-    # ---- new rows ---------------------------------------------------------------------------------------------------
-
     def take(self, tables: Sequence[pa.Table]) -> None:
         """Find the pane of each row, and how far the frontier moves."""
         config, several = self._node.config, len(tables) > 1
@@ -169,8 +167,6 @@ class _Update:
 
     def _move_to(self, ordinate: int) -> None:
         self._frontier = ordinate if self._frontier is None else max(self._frontier, ordinate)
-
-    # ---- firing ----------------------------------------------------------------------------------------------------
 
     def fire(self) -> pa.Table:
         """Write what later windows need; return the rows of the windows that are complete."""

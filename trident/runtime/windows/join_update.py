@@ -118,9 +118,6 @@ def _in_time(node: JoinWithinNode, table: pa.Table, watermark: int | None) -> pa
     return in_time
 
 
-# ---- the rows of all keys that a batch concerns ------------------------------------------------------------------------
-
-
 @dataclass
 class _Side:
     """What is known of one side: stored rows, then the batch's.
@@ -177,9 +174,6 @@ def _number_keys(whole: pa.Table) -> tuple[Ints, _Keys]:
     rows = whole.take(pa.array(firsts, pa.int64()))
     columns = [column.slice(0, stored).to_pylist() for column in rows.columns]
     return ids, _Keys(rows, list(zip(repeat("key"), *columns)))
-
-
-# ---- joining, and what stays -------------------------------------------------------------------------------------------
 
 
 def _join_rows(

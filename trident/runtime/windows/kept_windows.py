@@ -209,8 +209,6 @@ class WindowStore:
             )
         return directory
 
-    # ---- another number of partitions ------------------------------------------------------------------------------
-
     def _begin(self, key: Fields) -> None:
         """Begin the directory: empty, or with what another number of partitions had stored for this one's keys.
 

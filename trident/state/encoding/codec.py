@@ -75,9 +75,6 @@ def decode(data: bytes) -> Any:
         ) from error
 
 
-# ---- many at once ----------------------------------------------------------------------------------------------------
-
-
 def encode_many(objs: Sequence[object]) -> list[bytes]:
     try:
         return _encode_together(objs)
@@ -212,8 +209,6 @@ def _decode_together(data: Sequence[bytes], head: bytes, width: int) -> list[lis
         return None
     return [found[at :: width + 1] for at in range(1, width + 1)]
 
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
 
 _VERSIONS: dict[int, Callable[[memoryview], Any]] = {VERSION: unpack}
 """The reader of each version; a version that was ever written stays here."""

@@ -146,9 +146,6 @@ def _refuse_unknown(key: Key, part: Any) -> None:
             _refuse_unknown(key, one)
 
 
-# ---- keys of declared types ---------------------------------------------------------------------------------------------
-
-
 def declared_form(type_: str | None) -> Form:
     """Return what turns a value, that is not None, into one of a type; that of an undeclared type has only the one form."""
     simple = simple_type(type_)

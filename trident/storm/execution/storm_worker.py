@@ -203,7 +203,6 @@ def _of_user(innermost: FrameType) -> FrameType | None:
     return None
 
 
-# ---- what the executors of a worker have done since they were opened, as plain data that may cross to another process --------
 # Nothing is counted for this: a snapshot reads the totals that each executor's thread keeps anyway.
 
 _random = SystemRandom()

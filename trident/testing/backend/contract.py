@@ -16,8 +16,7 @@ from zoneinfo import ZoneInfo
 
 from trident.state.interfaces import Key, StateType
 from trident.state.txid import Txid
-from trident.testing.backend.schedules import Schedule
-from trident.testing.backend.simulated_log import Append, Log
+from trident.testing.backend.schedules import Append, Log, Schedule
 from trident.testing.backend.store_under_test import METHODS, Limits, Store, SuiteRun, Writer
 from trident.testing.checks.contract import Contract, broken, expect
 

@@ -288,8 +288,6 @@ class TopologyTestDriver(Closes):
     def __repr__(self) -> str:
         return f"TopologyTestDriver({self._name!r}, txid {self.txid}, streams {list(self._fed)})"
 
-    # ---- the life of the driver that it plays -----------------------------------------------------------------------
-
     def _open(self, first: bool) -> None:
         """Open everything as a start of the topology does, over the same log and states."""
         open_log = partial(self._open_log, first)
