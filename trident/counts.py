@@ -28,10 +28,7 @@ _here = _Here()
 class Counter:
     """A number that an operation adds to; made by `TridentOperationContext.register_counter`.
 
-    Attributes
-    ----------
-    name
-        Operation and counter: `Parse/skipped`.
+    `name`: operation and counter: `Parse/skipped`.
     """
 
     name: str
@@ -86,14 +83,9 @@ def add_counts(total: dict[str, int], more: Mapping[str, int]) -> None:
 class KeyCounts(NamedTuple):
     """Keys of one state in one batch.
 
-    Attributes
-    ----------
-    read
-        Keys that the store was asked for.
-    cached
-        Keys that a memory or a cache in front of the store answered, so that the store was not asked.
-    written
-        Keys that were put into the store, removed ones included.
+    `read`: keys that the store was asked for.
+    `cached`: keys that a memory or a cache in front of the store answered, so that the store was not asked.
+    `written`: keys that were put into the store, removed ones included.
     """
 
     read: int = 0

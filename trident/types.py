@@ -38,24 +38,14 @@ _DECIMAL = re.compile(r"decimal\((\d+)(?:,(-?\d+))?\)")
 class FieldType:
     """What one DDL type means.
 
-    Attributes
-    ----------
-    name, aliases
-        Its normal spelling, and others that are read.
-    python, form
-        The class of its values, and what turns a value into the one form.
-    arrow_as
-        How Arrow's type is made: the name of a function and its arguments.
-    family, casts
-        Values of one family can be compared; the families that a value can be cast to.
-    sql, cql
-        The types of the columns of PostgreSQL and of Cassandra that keep it; None: there is none.
-    to_text, of_text
-        A value as the text that a store keeps, and back.
-    wire
-        How `struct` writes a number; empty for what is none.
-    digits
-        How many digits an exact number may have before its point, and behind it.
+    `name`, `aliases`: its normal spelling, and others that are read.
+    `python`, `form`: the class of its values, and what turns a value into the one form.
+    `arrow_as`: how Arrow's type is made: the name of a function and its arguments.
+    `family`, `casts`: values of one family can be compared; the families that a value can be cast to.
+    `sql`, `cql`: the types of the columns of PostgreSQL and of Cassandra that keep it; None: there is none.
+    `to_text`, `of_text`: a value as the text that a store keeps, and back.
+    `wire`: how `struct` writes a number; empty for what is none.
+    `digits`: how many digits an exact number may have before its point, and behind it.
     """
 
     name: str

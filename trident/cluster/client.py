@@ -42,14 +42,10 @@ Progress = Callable[[int], None]
 class ClusterClient(Closes):
     """A client of a cluster. A context manager: leaving it ends its session. For one thread.
 
-    Parameters
-    ----------
-    address
-        `zookeeper://host1:2181,host2:2181/storm`, `postgresql://user@host/database?cluster=name`, or a folder of this machine.
-    token
-        What changes need; by default that in the folder of the cluster.
-    patience_s
-        For how long it tries again when no Nimbus answers.
+    `address`: `zookeeper://host1:2181,host2:2181/storm`, `postgresql://user@host/database?cluster=name`, or a folder of this
+    machine.
+    `token`: what changes need; by default that in the folder of the cluster.
+    `patience_s`: for how long it tries again when no Nimbus answers.
 
     Raises
     ------
@@ -81,10 +77,8 @@ class ClusterClient(Closes):
     ) -> str:
         """Submit a topology and return its id. It is sent again when the answer is lost, and becomes one topology all the same.
 
-        Parameters
-        ----------
-        submission
-            What makes this submission one, chosen at random by default. A client that was interrupted may give it again.
+        `submission`: what makes this submission one, chosen at random by default. A client that was interrupted may give it
+        again.
 
         Raises
         ------

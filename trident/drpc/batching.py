@@ -195,14 +195,9 @@ class _Request:
 class DRPCFunction:
     """One function, to be asked from any thread: its waiting requests, and the threads that answer them, all that wait at once.
 
-    Parameters
-    ----------
-    name
-        Its name.
-    executors
-        One for each thread.
-    max_batch
-        How many requests are answered together at most.
+    `name`: its name.
+    `executors`: one for each thread.
+    `max_batch`: how many requests are answered together at most.
     """
 
     def __init__(self, name: str, executors: Sequence[RequestExecutor], max_batch: int) -> None:

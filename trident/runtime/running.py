@@ -166,14 +166,10 @@ class RunningTopology(Drive):
 
         Ctrl-C (in a notebook: interrupt the kernel) ends the showing, and not the topology. Raises what ended the topology.
 
-        Parameters
-        ----------
-        timeout
-            Show it so many seconds at most.
-        until_caught_up
-            Stop showing when everything that the spouts had at this call is committed; see `process_all_available`.
-        every_s
-            Seconds from one look to the next.
+        `timeout`: show it so many seconds at most.
+        `until_caught_up`: stop showing when everything that the spouts had at this call is committed; see
+        `process_all_available`.
+        `every_s`: seconds from one look to the next.
         """
         done = self.loop.drain() if until_caught_up else self._ended
         until = math.inf if timeout is None else monotonic() + timeout

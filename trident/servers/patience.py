@@ -97,12 +97,8 @@ class Patience:
 class Retries:
     """How often a call is tried again, and the pauses before each try; each is twice as long as the last, with jitter.
 
-    Attributes
-    ----------
-    retries
-        Tries after the first one; 0: none.
-    backoff_s, max_backoff_s
-        The first pause, and the longest.
+    `retries`: tries after the first one; 0: none.
+    `backoff_s`, `max_backoff_s`: the first pause, and the longest.
     """
 
     retries: int
@@ -117,12 +113,8 @@ class Retries:
     ) -> T:
         """Call `attempt` until it returns; raise the last error when the tries are used up.
 
-        Parameters
-        ----------
-        transient
-            The errors after which another try makes sense. All others are raised at once.
-        goes_on
-            Decides in place of `retries`: `(error, failures, seconds waited so far) -> another try`.
+        `transient`: the errors after which another try makes sense. All others are raised at once.
+        `goes_on`: decides in place of `retries`: `(error, failures, seconds waited so far) -> another try`.
         """
         failures, waited_s = 0, 0.0
         while True:
@@ -151,10 +143,7 @@ def by_count(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
 def by_size(items: Sequence[T], sizes: Iterable[int], most: int, room: int) -> Iterator[Sequence[T]]:
     """Cut a list into chunks of at most `most` items and `room` bytes, in order; a larger item goes alone.
 
-    Parameters
-    ----------
-    sizes
-        The bytes of each item.
+    `sizes`: the bytes of each item.
     """
     measured = list(sizes)
     if sum(measured) <= room:

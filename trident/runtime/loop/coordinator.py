@@ -66,16 +66,10 @@ class MasterBatchCoordinator:
     Attempt ids are `epoch << 20 | retry`; retry rises with every failure, for all batches alike, so ids never fall along
     the history of a log and equal ids mean that nothing failed in between.
 
-    Parameters
-    ----------
-    last_txid
-        The last committed txid of the log; 0 for a new one.
-    epoch
-        The driver's epoch in the log, at least 1.
-    max_pending
-        How many batches may be active at once.
-    emit_interval_s
-        At most one start per interval (0: no limit). Retries do not wait for it.
+    `last_txid`: the last committed txid of the log; 0 for a new one.
+    `epoch`: the driver's epoch in the log, at least 1.
+    `max_pending`: how many batches may be active at once.
+    `emit_interval_s`: at most one start per interval (0: no limit). Retries do not wait for it.
     """
 
     def __init__(self, last_txid: int, epoch: int, max_pending: int = 1, emit_interval_s: float = 0.0) -> None:
