@@ -34,10 +34,7 @@ class WideAggregator(CombinerAggregator[Values]):
 
     `init`, `combine` and `zero` give all of them, in order.
 
-    Attributes
-    ----------
-    of
-        The fields that it is given.
+    `of`: the fields that it is given.
     """
 
     of: tuple[str, ...] = ()

@@ -109,10 +109,7 @@ class Activated(Protocol):
 class RichSpoutDefaults(SourceLife, Role):
     """What an `IRichSpout` may have besides in a Trident topology.
 
-    Attributes
-    ----------
-    max_batch_size
-        How many tuples of it a batch has at most, at least 1; as in Storm.
+    `max_batch_size`: how many tuples of it a batch has at most, at least 1; as in Storm.
     """
 
     max_batch_size = 1000

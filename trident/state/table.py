@@ -71,14 +71,9 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
 
     By the rule a key that was never written is one whose value None stands.
 
-    Attributes
-    ----------
-    txids, attempts, prevs, currs
-        The fields of all values. They are not changed once others see this.
-    span
-        The writer of the values, known without reading them; None if several attempts may have written.
-    place
-        What the store that gave this needs to find the keys, when it is given what was made of it.
+    `txids`, `attempts`, `prevs`, `currs`: the fields of all values. They are not changed once others see this.
+    `span`: the writer of the values, known without reading them; None if several attempts may have written.
+    `place`: what the store that gave this needs to find the keys, when it is given what was made of it.
     """
 
     __slots__ = ("attempts", "currs", "place", "prevs", "span", "txids")

@@ -77,10 +77,7 @@ def stand_before(
 ) -> npt.NDArray[np.bool_]:
     """Answer `OpaqueValue.stands_before` for each of many values.
 
-    Parameters
-    ----------
-    txids, attempts
-        int64, shape (n,): the first two fields of the values.
+    `txids`, `attempts`: int64, shape (n,): the first two fields of the values.
 
     Returns
     -------

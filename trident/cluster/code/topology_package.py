@@ -66,12 +66,8 @@ class TopologyPackage:
 def make_package(target: str, include: Sequence[str] = (), requirements: Path | None = None) -> TopologyPackage:
     """Pack the code of `MODULE:TOPOLOGY` or `FILE.py:TOPOLOGY`, after it was loaded from a copy of what is packed.
 
-    Parameters
-    ----------
-    include
-        Files and folders that are packed although no import names them, relative to the folder of the topology.
-    requirements
-        A file of requirements as pip reads it; supervisors install them.
+    `include`: files and folders that are packed although no import names them, relative to the folder of the topology.
+    `requirements`: a file of requirements as pip reads it; supervisors install them.
 
     Raises
     ------

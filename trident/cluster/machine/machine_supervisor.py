@@ -38,14 +38,9 @@ _TIDY_EVERY_S, _FETCH_TIMEOUT_S = 600.0, 60.0
 class MachineSupervisor:
     """A supervisor that runs in this process; the thread `trident-supervisor` does all of its work but the fetching of code.
 
-    Parameters
-    ----------
-    folder
-        What it keeps on this machine; one supervisor has it at a time.
-    host
-        Where others reach this machine: its drivers and logs are served there.
-    ports
-        The ports that name its slots. Nothing listens on them.
+    `folder`: what it keeps on this machine; one supervisor has it at a time.
+    `host`: where others reach this machine: its drivers and logs are served there.
+    `ports`: the ports that name its slots. Nothing listens on them.
 
     Raises
     ------

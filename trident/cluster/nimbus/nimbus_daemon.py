@@ -50,18 +50,11 @@ _KNOWN_S = 15.0
 class NimbusDaemon(Closes):
     """A Nimbus that runs in this process. A context manager: leaving it stops it; topologies go on.
 
-    Parameters
-    ----------
-    address
-        Of the cluster's state.
-    token
-        What clients, supervisors and drivers are asked for.
-    code_dir
-        Where the packages of code are; several Nimbuses of a cluster share it.
-    host, port
-        Where it answers; port 0 takes a free one.
-    times
-        `driver_timeout_s` and `max_deaths` of `Nimbus`.
+    `address`: of the cluster's state.
+    `token`: what clients, supervisors and drivers are asked for.
+    `code_dir`: where the packages of code are; several Nimbuses of a cluster share it.
+    `host`, `port`: where it answers; port 0 takes a free one.
+    `times`: `driver_timeout_s` and `max_deaths` of `Nimbus`.
 
     Raises
     ------

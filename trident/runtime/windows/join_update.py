@@ -244,10 +244,7 @@ class Timed(NamedTuple):
 def pairs(left: Timed, right: Timed, earliest: int, latest: int, check: Callable[[int], None]) -> tuple[Ints, Ints]:
     """Return the rows that meet: `earliest <= right time - left time <= latest`, and the same key.
 
-    Parameters
-    ----------
-    check
-        Called with the number of pairs before they are made; may raise.
+    `check`: called with the number of pairs before they are made; may raise.
 
     Returns
     -------

@@ -161,13 +161,9 @@ class NumberColumn:
     def combine_with(self, values: Any, function: Combine | Sequence[Combine]) -> NumberColumn | None:
         """Return these values, where there are any, combined with others.
 
-        Parameters
-        ----------
-        values
-            Anything that is an array of int64 or float64, shape (n,); or an Arrow array of structs, of whose fields only
-            means are null.
-        function
-            The function; of structs one for each field.
+        `values`: anything that is an array of int64 or float64, shape (n,); or an Arrow array of structs, of whose fields only
+        means are null.
+        `function`: the function; of structs one for each field.
 
         Returns
         -------

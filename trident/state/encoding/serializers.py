@@ -281,10 +281,7 @@ Decode = Callable[[Sequence[Key], Sequence[bytes | None]], list[Any]]
 class StoredValues:
     """A serializer applied to the values of many keys.
 
-    Attributes
-    ----------
-    decode_opaque
-        Like `decode`, for opaque values as columns; None if the serializer cannot do that.
+    `decode_opaque`: like `decode`, for opaque values as columns; None if the serializer cannot do that.
     """
 
     def __init__(self, serializer: Serializer) -> None:

@@ -54,16 +54,10 @@ class Finding:
 class Findings:
     """All findings of one run of a suite.
 
-    Attributes
-    ----------
-    seed
-        Of everything that was drawn at random: the same seed draws the same again.
-    schedules
-        How many random schedules ran.
-    seconds
-        How long it took.
-    findings
-        In the order of the run.
+    `seed`: of everything that was drawn at random: the same seed draws the same again.
+    `schedules`: how many random schedules ran.
+    `seconds`: how long it took.
+    `findings`: in the order of the run.
     """
 
     promises: ClassVar[type[Promised]] = Promised
