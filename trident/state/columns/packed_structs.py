@@ -28,10 +28,12 @@ _MARKS = np.array([*range(_SIGNED + 3, _SIGNED - 1, -1), 0, *range(_UNSIGNED, _L
 # By the first byte: where the number's own bytes begin and end, how many bits of eight bytes are not its own, and a mask of
 # those that are, which else were taken for a sign's.
 _BEGIN, _END, _UNUSED, _OWN = np.zeros(256, np.int64), np.ones(256, np.int64), np.full(256, 56), np.full(256, -1)
-_WITH_SIZE = np.delete(_MARKS, _SMALL)
-_BEGIN[_WITH_SIZE], _END[_MARKS], _UNUSED[_WITH_SIZE] = 1, 1 + _SIZES, 64 - 8 * np.delete(_SIZES, _SMALL)
+for _mark, _size in (*zip(_MARKS.tolist(), _SIZES.tolist(), strict=True), (_FLOAT, 8)):
+    if _size:
+        _BEGIN[_mark], _END[_mark], _UNUSED[_mark] = 1, 1 + _size, 64 - 8 * _size
 _OWN[_UNSIGNED:_LARGEST] = 0xFF, 0xFFFF, 0xFFFFFFFF
-_IS_WHOLE = np.isin(np.arange(256), [*range(128), *range(0xE0, 256), _NONE, *_MARKS])
+_FIRST_BYTES = {"bigint": [*range(128), *range(0xE0, 256), _NONE, *_MARKS], "double": [_FLOAT, _NONE]}
+_FIT = {type_: np.isin(np.arange(256), firsts) for type_, firsts in _FIRST_BYTES.items()}
 
 _ABSENT = encode([ABSENT, UNKNOWN_ATTEMPT, None, None])
 
@@ -59,16 +61,17 @@ class PackedStructs:
     def decode(self, stored: Sequence[bytes | None]) -> OpaqueTable | None:
         """Return the values of stored bytes, of which None is an absent one; None if some are not of this form."""
         there = [_ABSENT if data is None else data for data in stored]
-        ends = np.fromiter(map(len, there), np.int64, len(there)).cumsum()
+        sizes = np.fromiter(map(len, there), np.int64, len(there))
+        ends = sizes.cumsum()
         # Damaged bytes may be read past their end, by less than the room of a value.
-        cursor = _Cursor(np.frombuffer(b"".join((*there, bytes(self._room))), np.uint8), np.append(0, ends[:-1]))
+        cursor = _Cursor(np.frombuffer(b"".join((*there, bytes(self._room))), np.uint8), ends - sizes)
         cursor.skip(_ABSENT[:2])  # a list of four
         (txids, are_txids), (attempts, are_attempts) = cursor.numbers("bigint"), cursor.numbers("bigint")
         made = OpaqueTable((txids, attempts, self._structs(cursor), self._structs(cursor)))
         return made if cursor.fits and (are_txids & are_attempts & (cursor.at == ends)).all() else None
 
     def _put_structs(self, cursor: _Cursor, column: NumberColumn) -> None:
-        begins, there = cursor.at, _places(~column.are_none())
+        begins, there = cursor.at, np.flatnonzero(~column.are_none())
         cursor.bytes[begins] = _NONE
         cursor.at, numbers, flags = begins[there], column.numbers[there].T, column.flags[there]
         kinds = _BOUNDS.searchsorted(numbers, side="right")
@@ -83,17 +86,17 @@ class PackedStructs:
             cursor.put(name)
             cursor.bytes[cursor.at], cursor.words[cursor.at + 1] = mark, word
             cursor.at = cursor.at + 1 + size
-        cursor.at = _with(begins + 1, there, cursor.at)
+        cursor.join(begins + 1, there)
 
     def _structs(self, cursor: _Cursor) -> NumberColumn:
         made, begins = NumberColumn.nulls(self.form, len(cursor.at)), cursor.at
-        there = _places(cursor.bytes[begins] != _NONE)
+        there = np.flatnonzero(cursor.bytes[begins] != _NONE)
         cursor.at, made.flags[there] = begins[there], 1 << self.form.width
         for at, (name, type_) in enumerate(zip(self._names, self.form.types, strict=True)):
             cursor.skip(name)
             made.numbers[there, at], are_numbers = cursor.numbers(type_)
             made.flags[there] |= are_numbers.astype(np.int64) << at
-        cursor.at = _with(begins + 1, there, cursor.at)
+        cursor.join(begins + 1, there)
         return made
 
 
@@ -119,27 +122,16 @@ class _Cursor:
     def numbers(self, type_: str) -> tuple[Column, npt.NDArray[np.bool_]]:
         """Return the bits of the numbers, 0 for None, and where there are any."""
         marks = self.bytes[self.at]
-        are_numbers = marks != _NONE
-        if type_ == "double":
-            self.fits &= bool(((marks == _FLOAT) | ~are_numbers).all())
-            numbers = self.words[self.at + 1].astype(np.int64)
-            self.at = self.at + 1 + 8 * are_numbers
-        else:
-            numbers = self.words[self.at + _BEGIN[marks]].astype(np.int64) >> _UNUSED[marks] & _OWN[marks]
-            self.fits &= bool(_IS_WHOLE[marks].all() and not (numbers[marks == _LARGEST] < 0).any())
-            self.at = self.at + _END[marks]
+        numbers = self.words[self.at + _BEGIN[marks]].astype(np.int64) >> _UNUSED[marks] & _OWN[marks]
+        self.fits &= bool(_FIT[type_][marks].all() and not (numbers[marks == _LARGEST] < 0).any())
+        self.at, are_numbers = self.at + _END[marks], marks != _NONE
         return numbers * are_numbers, are_numbers
+
+    def join(self, others: Column, places: Column) -> None:
+        """Put these places among others."""
+        others[places], self.at = self.at, others
 
     def _pieces(self, type_: str, size: int) -> npt.NDArray[Any]:
         """Return the pieces of a size that begin at each byte."""
         dtype = np.dtype(type_ if type_ != "V" else f"V{size}")
         return np.ndarray(max(0, len(self.bytes) - size + 1), dtype, self.bytes.data, 0, (1,))
-
-
-def _places(are: npt.NDArray[np.bool_]) -> Any:
-    return slice(None) if are.all() else np.flatnonzero(are)
-
-
-def _with(column: Column, places: Any, values: Column) -> Column:
-    column[places] = values
-    return column
