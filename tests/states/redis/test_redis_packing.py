@@ -99,23 +99,22 @@ def test_what_is_written_is_read_back_as_rows_and_as_columns(maps: list[RedisBac
 @pytest.mark.server
 def test_many_structs_of_numbers_have_the_bytes_that_rows_have(redis_server: Server) -> None:
     options = RedisOptions(f"redis://127.0.0.1:{redis_server.port}", max_keys_per_call=70)
-    values, stored = SOME * 100, []
+    keys: list[Key] = [(f"k{at}",) for at in range(100 * len(SOME))]
+    stored, news = [], list[Any]()
     for type_ in (TYPE, None):
         conf = StateConf("packing", f"state {next(_names)}", value_type=type_)
         state = OpaqueMap(RedisBackingMap(options, conf, 0, CodecSerializer()))
-        if type_:
-            news = [summed(state, txid, values) for txid in (1, 2)]
-            assert news[0] == values
-        else:
-            for txid in (1, 2):
-                state.begin_commit(txid)
-                state.multi_put([(f"k{at}",) for at in range(len(values))], news[txid - 1])
-                state.commit(txid)
+        for txid in (1, 2):
+            if type_:
+                news.append(summed(state, txid, SOME * 100))
+                continue
+            state.begin_commit(txid)
+            state.multi_put(keys, news[txid - 1])
+            state.commit(txid)
         with redis.Redis(port=redis_server.port) as client:
-            stored.append(
-                client.mget([f"{conf.prefix}:".encode() + encode_keys([(f"k{at}",)])[0] for at in range(len(values))])
-            )
+            stored.append(client.mget(encode_keys(keys, f"{conf.prefix}:".encode())))
         state.close()
+    assert news[0] == SOME * 100 != news[1]
     assert stored[0] == stored[1]
     assert None not in stored[0]
 
