@@ -123,7 +123,10 @@ LAYERS = (
     Layer(("trident.types",), ("trident.moments",), deferred=("pyarrow",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors", "trident.types")),
     Layer(
-        tuple(f"trident.state.columns.{each}" for each in ("number_columns", "number_table", "text_index")),
+        tuple(
+            f"trident.state.columns.{each}"
+            for each in ("number_columns", "number_table", "packed_structs", "text_index")
+        ),
         ("numpy", "pyarrow", "trident.state", *VALUES),
     ),
     Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy",)),

@@ -30,7 +30,7 @@ from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues, keeps_attempts
 from trident.state.interfaces import Key, StateConf
-from trident.state.table import OpaqueTable
+from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import by_count, by_size, refuse_read_only
 
@@ -163,9 +163,11 @@ class RedisBackingMap(BackingMap):
         self._wire = Wire(servers, options)
         self._fence = RedisFence(self._wire, self._layout, partition, self._what)
         self.facts = replace(self.facts, has_typed_columns=plain is not None)
-        self._values: Any = plain or (None if serializer is None else StoredValues(serializer))
+        self._values: Any = plain
         if serializer is not None and plain is None:
+            self._values = stored = StoredValues(serializer, conf.value_type)
             self.keeps_attempts = partial(keeps_attempts, serializer)
+            self.facts = replace(self.facts, keeps_columns=stored.structs is not None)
         self._named: tuple[list[Key], list[KeyGroup]] = ([], [])
         kept = options.kept_changes
         streams = None if kept is None else ChangeStreams(self._wire, self._layout, self._fence, kept, self._what)
@@ -176,6 +178,10 @@ class RedisBackingMap(BackingMap):
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read as `multi_get` does, as columns, if the values are opaque and in the codec."""
+        if isinstance(keys, KeyColumns):
+            read = partial(self._read, decode=_as_stored, absent=lambda n: [None] * n)
+            found: OpaqueTable | None = self._values.structs_of(keys, read)
+            return found
         decode = None if self._values is None else self._values.decode_opaque
         return None if decode is None else self._read(keys, decode, OpaqueTable.absent)
 

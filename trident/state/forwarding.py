@@ -11,7 +11,7 @@ from trident.roles import Role, abilities
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.serializers import Serializer, StoredValues, keeps_attempts
 from trident.state.interfaces import IBackingMap, Key
-from trident.state.table import OpaqueTable
+from trident.state.table import KeyColumns, OpaqueTable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -127,14 +127,16 @@ class MicroBatchIBackingMap(MapWrapper):
 class SerializedMap(MapWrapper):
     """An `IBackingMap` of objects over one of bytes.
 
-    It takes part in commits, keeps a sentinel, can be emptied and closed exactly if the map of bytes can.
+    It takes part in commits, keeps a sentinel, can be emptied and closed exactly if the map of bytes can. Commits of many
+    structs of numbers, if that is the declared type of the values, are operations on arrays.
     """
 
-    def __init__(self, backing: IBackingMap[bytes], serializer: Serializer) -> None:
+    def __init__(self, backing: IBackingMap[bytes], serializer: Serializer, value_type: str | None = None) -> None:
         super().__init__(backing)
         self.backing, self.serializer = backing, serializer
-        self._values = StoredValues(serializer)
-        self.facts = replace(self.facts, gives_copies=True)  # what is read was decoded for this very call
+        self._values = StoredValues(serializer, value_type)
+        # What is read was decoded for this very call.
+        self.facts = replace(self.facts, gives_copies=True, keeps_columns=self._values.structs is not None)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
@@ -146,9 +148,11 @@ class SerializedMap(MapWrapper):
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read and deserialize as columns, if the serializer can."""
+        if isinstance(keys, KeyColumns):
+            return self._values.structs_of(keys, self.backing.multi_get)
         decode = self._values.decode_opaque
         return None if decode is None else decode(keys, self.backing.multi_get(keys))
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Serialize and write; nothing is written if a value cannot be serialized: `CorruptValueError` has its key."""
-        self.backing.multi_put(keys, self._values.encode(keys, values))
+        self.backing.multi_put(list(keys), self._values.encode(keys, values))

@@ -118,12 +118,13 @@ def readable(state: OpaqueMap, committed: int, winners: Winners, width: int) -> 
 def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, by_arrow: bool, data: st.DataObject) -> None:
     form = data.draw(st.sampled_from([BIGINT, DOUBLE]))
     schedule = data.draw(attempts(calls(FLOATS if form is DOUBLE else INTS, st.none())) | MIXED)
-    check_schedule(MemoryData(form=form), schedule, width, lambda state, call: apply(state, call, width, by_arrow))
+    memory = ColumnarMemoryMap(MemoryData(form=form))
+    check_schedule(memory, schedule, width, lambda state, call: apply(state, call, width, by_arrow))
 
 
-def check_schedule(data: MemoryData, schedule: Any, width: int, apply: Any) -> None:
-    """Commit the attempts of a schedule to columns and to a dict, and compare all that each answers."""
-    states = [OpaqueMap(ColumnarMemoryMap(data)), OpaqueMap(MemoryBackingMap(MemoryData()))]
+def check_schedule(backing: Any, schedule: Any, width: int, apply: Any) -> None:
+    """Commit the attempts of a schedule to a map of columns and to a dict, and compare all that each answers."""
+    states = [OpaqueMap(backing), OpaqueMap(MemoryBackingMap(MemoryData()))]
     winners, committed, number, expected = Winners(), 0, 1 << 20, None
     for attempt in schedule:
         txid = Txid(committed + 1, number, winners, "log", expected)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from states.memory import ColumnarMemoryMap, MemoryData
+from states.memory import ColumnarMemoryMap, MemoryBackingMap, MemoryData
 from tests.states.memory.test_memory_columns import MOST, Attempt, Call, attempts, check_schedule, key
 from trident import Fields
 from trident.fields import struct_fields
@@ -19,7 +19,7 @@ from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.adapters import aggregate_type
 from trident.operations.several import several, value_of
 from trident.runtime.steps.aggregates import is_native, merging_function
-from trident.state import OpaqueMap
+from trident.state import CodecSerializer, OpaqueMap, SerializedMap
 from trident.state.columns.number_columns import NumberColumn, NumberForm
 from trident.state.values import CombinerUpdates
 
@@ -93,12 +93,19 @@ def combine(stored: Any, value: Any) -> Any:
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.parametrize("is_of_bytes", [False, True])
 @pytest.mark.parametrize("width", [1, 2])
 @settings(max_examples=80, deadline=None)
 @given(schedule=attempts(COMBINED | COMBINED | PUT | REMOVED) | attempts(COMBINED | COMBINED | COMBINED | PUT | ODD))
-def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, schedule: list[Attempt]) -> None:
+def test_columns_and_a_dict_tell_the_same_of_any_schedule(
+    width: int, is_of_bytes: bool, schedule: list[Attempt]
+) -> None:
+    packed = SerializedMap(MemoryBackingMap(MemoryData()), CodecSerializer(), TYPE)
     check_schedule(
-        MemoryData(form=FORM), schedule, width, lambda state, call: update(state, call.what, call.values, width)[0]
+        packed if is_of_bytes else ColumnarMemoryMap(MemoryData(form=FORM)),
+        schedule,
+        width,
+        lambda state, call: update(state, call.what, call.values, width)[0],
     )
 
 
