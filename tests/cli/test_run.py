@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tests.harness.commands import COUNTS, complaints, environment, last_txid, started, trident, until, write_module
-from trident.cli.live_lines import LineDisplay
+from trident.cli.console import LineDisplay
 from trident.coordination.lock import held_by, list_log
 from trident.coordination.transaction_log import FileLog
 

@@ -24,7 +24,7 @@ OF_STORES = (
         "        if data != self._own_data:",
         "        if data is None:",
         (
-            "tests/stores/test_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing[memcached]",
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing[memcached]",
         ),
     ),
     Mutant(
@@ -56,7 +56,7 @@ OF_STORES = (
         "WHERE key = %(name)b AND value = %(found)b RETURNING 1",
         "WHERE key = %(name)b RETURNING 1",
         (
-            "tests/stores/test_contracts.py::TestFencedMap::test_a_sentinel_that_was_moved_since_it_was_read_is_not_moved[postgres]",
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_sentinel_that_was_moved_since_it_was_read_is_not_moved[postgres]",
         ),
     ),
     Mutant(
@@ -65,7 +65,7 @@ OF_STORES = (
         "SELECT given.* FROM fence, unnest({arrays})",
         "SELECT given.* FROM unnest({arrays})",
         (
-            "tests/stores/test_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing[postgres]",
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing[postgres]",
         ),
     ),
     Mutant(
@@ -73,7 +73,9 @@ OF_STORES = (
         _SQL,
         "DELETE FROM {table} AS own USING fence, {asked}",
         "DELETE FROM {table} AS own USING {asked}",
-        ("tests/stores/test_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_deletes_nothing[postgres]",),
+        (
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_deletes_nothing[postgres]",
+        ),
     ),
     Mutant(
         "Redis: writes do not compare the sentinel",
@@ -81,7 +83,7 @@ OF_STORES = (
         "if ARGV[2] ~= '' then\n  local found",
         "if false then\n  local found",
         (
-            "tests/stores/test_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing[redis]",
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing[redis]",
         ),
     ),
     Mutant(
@@ -115,7 +117,7 @@ OF_STORES = (
         "        self._guard.check_own()  # after the tokens were read, before the writes are sent: see the top of the module\n",
         "",
         (
-            "tests/stores/test_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing[memcached]",
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing[memcached]",
         ),
     ),
     Mutant(

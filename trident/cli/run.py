@@ -231,7 +231,7 @@ def _run(
     The first SIGINT or SIGTERM ends it after the running commit, the second one at once. `as_json`: what goes to standard
     error is JSON. `fail_on_left_out`: a run that is complete but for tuples that it left out gives `LEFT_OUT`.
     """
-    from trident.cli.live_lines import LineDisplay
+    from trident.cli.console import LineDisplay
 
     def start() -> RunningTopology:
         running = topology.start(config)
@@ -335,7 +335,7 @@ def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Be
 
     The first SIGINT or SIGTERM deactivates the spouts, waits for what is pending and ends it; the second one ends it at once.
     """
-    from trident.cli.live_lines import StormLines
+    from trident.cli.console import StormLines
     from trident.storm.builder import start_on_spark
 
     display = None if as_json else StormLines(problems(), config.name)

@@ -82,8 +82,6 @@ class MasterBatchCoordinator:
         self._last_start = float("-inf")
         self._not_before = float("-inf")
 
-    # ---- starting ---------------------------------------------------------------------------------------------------
-
     @property
     def next_txid(self) -> int:
         """The txid that the next batch to be started has."""
@@ -119,8 +117,6 @@ class MasterBatchCoordinator:
     def failures(self, txid: int) -> int:
         """How often batch `txid` itself has failed in this driver, without attempts that an earlier batch's failure ended."""
         return self._failures.get(txid, 0)
-
-    # ---- progress ---------------------------------------------------------------------------------------------------
 
     def is_live(self, attempt: TransactionAttempt) -> bool:
         """Whether the attempt is the current one of its batch."""
@@ -167,8 +163,6 @@ class MasterBatchCoordinator:
         del self._active[attempt.txid]
         self._failures.pop(attempt.txid, None)
         self.last_txid = attempt.txid
-
-    # ---- failure ----------------------------------------------------------------------------------------------------
 
     def fail(self, attempt: TransactionAttempt, now: float, backoff_s: float = 0.0) -> list[TransactionAttempt]:
         """The attempt failed: it and all later ones are dead and will be started again after `backoff_s` seconds.
@@ -235,8 +229,6 @@ class StartGate:
         # Until the batch is known, the spouts are asked without a pause.
         self.awaited: dict[threading.Event, int | None] = {}
 
-    # ---- for any thread ---------------------------------------------------------------------------------------------
-
     def order(self, active: bool) -> None:
         """Let batches be begun, or no more."""
         with self._ordering:
@@ -248,8 +240,6 @@ class StartGate:
         done = threading.Event()
         self._come.append(done)
         return done
-
-    # ---- may the next batch start? ----------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
         """Do what was ordered, and ask the spouts at once if a thread waits for what they have."""
@@ -280,8 +270,6 @@ class StartGate:
                 return True
             brief = brief and batch.lane.brief
         return brief
-
-    # ---- what became of a batch -------------------------------------------------------------------------------------
 
     def note_started(self, batch: Batch, is_empty: bool, asked: bool, now: float) -> None:
         """Check whether a batch shows that the spouts have no more, once it is known what it has.
@@ -339,8 +327,6 @@ class StartGate:
         """Raise what ends the topology, once all batches before the one that failed are committed."""
         if self.fatal is not None and self._coordinator.last_txid + 1 == self.fatal.txid:
             raise self.fatal
-
-    # ---- active or not ----------------------------------------------------------------------------------------------
 
     def _obey(self) -> None:
         order = self.ordered

@@ -90,8 +90,6 @@ class BatchLoop:
         self._late = 0  # attempts in a row that took too long
         self._cold = True  # no job on Spark has ended well since the start, or since one failed
 
-    # ---- from other threads -----------------------------------------------------------------------------------------
-
     def stop(self) -> None:
         """Ask the loop to end after the running commit."""
         self._stopping.set()
@@ -143,8 +141,6 @@ class BatchLoop:
             return RunningBatch(txid, "retry", now - moved, tries) if tries > 1 else None
         place = self._work.place_of(batch.attempt) if now - batch.times.defined > _SHORT_S else ("", "")
         return RunningBatch(txid, batch.times.phase, now - batch.times.defined, tries, *place)
-
-    # ---- the loop ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
@@ -214,8 +210,6 @@ class BatchLoop:
                 self._finish_processing(batch, result)
         except StepFailed as error:  # of a worker, a state or a spout
             self._fail(batch, error.failure)
-
-    # ---- 1 define, 2 process ----------------------------------------------------------------------------------------
 
     def _start_batches(self) -> float:
         """Start as many batches as may be in flight; wake the threads that wait for the spouts' end when it is reached.
@@ -301,8 +295,6 @@ class BatchLoop:
         self._log.check_owner()
         self._had_nothing(batch.attempt.txid, batch.times.processed, batch.cost_s, True)
 
-    # ---- 3 commit, 4 record, 5 succeed ------------------------------------------------------------------------------
-
     def _start_commit(self) -> None:
         """Commit the next batch, if it is processed; after `stop` only one whose job has committed it."""
         batch = self._batches.get(self._coordinator.last_txid + 1)
@@ -368,8 +360,6 @@ class BatchLoop:
             if isinstance(refused.cause, FencedError):
                 raise refused.cause from None
             raise StepFailed(failure_of("commit", refused.cause)) from refused.cause
-
-    # ---- or fail ----------------------------------------------------------------------------------------------------
 
     def _fail_overdue(self, now: float) -> None:
         limit = self._config.message_timeout_s

@@ -286,7 +286,7 @@ class StoredValues:
     """A serializer applied to the values of many keys.
 
     `decode_opaque`: like `decode`, for opaque values as columns; None if the serializer cannot do that.
-    `structs`: packs opaque structs of numbers, if that is the declared type; None: it is not, or a stored value has another form.
+    `structs`: packs opaque structs of numbers, if that is the declared type; None: it is not, or a stored value is another.
     """
 
     def __init__(self, serializer: Serializer, value_type: str | None = None) -> None:
