@@ -215,7 +215,7 @@ def test_what_is_wrong_in_the_file_is_refused_with_its_place(folder: Path, text:
         of_folder(folder)
 
 
-def test_a_variable_that_is_nearly_one_of_a_setting_is_refused_and_others_are_left_alone(
+def test_a_variable_named_nearly_as_a_setting_is_refused_others_are_ignored(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRIDENT_SERVICE_HOST", "10.0.0.1")
@@ -249,7 +249,7 @@ def test_a_reader_and_a_command_find_the_log_that_the_file_names(folder: Path) -
     assert (read.exit_code, read.stdout.split()[-1]) == (0, "2"), read.output
 
 
-def test_explain_shows_each_setting_that_is_given_with_its_origin_and_without_secrets(folder: Path) -> None:
+def test_explain_shows_each_setting_given_with_its_origin_and_no_secrets(folder: Path) -> None:
     text = "log_dir = 'postgresql://me@host/db?topology=revenue'\nhistory = '7d'\nspark.ssl.keyPassword = 'hush'\n"
     (folder / "trident.toml").write_text(text)
     told = load_topology("module.py:topology").explain()

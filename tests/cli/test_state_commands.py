@@ -125,7 +125,7 @@ def test_new_code_that_would_be_refused_is_no_success(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_new_code_of_another_folder_has_its_own_modules_though_they_are_called_the_same(folder: Path) -> None:
+def test_new_code_of_another_folder_has_its_own_modules_of_the_same_names(folder: Path) -> None:
     for name, condition in {"former": "word != ''", "new": "word != 'cow'"}.items():
         (folder / name).mkdir()
         write_module(folder / name, "proof_condition", f'WANTED = "{condition}"')

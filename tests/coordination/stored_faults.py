@@ -80,7 +80,7 @@ class StoredFaults:
             assert home.segments()[-1].seq >= 3
 
     @pytest.mark.parametrize(("point", "there"), [("held request", 1), ("half request", 1), ("reply", 2)])
-    def test_a_takeover_while_an_append_is_under_way_fences_it_and_loses_nothing_reported(
+    def test_a_takeover_during_an_append_fences_it_and_loses_nothing_reported(
         self, home: StoredHome, behind: StoredHome, proxy: Proxy, point: Point, there: int
     ) -> None:
         seconds: list[Any] = []

@@ -235,9 +235,7 @@ def test_a_session_that_is_renewed_after_a_takeover_changes_nothing(home: ZooKee
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_driver_that_is_paused_for_longer_than_its_session_goes_on_unless_it_was_replaced(
-    home: ZooKeeperHome, replaced: bool
-) -> None:
+def test_a_driver_paused_beyond_its_session_goes_on_unless_it_was_replaced(home: ZooKeeperHome, replaced: bool) -> None:
     with Driver(home) as driver:
         driver.says()
         assert driver.append() == "1"

@@ -73,7 +73,7 @@ def finished(case: Case, directory: Path, outcomes: list[Outcome]) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("pairing", EXACT, ids=str)
-def test_connections_that_are_cut_at_every_step_of_every_batch_lose_and_double_nothing(
+def test_connections_cut_at_every_step_of_every_batch_lose_and_double_nothing(
     pairing: Pairing, zookeeper_server: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome]
 ) -> None:
     proxy, points, cut = Proxy(zookeeper_server.members[0].port), itertools.cycle(POINTS), list[str]()
@@ -126,7 +126,7 @@ def test_a_server_that_is_killed_and_restarted_is_waited_for(
 
 @pytest.mark.long
 @pytest.mark.parametrize("step", ["committed", "recorded"])
-def test_a_topology_that_waits_can_be_stopped_and_the_next_one_counts_everything_once(
+def test_a_waiting_topology_can_be_stopped_and_the_next_counts_all_once(
     step: str, mortal: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "STOP_S", 1.0)

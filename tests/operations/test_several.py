@@ -214,7 +214,7 @@ def test_a_replayed_batch_counts_once(engine: str) -> None:
     assert (sales.state_name, round(found["sd"], 9)) == ("aggregates", 1.0)
 
 
-def test_numbers_of_many_keys_in_memory_are_arrays_with_the_same_values_after_a_replay() -> None:
+def test_numbers_of_many_keys_in_memory_are_arrays_and_the_same_after_a_replay() -> None:
     topology = TridentTopology("t")
     rows = {
         txid: [(f"k{at % 40}", None if at == 7 else at * txid, at / 4, "x") for at in range(100)] for txid in (1, 2, 3)

@@ -69,7 +69,7 @@ OF_LOGS = (
         "if _checksum(payload, base + at) == checksum else None",
         "if checksum or True else None",
         (
-            "tests/coordination/test_log_damage.py::test_of_two_records_that_were_not_durable_a_crash_may_leave_any_beginning_of_the_second",
+            "tests/coordination/test_log_damage.py::test_of_two_records_not_durable_a_crash_may_leave_a_part_of_the_second",
         ),
     ),
     Mutant(
@@ -272,7 +272,7 @@ OF_LOGS = (
         "            if refused is not None:\n                raise self._psycopg.Rollback\n",
         "",
         (
-            "tests/states/postgres/test_one_transaction.py::test_a_table_that_is_emptied_before_the_transaction_is_found_and_nothing_is_recorded",
+            "tests/states/postgres/test_one_transaction.py::test_a_table_emptied_before_the_transaction_is_found_and_not_recorded",
         ),
     ),
     Mutant(
@@ -281,7 +281,7 @@ OF_LOGS = (
         "(SELECT count(*) FROM records) > 0 AND (SELECT count(*) FROM fence) > 0 THEN 1",
         "(SELECT count(*) FROM records) > 0 THEN 1",
         (
-            "tests/states/postgres/test_one_transaction.py::test_a_table_that_is_emptied_before_the_transaction_is_found_and_nothing_is_recorded",
+            "tests/states/postgres/test_one_transaction.py::test_a_table_emptied_before_the_transaction_is_found_and_not_recorded",
         ),
     ),
     Mutant(

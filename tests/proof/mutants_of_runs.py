@@ -368,7 +368,7 @@ OF_RUNS = (
         "            if other != partition:\n",
         "            if other is None:\n",
         (
-            "tests/runtime/commit/test_partitions_of_states.py::test_a_key_that_two_partitions_of_a_batch_update_is_refused_before_anything_is_written",
+            "tests/runtime/commit/test_partitions_of_states.py::test_a_key_updated_by_two_partitions_is_refused_before_any_write",
         ),
     ),
     Mutant(

@@ -108,7 +108,7 @@ OF_STORES = (
         "return min(found, key=lambda one",
         "return max(found, key=lambda one",
         (
-            "tests/states/redis/test_redis_cluster.py::test_a_run_of_a_task_that_died_while_it_laid_its_sentinel_is_found_by_the_next_run",
+            "tests/states/redis/test_redis_cluster.py::test_a_run_that_died_while_it_laid_its_sentinel_is_found_by_the_next",
         ),
     ),
     Mutant(

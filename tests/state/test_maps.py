@@ -248,7 +248,7 @@ def test_a_snapshot_sees_committed_batches_only() -> None:
     assert (caught.value.txid, caught.value.stored_txid) == (0, 2)
 
 
-def test_the_store_begins_after_the_sentinel_is_claimed_and_ends_before_the_commit_returns() -> None:
+def test_the_store_begins_after_the_claim_and_ends_before_the_commit_returns() -> None:
     calls: list[str] = []
 
     class Spy(MemoryBackingMap[Any]):

@@ -404,7 +404,7 @@ def test_a_wrong_action_is_refused(bolts: UIServer, path: str, body: Any, status
     assert found.json()["error"].startswith(str(status))
 
 
-def test_nothing_can_be_changed_without_a_token_of_the_server_or_where_pages_are_read_only() -> None:
+def test_nothing_changes_without_a_token_or_where_pages_are_read_only() -> None:
     noted: Any = Noted()
     with UIServer(OneTopology("a", noted), port=0) as server:
         assert ask(server, "POST", f"{T}/a/activate", **allowed()).status_code == 403

@@ -107,7 +107,7 @@ def test_without_a_log_the_first_batch_is_the_proof(cluster: StormClusterState, 
     assert started(cluster, tmp_path / "log").previous_code_hash == ""
 
 
-def test_what_cannot_be_done_while_the_clusters_state_is_away_is_reported_later_and_the_topology_runs_on(
+def test_what_fails_while_the_clusters_state_is_away_is_reported_later(
     cluster: StormClusterState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {Assignment.DRIVER: NodePort("a", 1)}, {Assignment.DRIVER: 0.0}

@@ -152,7 +152,7 @@ def test_what_a_driver_had_started_is_killed_when_it_has_died(parent: DriverProc
         (None, ""),
     ],
 )
-def test_what_a_driver_has_said_last_is_told_in_whole_lines_where_it_can_and_without_half_a_password(
+def test_what_a_driver_said_last_is_whole_lines_without_half_a_password(
     tmp_path: Path, parent: DriverProcess, printed: str | None, said: str
 ) -> None:
     folder, deaths = MachineFolder(tmp_path / "machine"), list[tuple[str, DriverDeath]]()

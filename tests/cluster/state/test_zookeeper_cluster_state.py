@@ -251,7 +251,7 @@ def test_wrong_addresses_are_an_error_within_the_timeout_and_leave_no_thread() -
     assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
 
 
-def test_a_server_that_takes_connections_and_is_silent_is_an_error_within_the_timeout() -> None:
+def test_a_server_that_connects_and_is_silent_is_an_error_within_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         with pytest.raises(ClusterUnreachable):

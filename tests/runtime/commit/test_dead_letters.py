@@ -565,7 +565,7 @@ def test_a_discarded_letter_waits_no_more_is_not_put_back_and_says_why(settings:
         assert list((folder.folder / "replay").iterdir()) == []
 
 
-def test_a_driver_shows_the_letters_of_committed_batches_and_writes_them_nowhere_else(
+def test_a_driver_shows_letters_of_committed_batches_and_writes_them_nowhere_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -959,7 +959,7 @@ def test_a_key_is_forgotten_in_whatever_form_a_letter_has_it(key: Any, tmp_path:
     assert [DeadLetter.of_line(line).number for line in path.read_text().splitlines()] == [2]
 
 
-def test_a_key_that_is_an_empty_text_takes_no_letters_along_that_lack_a_row_or_a_traceback(tmp_path: Path) -> None:
+def test_a_key_of_empty_text_takes_no_letters_without_a_row_along(tmp_path: Path) -> None:
     letters = DeadLetters(tmp_path)
     failures = [Failure("step", None, "error", left_out=LeftOut({"k": key}, "s")) for key in ("ann", "")]
     letters.write(TransactionAttempt(1, 1 << 20), failures, "log")

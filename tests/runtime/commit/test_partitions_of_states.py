@@ -158,9 +158,7 @@ def test_a_state_behind_another_has_the_rows_in_the_partitions_of_that_one() -> 
 
 @every_exact_kind
 @pytest.mark.parametrize("before", ["shuffle", "broadcast"])
-def test_a_key_that_two_partitions_of_a_batch_update_is_refused_before_anything_is_written(
-    before: str, kind: StateType
-) -> None:
+def test_a_key_updated_by_two_partitions_is_refused_before_any_write(before: str, kind: StateType) -> None:
     entries: dict[Any, Any] = {}
     spec = map_state(lambda conf, partition, count: DictMap(entries), kind)
     topology, _ = declare(4, spec, lambda stream: getattr(stream, before)(), name="sums")
@@ -205,9 +203,7 @@ class RemoveOdd(BaseStateUpdater[Any]):
 
 @every_exact_kind
 @pytest.mark.parametrize("there", [False, True])
-def test_a_key_that_one_partition_removes_and_another_writes_is_refused_also_if_it_was_absent(
-    there: bool, kind: StateType
-) -> None:
+def test_a_key_removed_by_one_partition_and_written_by_another_is_refused(there: bool, kind: StateType) -> None:
     before = [("a", 2), ("b", 2)] if there else []
     topology = TridentTopology(f"sums{next(NUMBERS)}")
     stream = topology.new_stream("rows", FixedBatchSpout(FIELDS, 2, *before, ("a", 4), ("a", 1)))
@@ -307,7 +303,7 @@ def test_a_state_of_the_users_gets_the_rows_as_they_were_partitioned(hint: int) 
     }
 
 
-def test_a_query_of_a_users_state_in_several_partitions_needs_to_know_that_one_sees_all() -> None:
+def test_a_query_of_a_users_partitions_needs_to_know_that_one_sees_all() -> None:
     def declared(state: Noted) -> tuple[TridentTopology, Any]:
         topology = TridentTopology("notes")
         rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, BATCH, *ROWS))

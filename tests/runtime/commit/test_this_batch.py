@@ -145,7 +145,7 @@ def test_a_transactional_state_shows_a_replay_what_the_first_attempt_saw(point: 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_driver_that_is_killed_between_commit_and_record_leaves_what_a_quiet_one_leaves(tmp_path: Path) -> None:
+def test_a_driver_killed_between_commit_and_record_leaves_what_a_quiet_one_leaves(tmp_path: Path) -> None:
     die_in_turn("tests.runtime.commit.this_batch_life", tmp_path, ("committed", 2), ("committing", 3), ("committed", 6))
     state = LogReader(tmp_path / "log").refresh()
     assert state.txid == len(ROWS) // BATCH

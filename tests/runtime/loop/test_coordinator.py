@@ -218,7 +218,7 @@ def test_other_failures_count_however_often_the_source_was_away() -> None:
         run(Away(away, broken, away, broken), CONFIG)
 
 
-def test_the_tries_of_each_batch_in_flight_are_told_from_those_while_its_source_was_away() -> None:
+def test_tries_of_each_batch_in_flight_differ_from_those_without_its_source() -> None:
     coordinator = MasterBatchCoordinator(0, 1, max_pending=2)
     retrying = RetryRule(CONFIG, coordinator)
     away, broken = Failure("rows", None, "no leader", waits_for="its source"), Failure("rows", None, "broken")

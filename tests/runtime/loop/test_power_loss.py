@@ -262,7 +262,7 @@ def test_a_definition_that_a_state_counts_on_is_durable_before_anything_is_read(
     assert LogReader(tmp_path / "left").refresh().definitions == {2: {"s": FIRST[2]}}
 
 
-def test_where_an_opaque_spout_begins_is_durable_before_anything_else_and_is_not_chosen_again(tmp_path: Path) -> None:
+def test_where_an_opaque_spout_begins_is_durable_first_and_not_chosen_again(tmp_path: Path) -> None:
     def lose_power(point: str, attempt: TransactionAttempt) -> None:
         if (point, attempt.txid) == ("defined", 1):
             remains(tmp_path / "log", tmp_path / "left", keep_last=False)

@@ -364,7 +364,7 @@ def test_a_read_that_is_overtaken_is_made_again_at_a_newer_snapshot() -> None:
     assert racing.txid == 7
 
 
-def test_a_read_that_is_overtaken_again_and_again_keeps_the_next_commit_from_beginning() -> None:
+def test_a_read_overtaken_again_and_again_holds_up_the_next_commit() -> None:
     class Held(CommitGate):
         def __enter__(self) -> None:
             super().__enter__()

@@ -354,9 +354,7 @@ def test_a_start_that_dies_with_its_claims_on_kept_states_is_made_up_for(
 
 
 @pytest.mark.parametrize("words", [["a"], []], ids=["with a batch", "to its first start"])
-def test_a_log_that_was_rolled_back_across_a_start_is_found_however_often_it_is_started(
-    two: Two, words: list[str]
-) -> None:
+def test_a_log_rolled_back_across_a_start_is_found_however_often_it_is_started(two: Two, words: list[str]) -> None:
     two.run(*words)
     lose_end_of_log(two.log, lambda: two.run("a"))
     for _ in range(3):  # the second start has an epoch above that of the driver that was lost

@@ -174,7 +174,7 @@ def pairs_of(batches: Any) -> Counter[Any]:
         return Counter(row for rows in driver.captured(out).values() for row in rows)
 
 
-def test_a_long_window_has_few_panes_and_rows_that_come_alone_come_a_pane_later_at_most() -> None:
+def test_a_long_window_has_few_panes_and_rows_come_a_pane_later_at_most() -> None:
     topology = TridentTopology("t")
     left, right = streams(topology)
     out = joined(topology, left, right, within=timedelta(hours=1), join_type=JoinType.mixed(INNER, OUTER))

@@ -65,7 +65,7 @@ def test_tuples_as_far_apart_as_the_gap_are_one_session_and_others_are_two() -> 
     assert fired == [[], [("a", 0, 10, 3), ("b", 15, 15, 8), ("a", 21, 21, 4)]]
 
 
-def test_a_session_is_complete_when_the_watermark_is_beyond_its_last_tuple_and_the_gap() -> None:
+def test_a_session_is_complete_when_the_watermark_is_beyond_its_end_and_gap() -> None:
     at_the_gap, beyond = 5 + GAP + DELAY, 6 + GAP + DELAY
     fired, _ = windows_of(SESSIONS, [("a", 1, 5)], [("z", 0, at_the_gap)], [("z", 0, beyond)])
     assert fired == [[], [], [("a", 5, 5, 1)]]

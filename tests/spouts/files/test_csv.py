@@ -145,7 +145,7 @@ def test_a_header_without_a_line_end_is_a_file_without_rows(tmp_path: Path) -> N
     assert batches(spout) == [[(1, "x")]]
 
 
-def test_a_quoted_line_end_is_refused_wherever_the_range_is_cut_and_read_with_multiline(tmp_path: Path) -> None:
+def test_a_quoted_line_end_is_refused_at_any_cut_and_read_with_multiline(tmp_path: Path) -> None:
     content = b'id,name\n1,"a\nb"\n2,"c\n\n""d"""\n'
     path = write(tmp_path / "a.csv", content)
     for limit in range(8, len(content) + 1):

@@ -245,9 +245,7 @@ def test_other_files_are_read_while_one_is_waited_for_and_it_is_not_opened_again
 
 
 @pytest.mark.parametrize("header", [True, False])
-def test_lines_that_end_with_a_lone_return_are_refused_by_name_or_read_with_multiline(
-    tmp_path: Path, header: bool
-) -> None:
+def test_lines_that_end_with_a_lone_return_are_refused_or_read_with_multiline(tmp_path: Path, header: bool) -> None:
     path = write(tmp_path / "a.csv", b"v,w\r1,2\r3,4\r"[0 if header else 4 :])
     reader = Reader(path, "v: bigint, w: bigint", header=header)
     said = (
@@ -314,7 +312,7 @@ def test_a_guess_that_an_attempt_made_is_made_anew_by_the_next_one(tmp_path: Pat
         assert running.state(sums).get() == 1019
 
 
-def test_what_a_transactional_state_may_hold_is_given_again_and_then_refused_with_both_halves(tmp_path: Path) -> None:
+def test_what_a_transactional_state_may_hold_is_given_again_then_refused(tmp_path: Path) -> None:
     path, topology = write(tmp_path / "a.csv", b"v\n10"), TridentTopology("t")
     stream = topology.new_stream("rows", CsvFileSpout(path, "v: bigint"))
     sums = stream.persistent_aggregate(MemoryMapState.transactional(), "v", Sum(), "sum")

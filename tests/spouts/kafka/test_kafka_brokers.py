@@ -95,9 +95,7 @@ def test_a_transactional_spout_waits_for_a_partition_and_then_gives_the_same_rec
 
 
 @pytest.mark.long
-def test_an_opaque_spout_goes_on_with_the_other_partitions_and_reads_the_rest_when_it_is_back(
-    kafka_cluster: KafkaCluster, spread: str
-) -> None:
+def test_an_opaque_spout_goes_on_without_a_partition_until_it_is_back(kafka_cluster: KafkaCluster, spread: str) -> None:
     spout = OpaqueTridentKafkaSpout(
         kafka_cluster.bootstrap,
         spread,
@@ -200,7 +198,7 @@ def hanging(cluster: KafkaCluster, kind: Spout, copies: int) -> Iterator[Hanging
 
 
 @pytest.mark.long
-def test_an_opaque_spout_goes_on_without_a_broker_that_hangs_and_counts_its_records_once_it_is_back(
+def test_an_opaque_spout_goes_on_without_a_hanging_broker_until_it_is_back(
     kafka_cluster: KafkaCluster,
 ) -> None:
     with hanging(kafka_cluster, OPAQUE, copies=1) as made:

@@ -136,7 +136,7 @@ def _all_of(task: Task) -> list[Any]:
     )
 
 
-def test_latest_begins_behind_what_is_there_also_after_a_restart_before_anything_came(place: KafkaPlace) -> None:
+def test_latest_begins_behind_what_is_there_also_after_an_early_restart(place: KafkaPlace) -> None:
     place.fill(range(3))
     task = Task(place.spout(first_poll="latest"))
     _abandon(task)
@@ -146,7 +146,7 @@ def test_latest_begins_behind_what_is_there_also_after_a_restart_before_anything
     again.close()
 
 
-def test_a_partition_that_was_added_later_begins_at_its_first_record_also_with_latest(place: KafkaPlace) -> None:
+def test_a_partition_added_later_begins_at_its_first_record_also_with_latest(place: KafkaPlace) -> None:
     task = Task(place.spout(first_poll="latest"))
     _abandon(task)
     place.topics.add_partitions(place.topic, 2)
@@ -156,7 +156,7 @@ def test_a_partition_that_was_added_later_begins_at_its_first_record_also_with_l
     again.close()
 
 
-def test_a_topic_that_a_pattern_finds_later_begins_at_its_first_record_also_with_latest(
+def test_a_topic_found_later_begins_at_its_first_record_also_with_latest(
     place: KafkaPlace, caplog: pytest.LogCaptureFixture
 ) -> None:
     def spout() -> KafkaSpout:

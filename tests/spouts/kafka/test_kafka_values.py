@@ -102,7 +102,7 @@ def test_a_value_that_is_no_json_is_found_wherever_it_is(bad: bytes) -> None:
 
 
 @pytest.mark.parametrize("bad", [b'{"f": 1e-50}', b'{"f": 1e50}', b'{"d": 1e-400}', b'{"b": "aGk"}'])
-def test_a_number_beyond_the_range_of_its_type_and_bytes_that_are_no_base64_are_no_json(bad: bytes) -> None:
+def test_numbers_beyond_their_type_and_bytes_that_are_not_base64_are_not_json(bad: bytes) -> None:
     declared = Json("f: float, d: double, b: binary")
     good = b'{"f": 0e-99, "d": 0, "b": "aGk="}'
     assert columns(declared, good, bad, bad_is_null=True) == [[0.0, None], [0.0, None], [b"hi", None]]

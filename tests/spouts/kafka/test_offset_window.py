@@ -164,7 +164,7 @@ def test_notes_of_what_lies_behind_a_cut_are_left_out() -> None:
     assert (work.window.furthest, work.window.position) == (5, 5)
 
 
-def test_of_a_partition_that_was_cut_and_grew_again_nothing_behind_the_position_is_done() -> None:
+def test_of_a_partition_cut_and_grown_again_nothing_behind_the_position_is_done() -> None:
     """The client says "out of range", and when the broker is asked, the partition has other records at these offsets."""
     seen = [OffsetBounds(0, 40, 1), OffsetBounds(0, 40, 2)]
     view = SimpleNamespace(

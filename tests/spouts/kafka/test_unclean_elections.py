@@ -103,9 +103,7 @@ def words(letter: str, start: int, end: int) -> list[tuple[str]]:
 
 
 @BOTH
-def test_what_was_read_and_lost_is_told_at_each_start_although_there_are_as_many_records_again(
-    election: Election, kind: Kind
-) -> None:
+def test_what_was_read_and_lost_is_told_at_each_start_whatever_came_after(election: Election, kind: Kind) -> None:
     with batches(kind(election.bootstrap, election.topic, value=TEXTS)) as made:
         made.definitions = copy.deepcopy(election.definitions)
         for _ in range(2):
@@ -139,9 +137,7 @@ def test_a_client_that_knows_the_leader_compares_all_that_it_is_assigned(electio
 
 
 @BOTH
-def test_the_records_that_took_the_numbers_of_lost_ones_are_read_if_skipping_was_chosen(
-    election: Election, kind: Kind
-) -> None:
+def test_records_that_took_the_numbers_of_lost_ones_are_read_if_losses_may_be(election: Election, kind: Kind) -> None:
     with batches(kind(election.bootstrap, election.topic, value=TEXTS, on_lost="skip", max_batch_records=25)) as made:
         made.definitions = copy.deepcopy(election.definitions)
         assert made.rest() == words("b", 0, 60)

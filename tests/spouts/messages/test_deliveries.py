@@ -162,7 +162,7 @@ def _finish(run: Run) -> None:
             run.ack(id_)
 
 
-def test_a_server_that_is_away_is_reported_once_and_asked_after_longer_and_longer_pauses() -> None:
+def test_a_server_that_is_away_is_reported_once_and_asked_less_and_less_often() -> None:
     queue = ListQueue([])
     asked: list[float] = []
     run = Run(queue, RetryPolicy())

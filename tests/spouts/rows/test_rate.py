@@ -46,7 +46,7 @@ def test_it_is_a_transactional_spout_of_a_value_and_a_time() -> None:
     opened(spout, "value: bigint, timestamp: timestamp")
 
 
-def test_the_rows_of_a_second_come_when_it_is_over_and_have_the_time_at_which_they_were_due() -> None:
+def test_rows_of_a_second_come_when_it_is_over_with_the_time_they_were_due() -> None:
     now, spout = Now(), RateSpout(4)
     coordinator = spout.get_coordinator({}, now)
     assert coordinator.initialize_transaction(1, None) is None
@@ -90,7 +90,7 @@ def test_another_rate_goes_on_after_the_last_row_of_the_old_one() -> None:
     assert [row[0] for row in rows_of(spout, again, first)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_without_a_rate_each_batch_has_the_given_number_of_rows_until_all_are_emitted() -> None:
+def test_without_a_rate_each_batch_has_the_given_rows_until_all_are_emitted() -> None:
     spout = RateSpout(rows_per_batch=40, rows=100)
     coordinator = spout.get_coordinator({}, Now())
     found = list(definitions(coordinator))

@@ -54,7 +54,7 @@ def test_a_paused_writer_that_commits_between_begin_and_end_of_its_successor(tmp
         assert values(state_at(tmp_path), "man", "dog") == [11, 1]
 
 
-def test_drivers_that_make_the_tables_at_the_same_time_are_told_apart_when_they_commit(tmp_path: Path) -> None:
+def test_drivers_that_make_the_tables_together_are_told_apart_at_the_commit(tmp_path: Path) -> None:
     all_of_them = threading.Barrier(6, timeout=30)
 
     def begin(driver: Any, txid: Txid) -> None:
@@ -75,7 +75,7 @@ def test_drivers_that_make_the_tables_at_the_same_time_are_told_apart_when_they_
         assert values(last, "man") == [1]
 
 
-def test_a_batch_is_refused_if_another_program_committed_meanwhile_and_its_replay_is_exact(tmp_path: Path) -> None:
+def test_a_batch_is_refused_if_another_program_committed_and_its_replay_is_exact(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     commit(state, log, 1, 1, {"man": 1})
     commit(state, log, 2, 1, {"man": 1})

@@ -77,7 +77,7 @@ def test_another_number_of_buckets_is_refused_by_writers_and_readers(cluster: Cl
     backing.close()
 
 
-def test_a_run_of_a_task_that_died_while_it_laid_its_sentinel_is_found_by_the_next_run(cluster: Cluster) -> None:
+def test_a_run_that_died_while_it_laid_its_sentinel_is_found_by_the_next(cluster: Cluster) -> None:
     before = map_at(cluster)
     before.move_sentinel(SENTINEL)
     commit = Txid(2, 5, incarnation="inc", expected=SENTINEL)
@@ -116,7 +116,7 @@ def test_a_replaced_writer_is_fenced_in_every_bucket(cluster: Cluster) -> None:
         each.close()
 
 
-def test_a_move_that_was_broken_off_shows_the_old_sentinel_and_is_completed_by_the_next(cluster: Cluster) -> None:
+def test_a_broken_move_shows_the_old_sentinel_and_the_next_one_completes_it(cluster: Cluster) -> None:
     backing = map_at(cluster)
     backing.move_sentinel(SENTINEL)
     moved = SENTINEL._replace(txid=2)
@@ -203,7 +203,7 @@ def test_a_dead_node_fails_the_commit_and_its_return_empty_is_found(cluster: Clu
 
 
 @pytest.mark.long
-def test_the_changes_of_all_buckets_are_given_batch_by_batch_and_trimmed_and_forgotten(cluster: Cluster) -> None:
+def test_changes_of_all_buckets_are_given_by_batch_and_trimmed_and_forgotten(cluster: Cluster) -> None:
     spec = RedisState.opaque(cluster.url, changes=10, max_keys_per_call=7, backoff_s=0.01)
     state, log, fold = spec.factory.make_state(StateConf("feed", "counts"), 0, 1), Log(), dict[Key, Any]()
     for number in range(66):

@@ -181,7 +181,7 @@ def test_what_a_broken_connection_delivers_late_is_refused(redis_server: Server,
     backing.close()
 
 
-def test_a_writer_replaced_while_its_connection_was_down_does_not_take_the_sentinel_back(
+def test_a_writer_replaced_while_disconnected_does_not_take_the_sentinel_back(
     redis_server: Server, client: Any
 ) -> None:
     old, new = map_at(redis_server), map_at(redis_server)

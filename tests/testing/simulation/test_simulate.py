@@ -186,7 +186,7 @@ def test_a_single_seed_that_is_right_tells_what_happened() -> None:
     assert str(report).splitlines()[0].startswith("1 runs, ")
 
 
-def test_a_pause_within_a_commit_is_a_crash_where_no_store_refuses_the_driver_that_wakes_up() -> None:
+def test_a_pause_in_a_commit_is_a_crash_where_no_store_fences_the_sleeper() -> None:
     report = simulate(right.over_a_map_of_two_methods, ROWS, seeds=40)
     (note,) = report.notes
     assert "the store of 'count' has no move_sentinel" in note
