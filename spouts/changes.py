@@ -136,7 +136,7 @@ class _ChangesCoordinator(ThrottledCoordinator):
         return {"after": after, "until": until, "log": self._feed.incarnation, "by": None if by is None else list(by)}
 
     def traits(self, definition: Definition) -> BatchTraits:
-        return BatchTraits(is_choice=bool(definition["after"] == definition["until"]))
+        return BatchTraits(is_start_position=bool(definition["after"] == definition["until"]))
 
     @staticmethod
     def _position(definition: Definition) -> FeedPosition:

@@ -51,7 +51,7 @@ ALLOWED = {
         "states/cassandra/cluster_session.py",
         COMPUTED,
     ): "the driver's constants are chosen by the names of consistency levels",
-    ("trident/coordination/transaction_log.py", "fdatasync"): SYSTEM,
+    ("trident/coordination/file_log.py", "fdatasync"): SYSTEM,
     ("trident/runtime/engine/runners.py", "sched_getaffinity"): SYSTEM,
     ("trident/operations/interfaces.py", "__name__"): FUNCTIONS,
     ("trident/crashtest/injected/sitecustomize.py", "__code__"): FUNCTIONS,

@@ -183,15 +183,15 @@ class Config(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Retention.of(self.history)
-        log = self.log_dir or ""
-        if is_url(log) and not is_log_address(log):
-            raise self.refused(
-                "log_dir", f"must be a folder on a local disk, a path without a scheme, or one of {LIKE}"
-            )
-        if is_url(log):
-            log_address_of(log)
-        if is_url(self.dead_letter_dir or ""):
+        if self.history is not None:
+            Retention.of(self.history)
+        if self.log_dir and is_url(self.log_dir):
+            if not is_log_address(self.log_dir):
+                raise self.refused(
+                    "log_dir", f"must be a folder on a local disk, a path without a scheme, or one of {LIKE}"
+                )
+            log_address_of(self.log_dir)
+        if self.dead_letter_dir and is_url(self.dead_letter_dir):
             raise self.refused("dead_letter_dir", NO_URL)
 
     @staticmethod

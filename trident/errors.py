@@ -43,7 +43,9 @@
     │   ├── UnsupportedOperation     the store cannot do this
     │   └── BackendError             the store refused, or another writer got there first
     │       └── StoreAwayError       the store does not answer; the batch is tried again until it does
-    ├── ClusterError             a cluster, or one of its daemons, could not do what was asked; see the end of this file
+    ├── ClusterError             a cluster, or one of its daemons, could not do what was asked
+    │   └── ClusterUnreachable · NoLeader · NoSuchTopology · NotRunning · NameTaken · NotAllowed · UpgradeRefused
+    │       BadPackage · RequirementsFailed
     └── SpoutError
         ├── CheckpointMismatchError  a source's own checkpoint and the log do not belong together
         ├── BadDataError         a source has data that cannot be read as a row, at any try

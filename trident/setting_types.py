@@ -240,7 +240,6 @@ def _read(name: str, value: Any, hint: Any) -> Any:
 
 
 def _mapping(name: str, value: Any) -> Any:
-    """Turn the text of a mapping into it."""
     if not isinstance(value, str):
         return value
     try:

@@ -56,7 +56,7 @@ from trident.operations.builtin import Last
 from trident.operations.expressions import Expression
 from trident.operations.interfaces import ArrowFilter, ArrowFunction
 from trident.operations.names import spread, step_label
-from trident.operations.several import Several
+from trident.operations.several import MultiAggregate
 from trident.roles import has
 from trident.state.interfaces import StateFactory, StateSpec
 
@@ -295,7 +295,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         refuse_state(self, call)
         spec, value = spec_of(state), self._state_name(name, "aggregates")
         made = by_name(self, args, value, call, group) or member_of(self, args, call, group, in_state=True)
-        if made.combines and len(made.inputs) > 1 and not isinstance(made.aggregator, Last | Several):
+        if made.combines and len(made.inputs) > 1 and not isinstance(made.aggregator, Last | MultiAggregate):
             raise self._wrong(f"a combiner takes one field, got {list(made.inputs.names)}")
         fields = group.concat(made.outputs, self.get_name())
         name = self._state_name(name, made.outputs.names[0])
@@ -505,7 +505,11 @@ class TridentState(TridentNames):
                 f"state {self.state_name!r} gives no new values: name the updater's output fields in partition_persist"
             )
         new, node = Stream(self._topology, self._node), self._node
-        if isinstance(node, PersistNode) and node.aggregation and isinstance(node.aggregation.aggregator, Several):
+        if (
+            isinstance(node, PersistNode)
+            and node.aggregation
+            and isinstance(node.aggregation.aggregator, MultiAggregate)
+        ):
             return results(new, node.aggregation)
         return new
 

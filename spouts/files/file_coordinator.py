@@ -180,10 +180,10 @@ class FileCoordinator(ThrottledCoordinator):
         self._last = made if self._last == definition else self._last
         return made
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         self._looked = self._rule.now()
 
-    def is_preparing(self) -> bool:
+    def may_have_more(self) -> bool:
         """Whether a last line that was there is only waited for; says which others are left."""
         due = [one for one in self._tails.values() if not one.is_unfinished and one.changed <= self._looked]
         for path, one in [] if due else self._tails.items():
@@ -192,7 +192,7 @@ class FileCoordinator(ThrottledCoordinator):
                 _log.warning("%s is not read to its end: %s. It is read once that is complete", path, _tail_text(one))
         return bool(due)
 
-    def away(self) -> Away | None:
+    def unavailable(self) -> Away | None:
         """Return the end of a file that is waited for, of several the one that is so for the longest time."""
         waited = sorted(self._tails.copy().items(), key=lambda one: one[1].since)
         for path, one in waited[:1]:

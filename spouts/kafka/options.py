@@ -100,7 +100,7 @@ class KafkaOptions(Redacted):
     first_poll: Literal["earliest", "latest", "committed"] | datetime
     isolation: Literal["read_committed", "read_uncommitted"]
     group_id: str | None
-    on_lost: Literal["fail", "skip"]
+    on_data_loss: Literal["fail", "skip"]
     config: Mapping[str, Any]
     refresh_s: float
     max_batch_records: int = 1

@@ -43,14 +43,14 @@ class _KafkaSpout:
         group_id: str | None = None,
         refresh_s: Pause = 5.0,
         partition_timeout_s: Pause = 10.0,
-        on_lost: Literal["fail", "skip"] = "fail",
+        on_data_loss: Literal["fail", "skip"] = "fail",
         on_bad: Literal["fail", "null"] = "fail",
         config: Mapping[str, Any] | None = None,
     ) -> None:
         given = {
             "value": value, "key": key, "fields": fields, "first_poll": first_poll, "max_batch_records": max_batch_records,
             "max_batch_bytes": max_batch_bytes, "max_batch_s": max_batch_s, "isolation": isolation, "group_id": group_id,
-            "refresh_s": refresh_s, "on_lost": on_lost, "on_bad": on_bad, "config": config,
+            "refresh_s": refresh_s, "on_data_loss": on_data_loss, "on_bad": on_bad, "config": config,
             "partition_timeout_s": partition_timeout_s,
         }  # fmt: skip
         self._options = KafkaOptions.of(bootstrap_servers, topics, given)
@@ -112,7 +112,7 @@ class OpaqueTridentKafkaSpout(_KafkaSpout):
     partition_timeout_s
         How many seconds an attempt waits for a partition that gives nothing. Then it fails, and is tried again until the
         partition is back; these tries do not count.
-    on_lost
+    on_data_loss
         What happens if records that come next are gone (retention, a topic created again, an unclean election): `"fail"`,
         or `"skip"` goes on without them; each skip is logged and counted.
     on_bad
@@ -143,8 +143,8 @@ class KafkaSpout(MessageSpout):
 
     Parameters
     ----------
-    bootstrap_servers, topics, key, fields, isolation, refresh_s, on_lost, config
-        As for `OpaqueTridentKafkaSpout`; a skip by `on_lost` is logged.
+    bootstrap_servers, topics, key, fields, isolation, refresh_s, on_data_loss, config
+        As for `OpaqueTridentKafkaSpout`; a skip by `on_data_loss` is logged.
     value
         As there, but for `ByColumns`.
     group_id
@@ -186,12 +186,12 @@ class KafkaSpout(MessageSpout):
         dead_letters: str | None = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
         refresh_s: Pause = 5.0,
-        on_lost: Literal["fail", "skip"] = "fail",
+        on_data_loss: Literal["fail", "skip"] = "fail",
         config: Mapping[str, Any] | None = None,
     ) -> None:
         given = {
             "value": value, "key": key, "fields": fields, "first_poll": first_poll, "isolation": isolation,
-            "group_id": group_id, "refresh_s": refresh_s, "on_lost": on_lost, "config": config,
+            "group_id": group_id, "refresh_s": refresh_s, "on_data_loss": on_data_loss, "config": config,
         }  # fmt: skip
         self._options = KafkaOptions.of(bootstrap_servers, topics, given)
         self._dead_letters, self._limits = dead_letters, ReadLimits(max_pending, max_uncommitted, commit_every_s)

@@ -55,7 +55,7 @@ class MessageQueue:
 
     What was taken stays with this task when the connection is lost.
 
-    A queue subclasses it; `reconnect`, `rest`, `look_now` and `may_have_more` need not be written.
+    A queue subclasses it; `reconnect`, `rest`, `refresh` and `may_have_more` need not be written.
 
     `place`: its kind and address, such as `Redis at queues:6379`.
     """
@@ -79,10 +79,10 @@ class MessageQueue:
     def note_failures(self, failed: Sequence[Message]) -> None:
         """Write down how often these have failed, where the queue can keep that."""
 
-    def bury(self, message: Message, reason: str) -> None:
+    def dead_letter(self, message: Message, reason: str) -> None:
         """Write a dead letter, and once that is safe take the message off the queue."""
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Do what must be done from time to time; called often."""
 
     def rest(self) -> None:
@@ -91,7 +91,7 @@ class MessageQueue:
     def close(self) -> None:
         """Release everything. What is not acknowledged is delivered again."""
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         """Find out what is there at this moment, if `fetch` gives only what has come to this task already. For any thread."""
 
     def may_have_more(self) -> bool:
@@ -194,9 +194,9 @@ class Deliveries:
         """How many messages are taken from the queue and not acknowledged there."""
         return len(self._ready) + len(self._out) + len(self._waiting) + len(self._done)
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         """Note that someone waits for all that the queue has at this moment. For any thread."""
-        self._queue.look_now()
+        self._queue.refresh()
         self._is_awaited = True
 
     @property
@@ -273,7 +273,7 @@ class Deliveries:
 
     def _settle(self) -> None:
         self._acknowledge()
-        self._queue.tend()
+        self._queue.maintain()
 
     def _acknowledge(self) -> None:
         if self._done:
@@ -318,7 +318,7 @@ class Deliveries:
             self._done.append(message)
             return
         try:
-            self._queue.bury(message, reason)
+            self._queue.dead_letter(message, reason)
         except SourceAwayError:
             self._wait(message, 0.0)
             raise

@@ -89,14 +89,14 @@ class MessageSpout(BaseRichSpout, ABC):
         """Have the message tried again after a pause, or given up if it has failed too often."""
         self._deliveries.fail(msg_id)
 
-    def look_now(self) -> None:
-        self._deliveries.look_now()
+    def refresh(self) -> None:
+        self._deliveries.refresh()
 
-    def is_preparing(self) -> bool:
+    def may_have_more(self) -> bool:
         """Whether something of that may still come, although nothing was emitted: the queue did not say that it is empty."""
         return self._deliveries.may_have_more
 
-    def away(self) -> Away | None:
+    def unavailable(self) -> Away | None:
         return self._deliveries.away
 
     @property

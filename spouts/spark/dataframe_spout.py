@@ -348,7 +348,7 @@ class DataFrameCoordinator(ThrottledCoordinator):
         """Say how many rows are behind the batch."""
         return Lag(int(definition["left"]), "records")
 
-    def is_preparing(self) -> bool:
+    def may_have_more(self) -> bool:
         return self._writing.has_begun and self._manifest is None
 
     def close(self) -> None:

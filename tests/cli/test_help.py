@@ -15,7 +15,7 @@ from tests.command_list import PAGE, with_tables
 from tests.harness.commands import trident
 from trident import __version__
 from trident.cli.app import app
-from trident.coordination.transaction_log import FileLog
+from trident.coordination.file_log import FileLog
 
 COMMANDS = (
     "run", "ui", "get", "drpc", "log", "dead-letters", "state", "explain", "demo", "crashtest", "up", "nimbus", "supervisor",

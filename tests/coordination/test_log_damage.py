@@ -13,11 +13,11 @@ import pytest
 from tests.coordination.log_samples import TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
 from trident.coordination import lock
 from trident.coordination import log_reader as reader_module
+from trident.coordination.file_log import FileLog
 from trident.coordination.framing import HEAD_BYTES, decode, encode, frame
 from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
 from trident.coordination.records import DefineRecord
-from trident.coordination.transaction_log import FileLog
 from trident.errors import CorruptLogError, LogError
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from tests.coordination.log_samples import TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
 from trident.coordination import lock
+from trident.coordination.file_log import FileLog, LogFile
 from trident.coordination.log_reader import LogReader, exists
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import FileLog, LogFile
 from trident.errors import FencedError, LogError
 
 # ---- a life without trouble ------------------------------------------------------------------------------------------

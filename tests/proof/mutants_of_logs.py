@@ -9,7 +9,7 @@ _STATE, _FRAMING, _READER = (
     "trident/coordination/framing.py",
     "trident/coordination/log_reader.py",
 )
-_FILES, _LOCK = "trident/coordination/transaction_log.py", "trident/coordination/lock.py"
+_FILES, _LOCK = "trident/coordination/file_log.py", "trident/coordination/lock.py"
 _ZOOKEEPER = "trident/coordination/zookeeper_records.py"
 _NODES = "trident/nodes/polled_nodes.py"
 _OBJECTS, _POSTGRES = "trident/coordination/object_records.py", "trident/coordination/postgres_records.py"

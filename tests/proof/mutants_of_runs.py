@@ -190,7 +190,7 @@ OF_RUNS = (
     ),
     Mutant(
         "windows: the watermark does not wait for late rows",
-        "trident/runtime/windows/shares.py",
+        "trident/runtime/windows/window_partitions.py",
         "later(before, max(reached - times.delay, FIRST_MS * times.per_ms))",
         "later(before, reached)",
         ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),

@@ -24,6 +24,7 @@ from states.delta.fence import CommitNote
 from tests.harness.crashing_stores import DictMap
 from tests.state.samples import same
 from trident.coordination import framing
+from trident.coordination.file_log import FileLog
 from trident.coordination.lock import Claim, SegmentName
 from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
@@ -38,7 +39,6 @@ from trident.coordination.records import (
     TopologyRecord,
     record_from_data,
 )
-from trident.coordination.transaction_log import FileLog
 from trident.errors import CorruptValueError, SpoutError
 from trident.fields import Fields
 from trident.runtime.commit.dead_letters import DeadLetter

@@ -225,7 +225,6 @@ class ClusterClient(Closes):
         return f"/api/v1/topology/{quote(storm_id, safe='')}"
 
     def _send(self, package: TopologyPackage, progress: Progress | None) -> None:
-        """Send a package, unless Nimbus has it."""
         data = package.data
         report = progress or (lambda sent: None)
 

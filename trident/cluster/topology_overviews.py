@@ -16,7 +16,7 @@ from trident.cluster.state.cluster_records import (
     WorkerHeartbeat,
 )
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.observe.at_work import verdict
+from trident.observe.health import verdict
 from trident.observe.topology_status import pretty_seconds
 from trident.redaction import shown_configuration
 from trident.ui.cluster_pages import Page
@@ -96,7 +96,7 @@ class TopologyOverview:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """Whether all is well with it, in the words of its page; see `trident.observe.at_work`."""
+        """Whether all is well with it, in the words of its page; see `trident.observe.health`."""
         judged: dict[str, Any] = self.with_verdict(self.stats)["verdict"]
         return judged
 

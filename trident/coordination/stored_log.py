@@ -211,7 +211,6 @@ class StoredLog(DurableLog):
         self._at = after
 
     def _fail(self, error: LogError) -> NoReturn:
-        """Refuse all further records."""
         self._dead = LogError(
             f"cannot append to the transaction log {self._place}: {error}. "
             f"Batch {self.state.txid} is the last one known to be committed; whether the next one is, the log says when "

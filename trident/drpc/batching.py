@@ -275,7 +275,6 @@ class DRPCFunction:
         executor.close()
 
     def _take(self) -> list[_Request]:
-        """Wait for requests; none if it is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batch))]

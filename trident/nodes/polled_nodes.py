@@ -134,7 +134,6 @@ def _has_children(path: str, nodes: Mapping[str, StoredNode | None], below: Mapp
 
 
 def _after(step: Step, found: StoredNode | None, session: str) -> StoredNode | None:
-    """Return the node that a step leaves."""
     match step:
         case Create(_, data, ephemeral):
             return StoredNode(data, 0, session if ephemeral else None)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trident.extras import needs_package
 from trident.http.server_thread import is_loopback, listens_at, stranger, url_of
-from trident.observe.at_work import is_stalled
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.component_statistics import Figures
 from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
+from trident.observe.health import is_stalled
 from trident.observe.time_series import ALL_TIME, WINDOWS_S
 from trident.observe.topology_status import TopologyStatus
 

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from trident.http.plain_json import to_json
 from trident.naming import page_entry
-from trident.observe.at_work import AtWork
 from trident.observe.component_statistics import (
     ComponentStatistics,
     EdgeStatistics,
@@ -26,6 +25,7 @@ from trident.observe.component_statistics import (
     picture,
 )
 from trident.observe.events import ReportedError
+from trident.observe.health import AtWork
 from trident.observe.time_series import ALL_TIME, TimeSeries
 from trident.redaction import redacted
 

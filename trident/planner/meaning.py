@@ -14,7 +14,7 @@ from trident.fields import fields_of_struct, widens
 from trident.graph import Aggregation, Evolution, Graph, JoinWithinNode, PersistNode, WindowNode
 from trident.operations.builtin import First, Last
 from trident.operations.names import operation_name
-from trident.operations.several import Several
+from trident.operations.several import MultiAggregate
 from trident.planner.evolution import ALLOW, MEMBERS, Evolving, RefusedChange, evolution_of, named_type, renaming
 from trident.planner.guarantees import spout_type_of
 from trident.state.winners import CALLED, KEPT, STORED_UNDER, renamed_facts
@@ -255,7 +255,7 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
 def _members(aggregation: Aggregation, of: list[str], value: list[str]) -> dict[str, list[Any]]:
     """Return of each aggregate in a value, by its name: what it is, over which fields, and the fields that it has."""
     aggregator, output = aggregation.aggregator, aggregation.outputs
-    if isinstance(aggregator, Several):
+    if isinstance(aggregator, MultiAggregate):
         parts = aggregator.parts
         return {
             part.outputs.names[0]: [operation_name(part.aggregator), part.inputs.typed, part.outputs.typed]

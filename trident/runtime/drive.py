@@ -21,10 +21,10 @@ from trident.errors import FencedError, StoreAwayError, describe
 from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.naming import amount
 from trident.notebook import RunningGlance
-from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import Placement, RecentBatches, sum_lags
 from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics
 from trident.observe.events import WHOLE_TOPOLOGY, ReportedError, TopologyStarted, TopologyTerminated
+from trident.observe.health import AtWork
 from trident.observe.monitoring import Monitoring
 from trident.observe.topology_status import TopologyStatus
 from trident.planner import Plan

@@ -21,8 +21,8 @@ from trident.coordination.log_interface import MemoryLog
 from trident.errors import TridentError
 from trident.graph import Graph
 from trident.notebook import show
-from trident.observe.at_work import StallLog
 from trident.observe.events import TopologyListener
+from trident.observe.health import StallLog
 from trident.observe.monitoring import Monitoring
 from trident.planner import make_plan
 from trident.runtime.drive import Drive, opened_to_last

@@ -14,10 +14,14 @@ from trident.setting_types import Settings
 class ServerAccount(Settings):
     """An account on a server, and TLS.
 
-    `user`, `password`: the account; None if the server asks for none, or the URL names it.
-    `tls`: True encrypts connections.
-    `tls_ca_file`, `tls_cert_file`, `tls_key_file`: PEM files: the authorities to trust (None: the system's), and this client's
-    own certificate and key.
+    Attributes
+    ----------
+    user, password
+        The account; None if the server asks for none, or the URL names it.
+    tls
+        True encrypts connections.
+    tls_ca_file, tls_cert_file, tls_key_file
+        PEM files: the authorities to trust (None: the system's), and this client's own certificate and key.
     """
 
     user: str | None = None

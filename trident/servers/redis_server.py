@@ -51,12 +51,19 @@ def driver() -> Any:
 class RedisServer(ServerAccount):
     """A Redis server and an account on it.
 
-    `schemes`, `forms`: the URLs that are accepted, and how messages show them.
-    `url`: `redis://[user:password@]host:port/database`, `rediss://` (TLS) or `unix://path`. A query
-    (`?health_check_interval=30`) is passed to redis-py.
-    `database`: used instead of that in the URL, as user and password are.
-    `tls_verify`: False accepts any certificate and any host name.
-    `connect_timeout_s`, `timeout_s`: seconds to wait for a connection, and for each answer.
+    Attributes
+    ----------
+    schemes, forms
+        The URLs that are accepted, and how messages show them.
+    url
+        `redis://[user:password@]host:port/database`, `rediss://` (TLS) or `unix://path`. A query
+        (`?health_check_interval=30`) is passed to redis-py.
+    database
+        Used instead of that in the URL, as user and password are.
+    tls_verify
+        False accepts any certificate and any host name.
+    connect_timeout_s, timeout_s
+        Seconds to wait for a connection, and for each answer.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("redis", "rediss", "unix")

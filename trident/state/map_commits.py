@@ -26,7 +26,7 @@ from trident.counts import count_keys
 from trident.errors import CommitOrderError, UnsupportedOperation
 from trident.roles import adapt
 from trident.state.backing_map import BackingMap, backing_map
-from trident.state.encoding.equal_keys import OneForm, typed_keys
+from trident.state.encoding.equal_keys import CanonicalKeys, typed_keys
 from trident.state.forwarding import PassedAbility
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
@@ -117,9 +117,9 @@ class CommittedMap(State, ABC):
         A removal is a put of None by the rule of the kind, so a replay undoes or repeats it correctly. A store
         that can delete keys deletes those that stayed removed `REMOVAL_LAG` batches later.
         """
-        distinct = OneForm(dict.fromkeys(typed_keys(keys)))
+        distinct = CanonicalKeys(dict.fromkeys(typed_keys(keys)))
         found = list(zip(distinct, self.multi_get(distinct), strict=True))
-        there = OneForm(key for key, value in found if value is not None)
+        there = CanonicalKeys(key for key, value in found if value is not None)
         self.multi_put(there, [None] * len(there))
         self._removals.note(there, self._current())
         if self._puts_at_commit:  # what another partition writes now would be there or not by the order of the two
@@ -210,7 +210,6 @@ class CommittedMap(State, ABC):
             self._lay_sentinel(commit, sealed=True)
 
     def _begin(self, commit: Txid) -> None:
-        """Move the sentinel, and begin the puts."""
         if isinstance(self._guard, ReservedKeySentinel):
             self.backing.begin(commit)  # because a sentinel under a reserved key is one of the puts of the commit
             self._lay_sentinel(commit, sealed=self.backing.facts.commits_atomically)

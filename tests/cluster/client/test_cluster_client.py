@@ -29,7 +29,7 @@ from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 from trident.cluster.state.cluster_address import STATE_FILE, open_cluster_state
 from trident.cluster.state.cluster_records import ErrorInfo, SupervisorInfo
 from trident.cluster.state.storm_cluster_state import LEADER, StormClusterState
-from trident.coordination.transaction_log import FileLog
+from trident.coordination.file_log import FileLog
 from trident.errors import (
     BadPackage,
     ClusterError,

@@ -21,8 +21,8 @@ from trident.cluster.nimbus.submissions import Submissions, rolled_back
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, ErrorInfo, NodePort, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.coordination.file_log import FileLog
 from trident.coordination.records import TopologyRecord
-from trident.coordination.transaction_log import FileLog
 from trident.errors import BadPackage, ClusterError, ConfigError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.storm import StormConfig
 

@@ -36,8 +36,8 @@ from tests.harness.topology_runs import (
     touch,
 )
 from trident import BatchFailedError, Config, FailedException, ReportedFailedException, TridentTopology
+from trident.coordination.file_log import FileLog
 from trident.coordination.log_interface import MemoryLog
-from trident.coordination.transaction_log import FileLog
 from trident.errors import FencedError, RetriesUsedUpError, SpoutError, TopologyError, TridentError
 from trident.operations import Count, Function
 from trident.planner import make_plan
@@ -526,7 +526,7 @@ def test_a_coordinator_without_parts_is_refused_at_the_start(topology: TridentTo
         run_all(topology, "in_process")
 
 
-@pytest.mark.parametrize("name", ["is_choice", "runs_spark_jobs"])
+@pytest.mark.parametrize("name", ["is_start_position", "runs_spark_jobs"])
 def test_a_coordinator_of_the_former_interface_is_refused_at_the_start(topology: TridentTopology, name: str) -> None:
     class Spout(UncutSpout):
         def get_coordinator(self, conf: Any) -> Any:

@@ -19,8 +19,8 @@ from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state, run_all, start
 from trident import BatchFailedError, TridentTopology
+from trident.coordination.file_log import FileLog
 from trident.coordination.records import AdoptRecord, LayoutRecord, Record, StartRecord
-from trident.coordination.transaction_log import FileLog
 from trident.errors import FencedError, ReplayMismatchError, StateMismatchError, StatePlaceError, UnsupportedOperation
 from trident.operations import BaseStateUpdater, Count
 from trident.runtime.running import RunningTopology

@@ -28,8 +28,8 @@ from trident import Config, JoinType, Stream, TopologyError, TridentTopology
 from trident.coordination.log_reader import LogReader
 from trident.errors import BatchFailedError, TopologyChangedError
 from trident.operations import Count
-from trident.runtime.windows import join_update, kept_windows
-from trident.runtime.windows.kept_windows import DIRECTORY, Directory
+from trident.runtime.windows import join_update, window_state
+from trident.runtime.windows.window_state import DIRECTORY, Directory
 from trident.spout import SpoutType
 from trident.state import StateSpec
 from trident.testing import TopologyTestDriver
@@ -96,8 +96,8 @@ def lived(case: str, life: Any, partitions: int) -> None:
     model = model_of(within, delay, types)
     with (
         patch.object(join_update, "_PANES", 1000),  # a millisecond each, so what comes alone comes at once
-        patch.object(kept_windows, "_FAN_IN", 2),
-        patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
+        patch.object(window_state, "_FAN_IN", 2),
+        patch.object(window_state, "MAX_CHUNK_BYTES", 40),
         TopologyTestDriver(topology, max_batch_attempts=99) as driver,
     ):
         expected: dict[int, list[Any]] = {}

@@ -29,9 +29,9 @@ from trident.errors import TopologyChangedError
 from trident.operations import Count, KeyedProcess, Sum, Timers, TumblingDurationWindow
 from trident.runtime import drive
 from trident.runtime.steps.key_columns import partition_of
-from trident.runtime.windows import kept_windows
-from trident.runtime.windows.due_keys import NEVER, DueKeys
-from trident.runtime.windows.shares import Now
+from trident.runtime.windows import window_state
+from trident.runtime.windows.timer_index import NEVER, DueKeys
+from trident.runtime.windows.window_partitions import Now
 from trident.spout import SpoutType
 from trident.state import OpaqueMap
 from trident.state.txid import Txid
@@ -416,7 +416,7 @@ def lived(by_event_time: bool, life: Any) -> None:
     """Commit batches to a store that crashes, by drivers with other numbers of partitions, and compare with the model."""
     topology, stream = declared(by_event_time, MemoryMapState.opaque(), RowsSpout(FIELDS, {}, SpoutType.OPAQUE))
     lives, model, now = Life(topology, keep(stream)), Model(by_event_time), 1_000
-    with patch.object(kept_windows, "_FAN_IN", 2), patch.object(kept_windows, "MAX_CHUNK_BYTES", 40):
+    with patch.object(window_state, "_FAN_IN", 2), patch.object(window_state, "MAX_CHUNK_BYTES", 40):
         for rows, wait, partitions, failures in life:
             now += wait
             attempts = [

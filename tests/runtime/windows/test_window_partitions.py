@@ -42,10 +42,10 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows import join_update, kept_windows, window_rows
-from trident.runtime.windows.kept_windows import DIRECTORY, Directory
-from trident.runtime.windows.shares import Moment, Now, PartitionPlace, Share, moment_of, together
+from trident.runtime.windows import join_update, window_rows, window_state
+from trident.runtime.windows.window_partitions import Moment, Now, PartitionPlace, Share, moment_of, together
 from trident.runtime.windows.window_rows import join_input, window_input
+from trident.runtime.windows.window_state import DIRECTORY, Directory
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap
 from trident.state.encoding.codec import decode
@@ -153,8 +153,8 @@ def lived(name: str, sums: bool, life: Any) -> None:
         return numbers if not isinstance(numbers, list) else sum(numbers) if sums else sorted(numbers)
 
     with (
-        patch.object(kept_windows, "_FAN_IN", 2),
-        patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
+        patch.object(window_state, "_FAN_IN", 2),
+        patch.object(window_state, "MAX_CHUNK_BYTES", 40),
         patch.object(window_rows, "_MANY", 5),
     ):
         for given_rows, wait, partitions, failures in life:
@@ -205,8 +205,8 @@ def joined_in_life(life: Any) -> None:
     found_in, model = joining(), JoinModel(-5, 5, (3, 3), (True, True))
     with (
         patch.object(join_update, "_PANES", 1000),
-        patch.object(kept_windows, "_FAN_IN", 2),
-        patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
+        patch.object(window_state, "_FAN_IN", 2),
+        patch.object(window_state, "MAX_CHUNK_BYTES", 40),
     ):
         for sides, partitions, failures in life:
             found = found_in.batch(sides, partitions, [(*failure, others) for failure, others in failures])

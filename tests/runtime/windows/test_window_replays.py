@@ -23,9 +23,9 @@ from tests.runtime.windows.window_life import BY_TIME, ROWS, SESSIONS, topology_
 from tests.runtime.windows.window_model import model_of
 from trident import TridentTopology, TridentTuple
 from trident.config import Config
+from trident.coordination.file_log import FileLog
 from trident.coordination.log_reader import LogReader
 from trident.coordination.records import TIME, DefineRecord
-from trident.coordination.transaction_log import FileLog
 from trident.operations import Count, ReducerAggregator, Sum
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver

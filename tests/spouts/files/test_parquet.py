@@ -88,7 +88,7 @@ def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     spout = ParquetFileSpout(tmp_path, "id: bigint")
     coordinator = spout.get_coordinator({})
     assert coordinator.initialize_transaction(1, None) is None
-    assert f"the rest of {path} (" in str(coordinator.away())
+    assert f"the rest of {path} (" in str(coordinator.unavailable())
     write(path, whole, at=1001.0)
     (made,) = definitions(coordinator)
     assert len(rows_of(spout, coordinator, made)) == 10

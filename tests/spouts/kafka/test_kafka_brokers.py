@@ -237,21 +237,21 @@ def test_a_spout_goes_on_with_the_copies_of_a_broker_that_hangs(kafka_cluster: K
 
 
 @pytest.mark.parametrize("kind", [OPAQUE, TRANSACTIONAL])
-@pytest.mark.parametrize("on_lost", ["fail", "skip"])
+@pytest.mark.parametrize("on_data_loss", ["fail", "skip"])
 def test_a_broker_that_does_not_know_yet_that_another_leads_is_not_believed(
-    kafka_server: KafkaCluster, kind: Spout, on_lost: Literal["fail", "skip"]
+    kafka_server: KafkaCluster, kind: Spout, on_data_loss: Literal["fail", "skip"]
 ) -> None:
     topics = Topics(kafka_server.bootstrap)
     topic = topics.create(1)
     topics.produce(topic, [Record(b"%d" % n) for n in range(10)])
-    with batches(kind(kafka_server.bootstrap, topic, on_lost=on_lost)) as made:
+    with batches(kind(kafka_server.bootstrap, topic, on_data_loss=on_data_loss)) as made:
         assert len(made.until(10)) == 10
         ranges = made.definitions[-1]["topics"][topic]["ranges"]
         ranges[2:] = [15, ranges[3] + 1]  # as if the other one had given five more records
         assert made.next() is None
         assert made.coordinator.skipped == 0
         ranges[3] -= 1  # the same without another leader: those five were lost
-        if on_lost == "fail":
+        if on_data_loss == "fail":
             with pytest.raises(SpoutError, match="5 offsets that were read were lost in Kafka"):
                 made.next()
         else:

@@ -247,9 +247,9 @@ def test_records_that_were_deleted_before_they_were_read_are_refused_or_skipped(
     task.until(lambda: _offsets(place) == [1])
     _abandon(task)
     place.topics.delete_records(place.topic, 3)
-    with pytest.raises(SpoutError, match='begins at 3 now: 2 offsets were deleted.*on_lost="skip"'):
+    with pytest.raises(SpoutError, match='begins at 3 now: 2 offsets were deleted.*on_data_loss="skip"'):
         Task(place.spout())
-    again = Task(place.spout(on_lost="skip"))
+    again = Task(place.spout(on_data_loss="skip"))
     assert [values[0] for values, _ in again.take(2)] == ["w3", "w4"]
     again.close()
 

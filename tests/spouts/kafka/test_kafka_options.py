@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from spouts.kafka import ByColumns, OpaqueTridentKafkaSpout
+from spouts.kafka.admin import OffsetBounds
 from spouts.kafka.batch_ranges import OffsetRange, Spot, definition_of, parts_of, ranges_of
-from spouts.kafka.broker_view import OffsetBounds
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.positions import PartitionPositions
 from spouts.kafka.record_tables import RecordValues
@@ -48,7 +48,7 @@ from trident.errors import ConfigError
         ({"max_batch_bytes": -1}, "max_batch_bytes=-1 of .*Spout: give a whole number of at least 1"),
         ({"max_batch_s": 0}, "give seconds above 0 or None"),
         ({"isolation": "serializable"}, "give 'read_committed' or 'read_uncommitted'"),
-        ({"on_lost": "ignore"}, "give 'fail' or 'skip'"),
+        ({"on_data_loss": "ignore"}, "give 'fail' or 'skip'"),
         ({"config": {"enable.auto.commit": True}}, "is set by group_id"),
         ({"config": {"auto.offset.reset": "latest"}}, "is set by first_poll"),
     ],

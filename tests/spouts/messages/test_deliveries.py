@@ -73,13 +73,13 @@ class ListQueue(MessageQueue):
         for message in failed:
             self.failures[self.pending[message.raw]] = message.failures
 
-    def bury(self, message: Message, reason: str) -> None:
+    def dead_letter(self, message: Message, reason: str) -> None:
         self._check()
         if self.refuses_letters:
             raise SpoutError("no such place")
         self.dead[self.pending.pop(message.raw)] = reason
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         self._check()
 
     def rest(self) -> None:
@@ -204,7 +204,7 @@ def test_a_connection_that_is_lost_in_the_middle_of_a_burial_loses_no_message() 
     run.step()
     ((id_, _),) = run.out.items()
     run.deliveries.fail(id_)
-    queue.calls_left = 2  # `tend` and `note_failures`
+    queue.calls_left = 2  # `maintain` and `note_failures`
     run.step()
     assert run.errors == ["away"]
     run.step(6.0)

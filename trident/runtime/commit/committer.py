@@ -40,7 +40,7 @@ from trident.runtime.steps.failures import (
 )
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, typed_columns
 from trident.runtime.windows.firing import update_over_time
-from trident.runtime.windows.shares import Share, moment_of, rows_by_partition, shares_of
+from trident.runtime.windows.window_partitions import Share, moment_of, rows_by_partition, shares_of
 from trident.state.kinds import LaterWrite
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Snapshot, Txid

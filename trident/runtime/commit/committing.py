@@ -38,7 +38,7 @@ from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.steps.failures import Bounds, Failure, StepFailed
 from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.shares import MOMENT, Share, read_moment, shares_of
+from trident.runtime.windows.window_partitions import MOMENT, Share, read_moment, shares_of
 from trident.state.backing_map import leave_warnings
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Txid

@@ -29,7 +29,7 @@ from trident.observe.events import not_repeated
 from trident.operations import ArgMax, ArgMin, Collect, First, Last, MaxWithComparator, MinWithComparator, TopN
 from trident.operations.assemblies import FirstRows
 from trident.operations.builtin import MinBy
-from trident.operations.several import Several
+from trident.operations.several import MultiAggregate
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.fragment_runs import PutBack, entry_input, run_step, send, whole
 from trident.runtime.engine.routing import RowFrame, apply_exchange
@@ -213,7 +213,7 @@ def _is_by_order(operations: Iterable[Any]) -> bool:
     """Whether an operation is a built-in whose result depends on the order of the tuples, as it should (`First`, ties …)."""
     return any(
         _is_by_order(part.aggregator for part in each.parts)
-        if isinstance(each, Several)
+        if isinstance(each, MultiAggregate)
         else isinstance(each, _BY_ORDER)
         for each in operations
     )

@@ -32,7 +32,7 @@ from trident.runtime.steps.failures import (
     printable_row,
 )
 from trident.runtime.steps.rows import StepRun, fields_with_times, without_impossible
-from trident.runtime.windows.shares import Now
+from trident.runtime.windows.window_partitions import Now
 from trident.spout.interfaces import BadRow, PartitionRead, TransactionAttempt
 from trident.state.interfaces import StateConf, note_state
 from trident.state.txid import Txid

@@ -31,7 +31,7 @@ from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.start.placements import is_all_in_memory, roaming_states
 from trident.runtime.steps.applying import only_kernels
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
-from trident.runtime.windows.shares import Now
+from trident.runtime.windows.window_partitions import Now
 from trident.spout.interfaces import Quick, TransactionAttempt
 from trident.state.txid import Txid
 
@@ -225,7 +225,6 @@ def _meaning(error: BaseException, where: str) -> Failure | BaseException:
 
 
 def _cause(output: TaskOutput) -> Failure | FencedError | None:
-    """Return why tasks failed, if they did."""
     return FencedError(*output.fenced) if output.fenced else output.failure
 
 

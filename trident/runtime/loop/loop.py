@@ -19,7 +19,7 @@ from trident.coordination.log_interface import DurableLog
 from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError, FencedError
-from trident.observe.at_work import RunningBatch
+from trident.observe.health import RunningBatch
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.batch import (
@@ -34,7 +34,7 @@ from trident.runtime.loop.batch import (
 )
 from trident.runtime.loop.coordinator import AttemptStatus, MasterBatchCoordinator, StartGate
 from trident.runtime.loop.execution import Attempts, Execution
-from trident.runtime.loop.hanging import Work
+from trident.runtime.loop.hanging import HangWatchdog
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import Capturing, RetryRule
 from trident.runtime.loop.sources import Sources
@@ -74,7 +74,7 @@ class BatchLoop:
         self._progress, self._clock = progress, clock
         self._observe = observer
         self._inbox = Channel[LoopMessage | None]()
-        self._work = Work(opened.committer.threads)
+        self._work = HangWatchdog(opened.committer.threads)
         self._sources = Sources(opened, clock, self._work.begun)
         self._attempts = Attempts(opened, self._sources, execution, self._work.begun, observer, self._inbox)
         most, interval_s = config.max_spout_pending, config.batch_emit_interval_ms / 1000
@@ -113,7 +113,7 @@ class BatchLoop:
 
     def drain(self) -> threading.Event:
         """Return an event that is set once all that the spouts had at this moment is committed."""
-        self._sources.look_now()
+        self._sources.refresh()
         done = self.start_gate.add()
         self.wake()
         return done
@@ -161,7 +161,7 @@ class BatchLoop:
     def run_one(self) -> None:
         """In place of `run`, in the caller's thread: lead one batch to its record; raises what ends the topology."""
         before = self._log.state.txid
-        self._sources.look_now()  # there may be no batch for a long time
+        self._sources.refresh()  # there may be no batch for a long time
         while self._log.state.txid == before:
             self._handle_next(self._begin())
 

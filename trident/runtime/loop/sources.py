@@ -75,19 +75,19 @@ class Sources:
             name: max((hint for node, hint in hints if node in stages[name].ids), default=0) for name in opened.spouts
         }
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         """Look for requested dead letters, and for what the sources have, before the next batch. For any thread."""
-        self._replays.look_now()
+        self._replays.refresh()
         for coordinator in self._coordinators.values():
-            coordinator.look_now()
+            coordinator.refresh()
 
     def are_preparing(self) -> bool:
         """Whether a source that has nothing yet may have something soon."""
-        return any(coordinator.is_preparing() for coordinator in self._coordinators.values())
+        return any(coordinator.may_have_more() for coordinator in self._coordinators.values())
 
     def waiting(self) -> Waiting | None:
         """Return a source that is away and holds up no batch. For any thread."""
-        found = [(name, away) for name, one in self._coordinators.items() if (away := one.away()) is not None]
+        found = [(name, away) for name, one in self._coordinators.items() if (away := one.unavailable()) is not None]
         found.sort(key=lambda one: not one[1].is_fault)
         return next((Waiting(f"{away.what} (step {name!r})", 0.0, away.since_ms) for name, away in found), None)
 
@@ -204,7 +204,7 @@ class Sources:
         given = _given_definitions(asked, time)
         if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
             return None
-        chosen = {name for name in self._offering["traits"] if self._traits(name, asked.get(name)).is_choice}
+        chosen = {name for name in self._offering["traits"] if self._traits(name, asked.get(name)).is_start_position}
         repeated = {
             name: definition
             for name, definition in asked.items()

@@ -332,7 +332,6 @@ def _config(
 
 
 def _check_graph(graph: Graph) -> None:
-    """Refuse a topology that one query cannot run."""
     spouts = list(graph.spouts())
     others = [spout.id for spout in spouts if not isinstance(spout.spout, QueryBatches)]
     if others or len(spouts) != 1:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from trident.coordination.log_state import LogState
 from trident.errors import KeyConflictError, StaleTransactionError, UnsupportedOperation
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
-from trident.state.encoding.equal_keys import OneForm, typed_keys
+from trident.state.encoding.equal_keys import CanonicalKeys, typed_keys
 from trident.state.interfaces import Key, State, state_of
 from trident.state.map_commits import REMOVAL_LAG
 from trident.state.sentinel import compare_stores
@@ -164,7 +164,11 @@ class StatePartitions:
         else:
             values = [None] * len(keys)
             for partition, places in partitions_of(keys, len(self.instances)).items():
-                wanted = OneForm(keys[at] for at in places) if type(keys) is OneForm else [keys[at] for at in places]
+                wanted = (
+                    CanonicalKeys(keys[at] for at in places)
+                    if type(keys) is CanonicalKeys
+                    else [keys[at] for at in places]
+                )
                 for at, value in zip(places, self._ask(partition, wanted, snapshot), strict=True):
                     values[at] = value
         if None in values:

@@ -28,10 +28,10 @@ from trident.fields import Fields, free_name, is_nested
 from trident.graph import Node, PersistNode, StateNode
 from trident.naming import counted
 from trident.notebook import pre_block, table
-from trident.operations.several import Several, result_fields
+from trident.operations.several import MultiAggregate, result_fields
 from trident.runtime.reading.state_partitions import RankedRow, Row, StatePartitions, begins
 from trident.runtime.steps.key_columns import partition_of_total
-from trident.state.encoding.equal_keys import OneForm, declared_keys, declared_prefix, keys_of_list
+from trident.state.encoding.equal_keys import CanonicalKeys, declared_keys, declared_prefix, keys_of_list
 from trident.state.interfaces import State
 from trident.state.kinds import KeptChanges
 from trident.state.txid import Snapshot
@@ -125,7 +125,7 @@ class StateView:
                 raise WrongKeyError(f"state {self._name!r} holds a single value, and no keys; read it with get()")
             return parts.multi_get(given)
         wanted = declared_keys(given, self._key, self._name)
-        there = OneForm(filter(None, wanted))
+        there = CanonicalKeys(filter(None, wanted))
         values = parts.multi_get(there)
         if len(there) == len(wanted):
             return values
@@ -388,7 +388,7 @@ def results_in(nodes: Iterable[Node], state: str) -> Fields:
     for node in nodes:
         if isinstance(node, PersistNode) and node.state == state and node.aggregation is not None:
             several = node.aggregation.aggregator
-            return result_fields(several) if isinstance(several, Several) else Fields()
+            return result_fields(several) if isinstance(several, MultiAggregate) else Fields()
     return Fields()
 
 

@@ -350,7 +350,6 @@ class _Move:
         self._log.append(LayoutRecord(self._name, len(self._laid), kind, self._attempt, self._means))
 
     def _mark_source(self, partitions: int) -> None:
-        """Note in the source where the state is now."""
         mark = Sentinel(with_note(self._log.state.incarnation, f"moved to {self._to}"), self._txid, self._attempt)
         for state in self._sides[0].open(partitions, read_only=False).states:
             state.read_sentinel()

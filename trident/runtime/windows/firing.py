@@ -26,11 +26,9 @@ from trident.runtime.steps.key_columns import Ints
 from trident.runtime.windows.count_windows import update_counts
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.join_update import update_join
-from trident.runtime.windows.kept_windows import TupleRun as Chunks
-from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.session_update import update_sessions
-from trident.runtime.windows.shares import Share
 from trident.runtime.windows.timer_update import update_timers
+from trident.runtime.windows.window_partitions import Share
 from trident.runtime.windows.window_rows import (
     AT,
     NOWHERE,
@@ -46,6 +44,8 @@ from trident.runtime.windows.window_rows import (
     with_column,
     without_late,
 )
+from trident.runtime.windows.window_state import TupleRun as Chunks
+from trident.runtime.windows.window_state import WindowStore, mergeable
 
 _Rows = list[pa.RecordBatch]
 

@@ -9,7 +9,7 @@ The state holds the rows of both sides by key, and when each key must be looked 
 
     ("key", *key)    -> version, when to look at the key for rows of the left side, and of the right side, then of each side the
                         columns: times, whether each row has met another one, the other fields
-    ("windows",)     -> the directory of `due_keys`, with the watermark of each side, and its chunks
+    ("windows",)     -> the directory of `timer_index`, with the watermark of each side, and its chunks
 
 Times are in microseconds. A batch reads and writes the keys of its own rows, and those whose rows can meet no other row any
 more. A key is *due* at the earliest end of its rows, by the watermark of the other side, and is looked at a sixteenth of how
@@ -34,8 +34,8 @@ from trident.graph import JoinWithinNode
 from trident.operations.windows import FIRST_MS
 from trident.runtime.steps.failures import Bounds
 from trident.runtime.steps.key_columns import Ints, group_ids, nulls_apart, one_form
-from trident.runtime.windows.due_keys import ID, NEVER, DueKeys, DueRecords
-from trident.runtime.windows.shares import ONE, Moment, PartitionPlace, Share
+from trident.runtime.windows.timer_index import ID, NEVER, DueKeys, DueRecords
+from trident.runtime.windows.window_partitions import ONE, Moment, PartitionPlace, Share
 from trident.runtime.windows.window_rows import side_tables
 from trident.state.interfaces import Key
 

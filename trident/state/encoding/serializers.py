@@ -334,7 +334,9 @@ class StoredValues:
 
 
 def _packed_structs(value_type: str | None) -> PackedStructs | None:
-    # These import NumPy and Arrow, so only where a store is opened.
+    if value_type is None or not value_type.startswith("struct<"):
+        return None
+    # These import NumPy and Arrow, so only where a store has such values.
     from trident.state.columns.number_columns import NumberForm
     from trident.state.columns.packed_structs import PackedStructs
 

@@ -18,7 +18,7 @@ from time import monotonic
 from types import FrameType
 from typing import NamedTuple, TypedDict
 
-from trident.observe.at_work import place_of
+from trident.observe.health import place_of
 from trident.storm.execution.executors import Executor, make_executor
 from trident.storm.execution.launch import Setting
 from trident.storm.execution.messages import Inbox

@@ -297,7 +297,7 @@ class FilledSource:
         txid, previous = (1, None) if last is None else (last.txid + 1, last.definition)
         until = time.monotonic() + self.source.patience_s
         if wait:
-            life.coordinator.look_now()
+            life.coordinator.refresh()
         while (definition := life.define(txid, previous)) is None and wait and time.monotonic() < until:
             time.sleep(0.01)  # as the loop waits before it asks again
         return None if definition is None else FilledBatch(txid, definition)

@@ -26,7 +26,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.fields import Fields
-from trident.runtime.windows.shares import ONE, PartitionPlace, later, rows_of
+from trident.runtime.windows.window_partitions import ONE, PartitionPlace, later, rows_of
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key
 
