@@ -152,8 +152,8 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
         return [prev if head in fell else curr for head, prev, curr in rows]
 
     def values_before(self, txid: int, winners: Winners) -> list[Any]:
-        stood = self.before(txid, winners)
-        return stood if isinstance(stood, list) else as_list(stood)
+        values = self.before(txid, winners)
+        return values if isinstance(values, list) else as_list(values)
 
     def latest(self) -> list[Any]:
         """Return what was written last."""
