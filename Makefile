@@ -69,8 +69,9 @@ format: install ## format the sources and fix what lint can fix
 types: install ## check the types
 	@$(BIN)/mypy $(SOURCES)
 
-docs: install ## write the options in docs/command-line.md from the code
+docs: install ## write the tables of options and settings in docs/ from the code
 	@$(BIN)/python -m tests.command_list
+	@$(BIN)/python -m tests.settings_tables
 
 site: install ## build the site with the reference of all exported names, build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "open build/site/index.html"

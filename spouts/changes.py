@@ -27,6 +27,7 @@ from trident.errors import (
 )
 from trident.fields import Fields, free_name
 from trident.graph import Graph
+from trident.setting_types import Limit, check_arguments
 from trident.spout.interfaces import (
     BatchTraits,
     Definition,
@@ -62,19 +63,18 @@ class StateChangesSpout(DriverRows):
         How many batches of the other topology one batch takes at most.
     """
 
+    @check_arguments
     def __init__(
         self,
         topology: TridentTopology | str,
         state: TridentState | str,
         log_dir: str | Path | None = None,
         since: int | str | None = None,
-        max_batches: int = 100,
+        max_batches: Limit = 100,
     ) -> None:
         from trident.runtime.reading.change_feed import FeedPosition
         from trident.runtime.reading.targets import load_topology
 
-        if max_batches < 1:
-            raise ValueError(f"max_batches={max_batches}: give at least 1")
         if since is not None:
             FeedPosition.of(since)
 
@@ -136,7 +136,7 @@ class _ChangesCoordinator(ThrottledCoordinator):
         return {"after": after, "until": until, "log": self._feed.incarnation, "by": None if by is None else list(by)}
 
     def traits(self, definition: Definition) -> BatchTraits:
-        return BatchTraits(is_choice=bool(definition["after"] == definition["until"]))
+        return BatchTraits(is_start_position=bool(definition["after"] == definition["until"]))
 
     @staticmethod
     def _position(definition: Definition) -> FeedPosition:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("trident", "states", "spouts")
@@ -63,6 +65,12 @@ def modules(*folders: str) -> Iterator[Path]:
 def stores() -> list[str]:
     """Return the names of the stores, each a package in `states`."""
     return sorted(path.parent.name for path in (ROOT / "states").glob("*/__init__.py"))
+
+
+def store_options() -> dict[str, Any]:
+    """Return the class of options of each store that has one, by the name of its package."""
+    found = ((store, vars(import_module(f"states.{store}"))) for store in stores())
+    return {store: names[name] for store, names in found for name in names if name.endswith("Options")}
 
 
 def parsed(module: str) -> ast.Module:

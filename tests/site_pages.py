@@ -39,9 +39,14 @@ def _homes() -> dict[str, str]:
 
 
 def on_config(config: Any) -> Any:
-    """Put the pages of the reference where the navigation has their place."""
+    """Put the pages of the reference, and those of a folder, where the navigation has their place."""
     pages = [{module: f"reference/{module}.md"} for module in PUBLIC]
     config["nav"] = [{"Reference": pages} if each == {"Reference": "reference"} else each for each in config["nav"]]
+    docs = Path(config["docs_dir"])
+    for places in (place for each in config["nav"] if isinstance(each, dict) for place in each.values()):
+        for each in [one for one in places if str(one).endswith("/*")]:
+            at = places.index(each)
+            places[at : at + 1] = sorted(page.relative_to(docs).as_posix() for page in docs.glob(f"{each}.md"))
     return config
 
 

@@ -14,11 +14,11 @@ SPARE = 60  # lines or, divided by 20, modules that a budget may be above what i
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (74_803, 340),
-    "states": (12_999, 65),
-    "spouts": (10_606, 49),
-    "tests": (121_305, 686),
+    "states": (12_876, 65),
+    "spouts": (10_502, 49),
+    "tests": (120_990, 685),
     "examples": (760, 8),
-    "docs": (7_237, 41),
+    "docs": (7_234, 41),
 }
 
 

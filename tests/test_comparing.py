@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from trident.comparing import first_difference, row_text
+from trident.comparing import first_difference, is_close, row_text
 
 NAN = float("nan")
 COLUMNS: list[tuple[str, pa.DataType, list[Any]]] = [
@@ -88,3 +89,19 @@ def test_floats_of_32_bits_round_more() -> None:
 def test_a_row_is_shown_with_its_fields() -> None:
     assert row_text(["k", "v"], ("a", 1)) == "[k='a', v=1]"
     assert row_text(["k", "v"], None) == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({float("nan"): 1, float("nan"): 2}, {NAN: 2}, False),
+        ({float("nan"): 1, float("nan"): 2}, [(NAN, 2), (NAN, 1)], True),
+        ([("a", 1), ("a", 2)], {"a": 2}, False),
+        ([np.array([1, 2.5])], [[1, 2.5]], True),
+        (np.array([True, False]), [True, True], False),
+        (np.array([{"a": np.array([1])}]), [{"a": [1]}], True),
+    ],
+)
+def test_values_of_maps_and_arrays_are_compared_one_by_one(one: Any, other: Any, same: bool) -> None:
+    assert is_close(one, other) is same
+    assert is_close(other, one) is same

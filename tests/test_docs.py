@@ -1,7 +1,4 @@
-"""The documentation is true: its programs run, its commands parse, its tables say what the code says.
-
-`python -m tests.test_docs` writes the table of docs/configuration.md again.
-"""
+"""The documentation is true: its programs run, its commands parse, its tables say what the code says."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,13 +22,15 @@ import typer.main
 from spouts import FixedBatchSpout
 from spouts.messages.spout import MessageSpout
 from states.memory import MemoryMapState
+from tests import settings_tables
 from tests.crash.fuse import POINTS
 from tests.harness.forked import run_python
 from tests.module_list import module_list
-from trident import Config, TridentTopology
+from trident import TridentTopology
 from trident.cli.app import app
 from trident.errors import InexactPairingError
 from trident.operations import Count
+from trident.setting_types import Settings
 from trident.spout import SpoutType, TransactionAttempt
 from trident.state import StateType
 
@@ -174,45 +174,32 @@ def test_every_target_of_make_is_there() -> None:
 
 # ---- settings --------------------------------------------------------------------------------------------------------
 
-_SETTINGS_HEADER = "| setting | default | meaning |"
+
+@pytest.mark.parametrize("page", [*settings_tables.PAGES, settings_tables.README])
+def test_the_tables_of_settings_are_those_that_are_declared(page: str) -> None:
+    assert text_of(DOCS / page) == settings_tables.written(page), "write it again: python -m tests.settings_tables"
 
 
-_OFTEN = (
-    "max_spout_pending", "on_poison", "log_dir", "history", "takeover", "state_recovery", "engine", "master",
-    "metrics_port", "ui_port",
-)  # fmt: skip
+@pytest.mark.parametrize("declared", settings_tables.PAGES.values())
+def test_every_setting_is_described_once(declared: type[Settings]) -> None:
+    for each in declared.__mro__:
+        own = [name for names, _ in settings_tables.entries(each) for name in names] if is_dataclass(each) else []
+        assert sorted(set(own)) == sorted(own), each
+    described = [each for each in declared.__mro__ if is_dataclass(each)]
+    told = {name for names, _ in settings_tables.entries(*described) for name in names}
+    assert told == {field.name for field in dataclasses.fields(declared)}
 
 
-def settings_table(often: bool) -> str:
-    """Return the table of settings that the docstring of `Config` makes: of those that are used often, or of the others."""
-    described = (Config.__doc__ or "").split("----------\n", 1)[1]
-    defaults = {field.name: getattr(Config(), field.name) for field in dataclasses.fields(Config)}
-    lines = [_SETTINGS_HEADER, "|---|---|---|"]
-    for names, text in re.findall(r"^ {4}(\w.*)\n((?: {8}.*\n?)+)", described, re.MULTILINE):
-        each = names.split(", ")
-        if (each[0] in _OFTEN) != often:
-            continue
-        shown = ", ".join(f"`{defaults[name]!r}`" for name in each)
-        lines.append(f"| {', '.join(f'`{name}`' for name in each)} | {shown} | {' '.join(text.split())} |")
-    return "\n".join(lines) + "\n"
-
-
-def with_settings_table(page: str) -> str:
-    """Return the page with the tables of settings as they should be."""
-    tables = iter([settings_table(often=True), settings_table(often=False)])
-    return re.sub(rf"^{re.escape(_SETTINGS_HEADER)}\n(\|.*\n)*", lambda _: next(tables), page, flags=re.MULTILINE)
-
-
-def test_the_table_of_settings_is_that_of_config() -> None:
-    page = text_of(DOCS / "configuration.md")
-    assert page == with_settings_table(page), "write it anew: python -m tests.test_docs"
-
-
-def test_the_table_of_settings_has_every_setting() -> None:
-    page = text_of(DOCS / "configuration.md")
-    tables = [page, page[page.index(_SETTINGS_HEADER) + 1 :]]
-    named = [name for text in tables for row in rows(text, _SETTINGS_HEADER) for name in _NAME.findall(row[0])]
-    assert sorted(named) == sorted(field.name for field in dataclasses.fields(Config))
+def test_advice_names_the_defaults_that_are_declared() -> None:
+    checked = 0
+    for page, declared in settings_tables.PAGES.items():
+        known = {field.name: field.default for field in dataclasses.fields(declared)}
+        for name, told in settings_tables.advice(text_of(DOCS / page)).items():
+            if isinstance(known.get(name), (bool, int, float, str)):
+                shown = [part.replace(",", "").strip('`"') for part in re.split(r"[;,] ", told)]
+                assert f"{known[name]:g}" if isinstance(known[name], float) else str(known[name]) in shown, (page, name)
+                checked += 1
+    assert checked > 15
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------
@@ -385,11 +372,6 @@ def test_an_attempt_is_written_as_it_is_shown(page: str) -> None:
 
 
 def test_the_index_has_every_page() -> None:
-    index = text_of(DOCS / "README.md")
+    index = text_of(DOCS / "README.md") + text_of(DOCS / "spouts.md") + text_of(DOCS / "states.md")
     pages = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page != DOCS / "README.md"]
     assert [page for page in pages if page not in index] == []
-
-
-if __name__ == "__main__":
-    configuration = DOCS / "configuration.md"
-    configuration.write_text(with_settings_table(text_of(configuration)), encoding="utf-8")

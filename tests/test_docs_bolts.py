@@ -1,6 +1,4 @@
-"""The tables of docs/storm/bolts.md say what the code says; the program for Spark Connect of docs/deploying.md runs.
-
-`python -m tests.test_docs_bolts` writes the table of settings again."""
+"""The tables of docs/storm/bolts.md say what the code says; the program for Spark Connect of docs/deploying.md runs."""
 
 from __future__ import annotations
 
@@ -17,41 +15,12 @@ import trident
 import trident.storm
 from tests.harness.connect_servers import ConnectServer
 from tests.test_docs import DOCS, blocks, environment, lookup, rows, text_of
-from trident.storm import StormConfig, StormTopology
-from trident.storm.storm_config import _STORMS_NAMES
+from trident.storm import StormTopology
 from trident.storm.storm_topology import GroupingKind
 
 PAGE = DOCS / "storm" / "bolts.md"
 (PROGRAM,) = blocks(DOCS / "deploying.md", "py")
-SETTINGS = "| setting | default | in Storm | meaning |"
 _NAME = re.compile(r"`([A-Z]\w*(?:\.\w+)?)`")
-
-
-def settings_table() -> str:
-    """Return the table of settings that the docstring of `StormConfig` makes."""
-    described = (StormConfig.__doc__ or "").split("----------\n", 1)[1]
-    defaults = {field.name: getattr(StormConfig(), field.name) for field in dataclasses.fields(StormConfig)}
-    storms = {name: storm for storm, name in _STORMS_NAMES.items()}
-    lines = [SETTINGS, "|---|---|---|---|"]
-    for names, text in re.findall(r"^ {4}(\w.*)\n((?: {8}.*\n?)+)", described, re.MULTILINE):
-        each = names.split(", ")
-        shown, in_storm = (", ".join(f"`{value}`" for value in found) for found in (
-            [repr(defaults[name]) for name in each], [storms[name] for name in each if name in storms]
-        ))  # fmt: skip
-        meaning = re.sub(r" \(`topology[^)]*\)", "", " ".join(text.split()))
-        lines.append(f"| {', '.join(f'`{name}`' for name in each)} | {shown} | {in_storm} | {meaning} |")
-    return "\n".join(lines) + "\n"
-
-
-def with_settings_table(page: str) -> str:
-    return re.sub(rf"^{re.escape(SETTINGS)}\n(\|.*\n)*", lambda _: settings_table(), page, flags=re.MULTILINE)
-
-
-def test_the_table_of_settings_is_that_of_storm_config() -> None:
-    page = text_of(PAGE)
-    assert page == with_settings_table(page), "write it again: python -m tests.test_docs_bolts"
-    named = [name for row in rows(page, SETTINGS) for name in re.findall(r"`(\w+)`", row[0])]
-    assert named == [field.name for field in dataclasses.fields(StormConfig)]
 
 
 def test_every_name_of_the_table_of_names_is_there() -> None:
@@ -124,7 +93,3 @@ def test_the_program_for_spark_connect_runs(connect_server: ConnectServer, tmp_p
         raise AssertionError("the server is overloaded")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", PROGRAM, re.MULTILINE)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(with_settings_table(text_of(PAGE)), encoding="utf-8")

@@ -183,6 +183,18 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
         lambda s: s.persistent_aggregate(MemoryMapState(), Count(), "n1", state_name="a b"),
         "'a b' cannot name a state; use letters, digits, '_', '.' and '-'",
     ),
+    "empty name of an aggregate's state": (
+        lambda s: s.name("n").persistent_aggregate(MemoryMapState(), Count(), "n1", state_name=""),
+        "'' cannot name a state",
+    ),
+    "empty name of an updater's state": (
+        lambda s: s.partition_persist(MemoryMapState(), "line", Update(), state_name=""),
+        "'' cannot name a state",
+    ),
+    "empty name of a window's state": (
+        lambda s: s.tumbling_window(3, Count(), "n1", state_name=""),
+        "'' cannot name a state",
+    ),
     "persist with no updater": (
         lambda s: s.partition_persist(MemoryMapState(), "line", Split()),
         "is not a StateUpdater: give an object with the method update_state",
@@ -206,8 +218,9 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "no parallelism": (
         lambda s: s.parallelism_hint(0),
-        r"parallelism_hint\(0\): expected a whole number of at least 1",
+        r"parallelism_hint\(0\): expected a whole number from 1 to 1,000,000",
     ),
+    "more parallelism than there can be": (lambda s: s.parallelism_hint(1 << 70), r"parallelism_hint\(1180591620"),
     "half a parallelism": (lambda s: counts(s).parallelism_hint(1.5), r"parallelism_hint\(1.5\)"),  # type: ignore[arg-type]
     "a true parallelism": (lambda s: s.parallelism_hint(True), r"parallelism_hint\(True\)"),
     "new values of a static state": (

@@ -23,8 +23,6 @@ from trident.types import TYPES
 
 Convert = Callable[[pa.Array, pa.DataType, str], pa.Array]
 
-# ---- types --------------------------------------------------------------------------------------------------------------
-
 _DDL = {row.arrow: row.name for row in TYPES.values()}
 _AS = {
     pa.null(): pa.string(),  # which has nulls, as any type
@@ -115,9 +113,6 @@ def _kind(type_: pa.DataType) -> str:
     if pa.types.is_integer(type_):
         return "whole"
     return "decimal" if pa.types.is_decimal(type_) else "float" if pa.types.is_floating(type_) else str(type_)
-
-
-# ---- values -------------------------------------------------------------------------------------------------------------
 
 
 def check_readable(type_: pa.DataType, wanted: pa.DataType, name: str, what: str) -> None:

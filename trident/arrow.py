@@ -158,6 +158,8 @@ def large_type(type_: pa.DataType) -> pa.DataType:
 def python_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Return the values of an array as tuples carry them: maps, also inside of other values, are dictionaries.
 
+    A map whose keys are lists or structs is a list of pairs.
+
     Raises
     ------
     ValueError
@@ -178,7 +180,10 @@ def _with_dicts(value: Any, type_: pa.DataType) -> Any:
     if value is None or not _has_map(type_):
         return value
     if pa.types.is_map(type_):
-        made = {key: _with_dicts(each, type_.item_type) for key, each in value}
+        pairs = [(key, _with_dicts(each, type_.item_type)) for key, each in value]
+        if pa.types.is_nested(type_.key_type):
+            return pairs  # Python has no dictionary of lists or dictionaries
+        made = dict(pairs)
         if len(made) < len(value):
             raise ValueError(f"a map has a key twice: {value!r}")
         return made

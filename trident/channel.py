@@ -48,6 +48,11 @@ class Channel(Generic[T]):
         return [messages.popleft() for _ in range(min(len(messages), most))]
 
 
+def waitable(seconds: float | None) -> float | None:
+    """Return a time to wait that threads take: `math.inf`, and what is longer than their 292 years, they refuse."""
+    return None if seconds is None else min(threading.TIMEOUT_MAX, seconds)
+
+
 class DaemonPool(Executor):
     """Like `ThreadPoolExecutor`, but a thread that hangs does not keep the process alive.
 

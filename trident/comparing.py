@@ -6,8 +6,8 @@ A sum of doubles depends on the order in which they were added, so what two runs
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -36,6 +36,10 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     """
     if isinstance(one, float) and isinstance(other, float):
         return _is_close_float(one, other, close, close if in_all is None else in_all)
+    if isinstance(one, np.ndarray):  # whose == is no bool
+        return is_close(one.tolist(), other, close, in_all)
+    if isinstance(other, np.ndarray):
+        return is_close(one, other.tolist(), close, in_all)
     if isinstance(one, Mapping) or isinstance(other, Mapping):
         return _are_close_maps(_as_map(one), _as_map(other), close, in_all)
     if isinstance(one, _PARTS) and isinstance(other, _PARTS):
@@ -49,9 +53,20 @@ def _as_map(value: Any) -> Mapping[Any, Any] | None:
         return None
     try:
         pairs = value.items() if isinstance(value, Mapping) else value
-        return {math.nan if key != key else key: each for key, each in pairs}
-    except (TypeError, ValueError):
+        made = {math.nan if key != key else key: each for key, each in pairs}
+        return made if len(made) == len(pairs) else _numbered(pairs)
+    except (ArithmeticError, TypeError, ValueError):
         return None
+
+
+def _numbered(pairs: Iterable[tuple[Any, Any]]) -> Mapping[Any, Any]:
+    """Return pairs of which some have the same key, as several that are NaN in a dict, each with a number beside its key."""
+    made, counts = dict[Any, Any](), Counter[Any]()
+    for key, each in sorted(pairs, key=lambda pair: _order(pair[1])):
+        known = math.nan if key != key else key
+        made[known, counts[known]] = each
+        counts[known] += 1
+    return made
 
 
 def _are_close_maps(

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from trident.errors import ConfigError
-from trident.redaction import Redacted
 from trident.retention import Retention
-from trident.servers.log_addresses import LIKE, is_log_address, log_address_of
-from trident.setting_types import PORTS, check_settings, close_to, flat, nest_spark_conf, read_settings, seconds, whole
+from trident.servers.log_addresses import LIKE, is_log_address, is_url, log_address_of
+from trident.setting_types import MOST_MS, Settings, close_to, nest_spark_conf, number, read_settings, seconds, whole
 
 NO_URL = (
     "must be a folder on a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
     "links that it needs"
 )
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` makes one of two
 SETTINGS_FILE = "trident.toml"
 _VARIABLE = "TRIDENT_"
 _GIVEN = "argument"
 
+Recovery = Literal["refuse", "rewind", "keep_totals", "keep_totals_even_if_wrong", "discard_totals"]
+Engine = Literal["spark", "in_process", "auto"]
+
 
 @dataclass(frozen=True, repr=False)
-class Config(Redacted):
+class Config(Settings):
     """Settings of a topology: `TridentTopology(name, config=Config(…))`, `start`, `trident.toml`, `--conf key=value`.
 
     Attributes
@@ -140,13 +141,13 @@ class Config(Redacted):
     """
 
     max_spout_pending: int = whole(3, 1)
-    batch_emit_interval_ms: int = whole(0, 0)
+    batch_emit_interval_ms: int = whole(0, 0, MOST_MS)
     target_batch_s: float = seconds(30.0, least=0)
     message_timeout_s: float = seconds(600.0)
     max_batch_attempts: int = whole(3, 1)
     store_wait_s: float = seconds(600.0, least=0)
-    retry_backoff_ms: int = whole(100, 0)
-    retry_backoff_max_ms: int = whole(10_000, 0)
+    retry_backoff_ms: int = whole(100, 0, MOST_MS)
+    retry_backoff_max_ms: int = whole(10_000, 0, MOST_MS)
     on_poison: Literal["stop", "dead_letter"] = "stop"
     dead_letter_dir: str | None = None
     max_rows_per_tuple: int = whole(1_000_000, 1)
@@ -158,20 +159,20 @@ class Config(Redacted):
     allow_inexact: bool = False
     allow_changed_topology: bool = False
     reset_batch_time: bool = False
-    state_recovery: Literal["refuse", "rewind", "keep_totals", "keep_totals_even_if_wrong", "discard_totals"] = "refuse"
-    engine: Literal["spark", "in_process", "auto"] = "spark"
+    state_recovery: Recovery = "refuse"
+    engine: Engine = "spark"
     auto_bytes: int = whole(8 << 20, 0)
     state_placement: Literal["auto", "driver", "executors"] = "auto"
-    verify_replays: float = 0.0
+    verify_replays: float = number(0.0, "a share", 0, 1)
     workers: Literal["auto", "jobs", "resident"] = "auto"
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    parallelism: int | None = whole(None, 1)
-    poll_interval_ms: int = whole(50, 0)
+    parallelism: int | None = whole(None, 1, 1_000_000)
+    poll_interval_ms: int = whole(50, 0, MOST_MS)
     progress_kept: int = whole(100, 1)
-    metrics_port: int | None = whole(None, *PORTS)
+    metrics_port: int | None = whole(None, 0, 65_535)
     metrics_host: str = "127.0.0.1"
-    ui_port: int | None = whole(None, *PORTS)
+    ui_port: int | None = whole(None, 0, 65_535)
     ui_host: str = "127.0.0.1"
 
     def __new__(cls, *values: Any, **given: Any) -> Self:
@@ -181,22 +182,17 @@ class Config(Redacted):
         return made
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        if not 0 <= self.verify_replays <= 1:
-            raise ConfigError(f"verify_replays={self.verify_replays}: must be a share of the batches, from 0 to 1")
-        self._check_places()
-        Retention.of(self.history)
-
-    def _check_places(self) -> None:
-        log = self.log_dir or ""
-        if is_url(log) and not is_log_address(log):
-            raise ConfigError(
-                f"log_dir={log!r}: must be a folder on a local disk, a path without a scheme, or one of {LIKE}"
-            )
-        if is_url(log):
-            log_address_of(log)
-        if is_url(self.dead_letter_dir or ""):
-            raise ConfigError(f"dead_letter_dir={self.dead_letter_dir!r}: {NO_URL}")
+        super().__post_init__()
+        if self.history is not None:
+            Retention.of(self.history)
+        if self.log_dir and is_url(self.log_dir):
+            if not is_log_address(self.log_dir):
+                raise self.refused(
+                    "log_dir", f"must be a folder on a local disk, a path without a scheme, or one of {LIKE}"
+                )
+            log_address_of(self.log_dir)
+        if self.dead_letter_dir and is_url(self.dead_letter_dir):
+            raise self.refused("dead_letter_dir", NO_URL)
 
     @staticmethod
     def of(conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> Config:
@@ -299,14 +295,27 @@ def _of_file(path: Path, names: Sequence[str]) -> Iterator[tuple[str, Config]]:
             yield f"{shown} [{name}]", _layer(f"{shown} [{name}]", found[name])
 
 
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as a file has them with Spark's, in tables `spark` and `spark_conf`, as texts under their whole names."""
+    tables = {name: values[name] for name in ("spark", "spark_conf") if isinstance(values.get(name), Mapping)}
+    found = {name: value for name, value in values.items() if name not in tables}
+    if tables:
+        named = [*_leaves("spark.", tables.get("spark", {})), *_leaves("", tables.get("spark_conf", {}))]
+        found["spark_conf"] = dict(named)
+    return found
+
+
+def _leaves(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(f"{prefix}{name}.", value)
+        else:
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
+
+
 def _layer(where: str, values: Mapping[str, Any]) -> Config:
     """Read the settings of one place; an error names it."""
     try:
-        return Config.of(nest_spark_conf(flat(values)))
+        return Config.of(nest_spark_conf(_flat(values)))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-
-
-def is_url(path: str) -> bool:
-    """Whether a path begins with a scheme, so that it names no folder of this machine."""
-    return _URL.match(path) is not None

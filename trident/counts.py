@@ -28,10 +28,7 @@ _here = _Here()
 class Counter:
     """A number that an operation adds to; made by `TridentOperationContext.register_counter`.
 
-    Attributes
-    ----------
-    name
-        Operation and counter: `Parse/skipped`.
+    `name`: operation and counter: `Parse/skipped`.
     """
 
     name: str
@@ -86,14 +83,9 @@ def add_counts(total: dict[str, int], more: Mapping[str, int]) -> None:
 class KeyCounts(NamedTuple):
     """Keys of one state in one batch.
 
-    Attributes
-    ----------
-    read
-        Keys that the store was asked for.
-    cached
-        Keys that a memory or a cache in front of the store answered, so that the store was not asked.
-    written
-        Keys that were put into the store, removed ones included.
+    `read`: keys that the store was asked for.
+    `cached`: keys that a memory or a cache in front of the store answered, so that the store was not asked.
+    `written`: keys that were put into the store, removed ones included.
     """
 
     read: int = 0
@@ -113,10 +105,8 @@ def add_keys(total: dict[str, KeyCounts], state: str, counts: KeyCounts) -> None
 class counting_keys:  # noqa: N801 - used as a function
     """Collect the keys that this thread counts; `counts` has the sums."""
 
-    __slots__ = ("_asked", "_before", "_cached", "_written")
-
-    def __init__(self) -> None:
-        self._asked = self._cached = self._written = 0
+    _asked = _cached = _written = 0
+    _before: counting_keys | None
 
     def __enter__(self) -> counting_keys:
         self._before, _here.keys = _here.keys, self

@@ -43,6 +43,9 @@
     │   ├── UnsupportedOperation     the store cannot do this
     │   └── BackendError             the store refused, or another writer got there first
     │       └── StoreAwayError       the store does not answer; the batch is tried again until it does
+    ├── ClusterError             a cluster, or one of its daemons, could not do what was asked
+    │   └── ClusterUnreachable · NoLeader · NoSuchTopology · NotRunning · NameTaken · NotAllowed · UpgradeRefused
+    │       BadPackage · RequirementsFailed
     └── SpoutError
         ├── CheckpointMismatchError  a source's own checkpoint and the log do not belong together
         ├── BadDataError         a source has data that cannot be read as a row, at any try
@@ -152,8 +155,15 @@ class TopologyChangedError(TopologyError):
         )
         return (
             f"topology {self.topology!r} is not what its log was written with, so what is stored would be misread. "
-            f"Nothing was written; with its former declaration the topology goes on.\n{changes}"
+            f"Nothing was written; with its former declaration the topology goes on.\n{changes}{self._warning}"
         )
+
+    @property
+    def _warning(self) -> str:
+        takes_all = len(self.differences) > 1 and any(
+            "allow_changed_topology" in remedy for _, remedy in self.differences
+        )
+        return "\nallow_changed_topology takes all of these as they are: settle the others first" if takes_all else ""
 
 
 class ConfigError(TridentError, ValueError):
@@ -762,3 +772,45 @@ def describe(error: BaseException) -> str:
     """One line for an error of any kind: its class and text (the class alone where it has no text)."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+class ClusterError(TridentError):
+    """A cluster, or one of its daemons, could not do what was asked."""
+
+
+class ClusterUnreachable(ClusterError):
+    """The servers that keep a cluster's state, or a daemon, do not answer."""
+
+
+class NoLeader(ClusterError):
+    """No Nimbus leads the cluster."""
+
+
+class NoSuchTopology(ClusterError):
+    """The cluster has no topology of this name or id."""
+
+
+class NotRunning(ClusterError):
+    """What only the driver of a topology knows was asked for, and it has none."""
+
+
+class NameTaken(ClusterError):
+    """The cluster has a topology of this name."""
+
+
+class BadPackage(ClusterError):
+    """A package of code is damaged, was made by another version, or does not hold the topology."""
+
+    can_heal = False
+
+
+class RequirementsFailed(ClusterError):
+    """The requirements of a package cannot be installed on this machine just now."""
+
+
+class UpgradeRefused(ClusterError):
+    """New code does not fit the log of the topology that runs."""
+
+
+class NotAllowed(ClusterError):
+    """The token is missing or wrong."""

@@ -26,14 +26,9 @@ if TYPE_CHECKING:
 class Node:
     """What all nodes have.
 
-    Attributes
-    ----------
-    id
-        Unique in the topology and stable from one start to the next.
-    parents
-        Ids of the nodes whose tuples this one takes.
-    fields
-        What it gives, with types.
+    `id`: unique in the topology and stable from one start to the next.
+    `parents`: ids of the nodes whose tuples this one takes.
+    `fields`: what it gives, with types.
     """
 
     OPERATION: ClassVar[str] = ""
@@ -187,20 +182,13 @@ Migrate = Callable[[Any, str], Any]
 class Evolution:
     """How a state is stored of which former declarations have written a part.
 
-    Attributes
-    ----------
-    types
-        The former types of its values, as `Winners.types`, the last of them up to the attempts of this declaration.
-    type
-        As what values are read within a commit: the declared type, and what fields only the last declaration has. So the value
-        before a batch has all that the last declaration needs, should it come back.
-    stored
-        The type that columns of a store must hold: `type`, and the fields under which former declarations wrote; None: all is
-        stored as it is declared, under another `name`.
-    key, value
-        The names that a store knows the fields of the key and the value by.
-    name
-        The name that a store knows the state by; None: the declared one.
+    `types`: the former types of its values, as `Winners.types`, the last of them up to the attempts of this declaration.
+    `type`: as what values are read within a commit: the declared type, and what fields only the last declaration has. So the
+    value before a batch has all that the last declaration needs, should it come back.
+    `stored`: the type that columns of a store must hold: `type`, and the fields under which former declarations wrote; None:
+    all is stored as it is declared, under another `name`.
+    `key`, `value`: the names that a store knows the fields of the key and the value by.
+    `name`: the name that a store knows the state by; None: the declared one.
     """
 
     types: tuple[tuple[int, str, Mapping[str, str | None] | None], ...]
@@ -260,10 +248,7 @@ REMOVED = "$removed"
 class PersistNode(Node):
     """Writes a state; gives the stream of new values. Either `aggregation` or `updater` (over `inputs`) is set.
 
-    Attributes
-    ----------
-    removals
-        For each parent behind the first: which of its fields are the key that a tuple removes, in the order of the key.
+    `removals`: for each parent behind the first: which of its fields are the key that a tuple removes, in the order of the key.
     """
 
     state: str = ""

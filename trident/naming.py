@@ -48,6 +48,15 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if 0 < seconds < 1 else f"{whole} s"
 
 
+def cut(text: str, most: int) -> str:
+    """Return a text of at most so many characters, the last of them a mark if it is longer.
+
+    >>> cut("a long text", 6), cut("short", 6)
+    ('a lon…', 'short')
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def page_entry(record: object, *names: str) -> dict[str, Any]:
     """Return attributes of a record under the names that pages and events have for them."""
     words = {name: name.split("_") for name in names}

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 SECRET = {"trident.secret": True}
 """The `metadata` of a field that is never shown."""
@@ -111,15 +111,19 @@ class Redacted:
     shown without user, password and query.
     """
 
-    def __repr__(self) -> str:
-        fields = [each for each in dataclasses.fields(self) if each.repr]  # type: ignore[arg-type]
-        fields.sort(key=lambda each: each.kw_only is True)  # positional options come first, as in the call
-        return f"{type(self).__qualname__}({', '.join(f'{each.name}={self._field_text(each)}' for each in fields)})"
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
-    def _field_text(self, field: dataclasses.Field[Any]) -> str:
-        value = getattr(self, field.name)
+    def __repr__(self) -> str:
+        fields = [each for each in dataclasses.fields(self) if each.repr]
+        fields.sort(key=lambda each: each.kw_only is True)  # positional options come first, as in the call
+        return f"{type(self).__qualname__}({', '.join(f'{each.name}={self.text_of(each.name)}' for each in fields)})"
+
+    def text_of(self, name: str) -> str:
+        """Return the value of a field as `repr` shows it."""
+        value, field = getattr(self, name), self.__dataclass_fields__[name]
         hidden = value is not None and "trident.secret" in field.metadata
-        return repr(_HIDDEN if hidden else _without_secrets(value))
+        text = repr(_HIDDEN if hidden else _without_secrets(value))
+        return text if isinstance(value, (str, Mapping, list, tuple)) else redacted(text)
 
 
 def _without_secrets(value: Any) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trident.errors import ConfigError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_SPAN = re.compile(r"(\d+)\s*([smhdw])")
+_SPAN = re.compile(r"([0-9]{1,18})|([0-9]{1,9})\s*([smhdw])")  # no more than is a number in every log
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,11 @@ class Retention:
         """Read the setting `name`, None if it is not given; `ConfigError` if it is neither a time nor a number of batches."""
         if setting is None:
             return None
-        text = str(setting).strip()
-        if text.isdecimal():
-            return Retention(batches=int(text))
-        span = _SPAN.fullmatch(text)
-        if span is not None and int(span[1]) > 0:
-            return Retention(ms=1000 * int(span[1]) * _UNITS[span[2]])
+        span = None if isinstance(setting, bool) else _SPAN.fullmatch(str(setting).strip())
+        if span is not None and span[1] is not None:
+            return Retention(batches=int(span[1]))
+        if span is not None and int(span[2]) > 0:
+            return Retention(ms=1000 * int(span[2]) * _UNITS[span[3]])
         raise ConfigError(
             f"{name}={setting!r}: must be a time with its unit, as in '90s', '30m', '12h', '7d', '2w', or a number of batches; "
             "0 keeps none"

@@ -7,7 +7,10 @@ as with operations, `has` tells them apart by their methods.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import cache
 from inspect import get_annotations
 from typing import Any, Protocol, Self, TypeVar
 
@@ -27,7 +30,11 @@ class Role:
     def offers(self, method: str) -> bool:
         """Whether this object has a method of its own in place of the default."""
         member = getattr(type(self), method)
-        return not any(vars(base).get(method) is member for base in type(self).__mro__ if Role in base.__bases__)
+        defaults = (base for base in type(self).__mro__ if base is Role or Role in base.__bases__)
+        return not any(vars(base).get(method) is member for base in defaults)
+
+    def close(self) -> None:
+        """Release everything that it holds, such as connections."""
 
     def _lacks(self, method: str) -> UnsupportedOperation:
         return UnsupportedOperation(f"a {type(self).__name__} has no {method}")
@@ -47,20 +54,62 @@ class Closes:
         raise NotImplementedError
 
 
-def adapt(role: type, given: Any) -> Any:
+@contextmanager
+def close_on_error(close: Callable[[], object]) -> Iterator[None]:
+    """Call `close` if anything inside raises: nothing that is only half open is left behind."""
+    try:
+        yield
+    except BaseException:
+        close()
+        raise
+
+
+def adapt(role: Any, given: Any) -> Any:
     """Return an object as one of a role: itself if it inherits from the base class, else one that does.
 
-    It has what the object has of the role's methods and facts, and the defaults for the rest. What is None is not there.
+    It has what the object has of the role's methods and facts, and the defaults for the rest. What is None is not there. Its
+    facts have what only some of the role can do.
     """
-    if isinstance(given, role):
+    usual: Any = getattr(role, "facts", None)
+    facts: Any = None if usual is None else _with_own(facts_of(type(usual), given), given)
+    # Of one whose facts are a property they cannot be replaced: it is adapted as if it did not inherit.
+    if isinstance(given, role) and (usual is None or not isinstance(given.__class__.facts, property)):
+        if usual is not None and facts is not given.facts:
+            object.__setattr__(given, "facts", facts)  # also of one that is frozen
         return given
-    own = {
-        name: getattr(given, name, None) for name in dir(role) if not name.startswith("_") and name not in vars(Role)
-    }
-    made = {name: staticmethod(value) if callable(value) else value for name, value in own.items() if value is not None}
-    if hasattr(role, "facts"):
-        made["facts"] = facts_of(type(role.facts), given)
-    return type(type(given).__name__, (role,), {**made, "given": given})()
+    return type(type(given).__name__, (role,), _members(role, given, facts))()
+
+
+def _members(role: Any, given: Any, facts: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {"given": given}
+    for name in (name for name in dir(role) if not name.startswith("_") and name not in ("given", "offers")):
+        value = facts if name == "facts" else getattr(given, name, None)
+        if callable(value) and getattr(type(given), name, None) is not getattr(role, name):
+            made[name] = staticmethod(value)
+        elif value is not None and not callable(value):
+            made[name] = value
+    return made
+
+
+@cache
+def abilities(record: Any) -> list[str]:
+    """Return the facts that are not yes or no: methods, and things, that only some of a role have."""
+    return [each.name for each in fields(record) if not isinstance(each.default, bool)]
+
+
+def _with_own(facts: Any, given: Any, names: Iterable[str] = ()) -> Any:
+    """Return facts with the abilities, or `names`, that an object has: nothing that is None, no data in place of a method."""
+    record, own = facts.__class__, {}
+    for name in names or abilities(record):
+        known = getattr(facts, name)
+        found = getattr(given, name, known)
+        if found is None:
+            found = getattr(record, name, known)
+        elif not callable(found) and str(record.__dataclass_fields__[name].type).startswith("Callable"):
+            found = known
+        if found != known:
+            own[name] = found
+    return replace(facts, **own) if own else facts
 
 
 def lacking(role: Any, given: object) -> list[str]:
@@ -85,5 +134,5 @@ def facts_of(record: type[F], given: Any) -> F:
     declared = getattr(given, "facts", None)
     if isinstance(declared, record):
         return declared
-    found = {each.name: getattr(given, each.name, None) for each in fields(record)}  # type: ignore[arg-type]
-    return record(**{name: value for name, value in found.items() if value is not None})
+    made: F = _with_own(record(), given, [each.name for each in fields(record)])  # type: ignore[arg-type]
+    return made

@@ -11,10 +11,17 @@ from typing import Any, Literal
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, by_name, declare, member_of, results
+from trident.fluent.aggregating import (
+    Aggregating,
+    ChainedAggregatorDeclarer,
+    by_name,
+    declare,
+    member_of,
+    remove,
+    results,
+)
 from trident.fluent.base import child_of, is_fields, key_of, refuse_state, refuse_this_batch
 from trident.fluent.declaration import Declaration, spec_of
-from trident.fluent.removing import remove
 from trident.fluent.repartitioning import Repartitioning, memory_load
 from trident.fluent.selecting import Selecting, is_sql, sql_texts
 from trident.fluent.windowing import Windowing, declare_process
@@ -49,7 +56,7 @@ from trident.operations.builtin import Last
 from trident.operations.expressions import Expression
 from trident.operations.interfaces import ArrowFilter, ArrowFunction
 from trident.operations.names import spread, step_label
-from trident.operations.several import Several
+from trident.operations.several import MultiAggregate
 from trident.roles import has
 from trident.state.interfaces import StateFactory, StateSpec
 
@@ -185,7 +192,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         inputs, updater, out = self._operation_args(args)
         if not has(updater, "update_state") or isinstance(updater, type):
             raise self._wrong(f"{updater!r} is not a StateUpdater: give an object with the method update_state")
-        name = state_name or self._label or f"{self._node.id.split('/')[0]}-persist"
+        name = self._state_name(state_name, f"{self._node.id.split('/')[0]}-persist")
         outputs = output_fields(updater, out, self.get_name()) if out is not None else Fields()
         declared = self._topology._add_state(StateNode(name, spec_of(state), free_keys=True))
         label = step_label("persist", updater, name)
@@ -286,12 +293,12 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
     ) -> TridentState:
         call = "persistent_aggregate"
         refuse_state(self, call)
-        spec, value = spec_of(state), name or self._label or "aggregates"
+        spec, value = spec_of(state), self._state_name(name, "aggregates")
         made = by_name(self, args, value, call, group) or member_of(self, args, call, group, in_state=True)
-        if made.combines and len(made.inputs) > 1 and not isinstance(made.aggregator, Last | Several):
+        if made.combines and len(made.inputs) > 1 and not isinstance(made.aggregator, Last | MultiAggregate):
             raise self._wrong(f"a combiner takes one field, got {list(made.inputs.names)}")
         fields = group.concat(made.outputs, self.get_name())
-        name = name or self._label or made.outputs.names[0]
+        name = self._state_name(name, made.outputs.names[0])
         if migrate is not None:
             refuse_migration(migrate, spec, made.outputs, name)
         declared = self._topology._add_state(
@@ -498,7 +505,11 @@ class TridentState(TridentNames):
                 f"state {self.state_name!r} gives no new values: name the updater's output fields in partition_persist"
             )
         new, node = Stream(self._topology, self._node), self._node
-        if isinstance(node, PersistNode) and node.aggregation and isinstance(node.aggregation.aggregator, Several):
+        if (
+            isinstance(node, PersistNode)
+            and node.aggregation
+            and isinstance(node.aggregation.aggregator, MultiAggregate)
+        ):
             return results(new, node.aggregation)
         return new
 

@@ -94,9 +94,6 @@ def _each_as(values: Sequence[Any], form: Callable[[Any, Any], Any], type_: pa.D
     return formed
 
 
-# ---- single values -----------------------------------------------------------------------------------------------------
-
-
 def _double(value: Any, type_: Any) -> float:
     number = number_of(value)
     nearest = float(number)  # OverflowError is an ArithmeticError
@@ -146,9 +143,6 @@ def _moment(value: Any, type_: Any) -> Any:
         way = "datetime.fromtimestamp(seconds, timezone.utc) makes a time of a number"
         raise TypeError(f"it is of type {type_name(value)}; {way}")
     return _key_form(TYPES["timestamp_ntz" if type_.tz is None else "timestamp"], value, type_)
-
-
-# ---- columns of times and floats ---------------------------------------------------------------------------------------
 
 
 def is_kept_by_float(array: pa.Array, values: Any) -> bool:
@@ -206,9 +200,6 @@ def _numbers(array: pa.Array) -> tuple[pa.Array, int, int]:
         return array.cast(pa.int32()), *_DAYS
     per_day = _PER_DAY[array.type.unit]
     return array.cast(pa.int64()), _DAYS[0] * per_day, (_DAYS[1] + 1) * per_day - 1
-
-
-# ---- arrays, maps, structs ---------------------------------------------------------------------------------------------
 
 
 def _list(value: Any, type_: Any) -> Sequence[Any]:
@@ -321,9 +312,6 @@ def _inner(values: list[Any], type_: pa.DataType, ends: Any, path: str | Callabl
     if isinstance(array, pa.ChunkedArray):
         raise pa.ArrowCapacityError(f"array cannot contain more than {2**31 - 2} bytes, have more")
     return array
-
-
-# ---- the types ---------------------------------------------------------------------------------------------------------
 
 
 class _Leaf(NamedTuple):

@@ -10,7 +10,7 @@ import datetime as dt
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact
 from functools import cached_property, lru_cache, partial
@@ -38,24 +38,14 @@ _DECIMAL = re.compile(r"decimal\((\d+)(?:,(-?\d+))?\)")
 class FieldType:
     """What one DDL type means.
 
-    Attributes
-    ----------
-    name, aliases
-        Its normal spelling, and others that are read.
-    python, form
-        The class of its values, and what turns a value into the one form.
-    arrow_as
-        How Arrow's type is made: the name of a function and its arguments.
-    family, casts
-        Values of one family can be compared; the families that a value can be cast to.
-    sql, cql
-        The types of the columns of PostgreSQL and of Cassandra that keep it; None: there is none.
-    to_text, of_text
-        A value as the text that a store keeps, and back.
-    wire
-        How `struct` writes a number; empty for what is none.
-    digits
-        How many digits an exact number may have before its point, and behind it.
+    `name`, `aliases`: its normal spelling, and others that are read.
+    `python`, `form`: the class of its values, and what turns a value into the one form.
+    `arrow_as`: how Arrow's type is made: the name of a function and its arguments.
+    `family`, `casts`: values of one family can be compared; the families that a value can be cast to.
+    `sql`, `cql`: the types of the columns of PostgreSQL and of Cassandra that keep it; None: there is none.
+    `to_text`, `of_text`: a value as the text that a store keeps, and back.
+    `wire`: how `struct` writes a number; empty for what is none.
+    `digits`: how many digits an exact number may have before its point, and behind it.
     """
 
     name: str
@@ -85,9 +75,6 @@ class FieldType:
         return 1 << 8 * struct.calcsize(self.wire) - 1
 
 
-# ---- the one form ------------------------------------------------------------------------------------------------------
-
-
 def plain_number(obj: object) -> int | float | None:
     """Return the Python number in a numpy int, float or bool scalar; None for anything else."""
     if type(obj).__module__ != "numpy" or getattr(getattr(obj, "dtype", None), "kind", "") not in ("i", "u", "f", "b"):
@@ -102,6 +89,8 @@ def number_of(value: Any) -> int | float | Decimal:
     number = value if isinstance(value, int | float | Decimal) else plain_number(value)
     if number is None or isinstance(number, bool):
         raise TypeError
+    if isinstance(number, Decimal) and number.is_snan():  # every comparison with one raises
+        raise TypeError("a signaling NaN is no value; give Decimal('NaN'), or None")
     return number
 
 
@@ -163,7 +152,18 @@ def _decimal_of(precision: int, scale: int) -> Form:
 def _string(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
+    if not is_text([value]):
+        raise TypeError("it has a lone surrogate, which UTF-8 cannot hold")
     return str.__str__(value)
+
+
+def is_text(values: Iterable[str]) -> bool:
+    """Whether texts have no lone surrogate, which UTF-8 cannot hold."""
+    try:
+        "".join(values).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _binary(value: Any) -> bytes:
@@ -209,9 +209,6 @@ def _time_of(value: Any) -> dt.datetime:
         value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.tzinfo
     )  # fmt: skip
     return dt.datetime(*parts, fold=value.fold if value.tzinfo else 0)
-
-
-# ---- the rows ----------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)

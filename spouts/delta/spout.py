@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -17,9 +17,10 @@ from spouts.delta.table_log import TableLog, TablePlace, not_read
 from spouts.delta.version_batches import ChangeRules, DeltaCoordinator, FilePiece, fields_of_table
 from spouts.files.parquet_spout import Footer, read_groups, typed_as
 from trident.arrow import schema_of
-from trident.errors import ReplayMismatchError, SpoutError
+from trident.errors import ConfigError, ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import OnNewLog, SpoutType, check_limits
+from trident.setting_types import Limit, Whole, check_arguments
+from trident.spout.interfaces import OnNewLog, SpoutType
 
 _CHANGE_FIELDS = Fields("_change_type: string, _commit_version: bigint, _commit_timestamp: timestamp")
 _TYPE = _CHANGE_FIELDS.names[0]
@@ -53,25 +54,21 @@ class DeltaSpout:
 
     spout_type = SpoutType.TRANSACTIONAL
 
+    @check_arguments
     def __init__(
         self,
         table: str | PathLike[str],
         fields: FieldsLike | None = None,
         *,
-        mode: str = "append",
-        starting_version: int | str = "earliest",
-        on_removal: str = "error",
-        max_batch_bytes: int = 64 << 20,
-        max_batch_files: int = 1000,
+        mode: Literal["append", "changes"] = "append",
+        starting_version: Whole | Literal["earliest", "latest"] = "earliest",
+        on_removal: Literal["error", "skip", "added_files"] = "error",
+        max_batch_bytes: Limit = 64 << 20,
+        max_batch_files: Limit = 1000,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        _check("mode", mode, ("append", "changes"))
-        _check("on_removal", on_removal, ("error", "skip", "added_files"))
-        if isinstance(starting_version, str):
-            _check("starting_version", starting_version, ("earliest", "latest"))
-        elif starting_version < 0:
-            raise ValueError(f"starting_version is {starting_version}; versions begin at 0")
-        check_limits(max_batch_bytes=max_batch_bytes, max_batch_files=max_batch_files)
+        if not fspath(table):
+            raise ConfigError("table='' of DeltaSpout: give the folder or the URL of the table")
         self._place = TablePlace(fspath(table), storage_options)
         self._fields = self._typed_fields(None if fields is None else Fields(fields))
         self._rules = ChangeRules(self._place.name, self._fields, mode, on_removal)
@@ -101,11 +98,6 @@ class DeltaSpout:
         if fields is None:
             return there
         return typed_as(fields, there.names, there.type_of, f"the Delta table {self._place.name}")
-
-
-def _check(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}; it must be {' or '.join(map(repr, choices))}")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ A definition is plain data:
 """
 
 # Paths are text from the system, because a Path per file would cost more than its stat.
-# ruff: noqa: PTH120
+# ruff: noqa: PTH119, PTH120
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from spouts.files.file_listing import FileSource, Listed
 from spouts.files.ranges import FileRange, Piece, Position, Positions, cut, open_error, plain, went_on
 from spouts.files.tails import STEPS, Tail, TailRule
+from trident.errors import ReplayMismatchError
 from trident.spout.interfaces import (
     REST,
     Away,
@@ -44,6 +45,7 @@ from trident.spout.interfaces import (
 
 _log = logging.getLogger(__name__)
 _MAX_RANGES = 1000
+_COMPARED = 100  # files that were read in another place, the last ones
 _KEPT = 100  # ends of batches: more than there are batches in flight
 
 
@@ -178,10 +180,10 @@ class FileCoordinator(ThrottledCoordinator):
         self._last = made if self._last == definition else self._last
         return made
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         self._looked = self._rule.now()
 
-    def is_preparing(self) -> bool:
+    def may_have_more(self) -> bool:
         """Whether a last line that was there is only waited for; says which others are left."""
         due = [one for one in self._tails.values() if not one.is_unfinished and one.changed <= self._looked]
         for path, one in [] if due else self._tails.items():
@@ -190,7 +192,7 @@ class FileCoordinator(ThrottledCoordinator):
                 _log.warning("%s is not read to its end: %s. It is read once that is complete", path, _tail_text(one))
         return bool(due)
 
-    def away(self) -> Away | None:
+    def unavailable(self) -> Away | None:
         """Return the end of a file that is waited for, of several the one that is so for the longest time."""
         waited = sorted(self._tails.copy().items(), key=lambda one: one[1].since)
         for path, one in waited[:1]:
@@ -229,10 +231,50 @@ class FileCoordinator(ThrottledCoordinator):
         else:
             self._positions, cursor = Positions(), previous["at"]
         files = self._source.files(self._positions)
+        read = {path: self._positions.get(path) for path in self._positions}
+        if cursor is not None:
+            read = {os.fsdecode(cursor[0]): Position(cursor[1], cursor[2])}
+        self._check_place(files, {path: one for path, one in read.items() if one and not self._source.reaches(path)})
         if cursor is not None:
             self._read_until(files, os.fsdecode(cursor[0]), Position(cursor[1], cursor[2]))
         self._enqueue(files)
         self._loaded, self._last = True, previous
+
+    def _check_place(self, files: Mapping[str, Listed], elsewhere: Mapping[str, Position]) -> None:
+        """Raise `ReplayMismatchError` if files are found in another place than they were read in: they would count twice.
+
+        `elsewhere`: files that were read, in places that are not named any more.
+        """
+        by_name: dict[str, list[str]] = {}
+        for path in files if elsewhere else ():
+            by_name.setdefault(os.path.basename(path), []).append(path)
+        others = 0
+        same: list[tuple[str, str]] = []
+        for path, position in list(elsewhere.items())[-_COMPARED:]:
+            if named := by_name.get(os.path.basename(path)):
+                found = [one for one in named if self._is_at(one, files[one].size, position)]
+                same += [(path, one) for one in found[:1]]
+                others += not found
+        if len(same) > others:
+            path, now = same[0]
+            raise ReplayMismatchError(
+                f"{now} is the file that was read as {path}, up to byte {elsewhere[path].offset}, and would be counted again "
+                f"({len(same)} such files were found). Name the former path, with a symbolic link there to where the files are "
+                "now. If they are other files that only begin alike, give the stream another name"
+            )
+        if self._by_cursor and (left := [path for cursor in elsewhere for path in files if path < cursor]):
+            (cursor,) = elsewhere
+            raise ReplayMismatchError(
+                f"with follow=False only the file that was read last is known, {cursor}; {left[0]} is before it by its path, "
+                f"and would be left out ({len(left)} such files were found). Name the former path beside the new one, and "
+                "follow=True; or give the stream another name"
+            )
+
+    def _is_at(self, path: str, size: int, position: Position) -> bool:
+        """Whether a file is, as far as is known, the one that was read up to a position."""
+        with suppress(OSError):
+            return size >= position.offset and self._format.position_at(path, position.offset) == position
+        return False
 
     def _read_until(self, files: dict[str, Listed], path: str, position: Position) -> None:
         """Treat all files before `path` as read, and the file itself up to `position`."""

@@ -51,8 +51,8 @@ class FileSource:
     def of(paths: Paths, patterns: str | Sequence[str], recursive: bool, skips_underscored: bool = False) -> FileSource:
         """Check the arguments and make the paths absolute: workers have another working directory."""
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-        if not given:
-            raise ValueError("the spout was given an empty list of paths; name a directory, a glob or a file")
+        if not given or "" in given:
+            raise ValueError(f"the spout was given paths={paths!r}; name a directory, a glob or a file")
         roots = tuple(os.path.abspath(os.path.expanduser(os.fspath(one))) for one in given)
         return FileSource(
             roots, (patterns,) if isinstance(patterns, str) else tuple(patterns), recursive, skips_underscored
@@ -67,15 +67,21 @@ class FileSource:
         """
         walk = _Walk(self)
         for root in self.roots:
-            if glob.has_magic(root) and not os.path.lexists(root):
-                fixed = len(root[: re.search(r"[*?[]", root).start()].split("/")) - 1  # type: ignore[union-attr]
-                _check_listed("/".join(root.split("/")[:fixed]) or "/")
+            if _is_glob(root):
+                folder = _folder_of(root)
+                fixed = len(folder.split("/")) if folder != "/" else 1
+                _check_listed(folder)
                 for path in glob.iglob(root, recursive=self.recursive):
                     if not any(map(self.skips, path.split("/")[fixed:])):
                         walk.add(path, named=False)
             else:
                 walk.add(root, named=True)
         return walk.finish(known)
+
+    def reaches(self, path: str) -> bool:
+        """Whether a path is one of those that were named, or below one, or below the folder of a glob."""
+        roots = (_folder_of(root) if _is_glob(root) else root for root in self.roots)
+        return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
     def covers(self, folder: str, name: str) -> bool:
         """Whether a file of this name in a folder would be read, of which nothing need be there yet; never said of globs."""
@@ -203,6 +209,16 @@ class _Walk:
         self._files[path] = Listed(status.st_size, (status.st_ino, status.st_ctime_ns))
         if status.st_nlink > 1:
             self._names.setdefault(identity, set()).add(path)
+
+
+def _is_glob(root: str) -> bool:
+    return glob.has_magic(root) and not os.path.lexists(root)
+
+
+def _folder_of(root: str) -> str:
+    """Return the folder that a glob has everything in."""
+    before = root[: re.search(r"[*?[]", root).start()]  # type: ignore[union-attr]
+    return before.rpartition("/")[0] or "/"
 
 
 def _check_listed(directory: str) -> None:

@@ -16,7 +16,8 @@ from spouts.files.tails import WAIT_S, TailRule
 from trident.arrow import schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields
-from trident.spout.interfaces import SpoutType, check_limits
+from trident.setting_types import Limit, Seconds, check_arguments
+from trident.spout.interfaces import SpoutType
 
 
 class FileSettings(TypedDict, total=False):
@@ -43,11 +44,11 @@ class FileSettings(TypedDict, total=False):
         Start although there is no file yet.
     """
 
-    max_batch_bytes: int
+    max_batch_bytes: Limit
     pattern: str | tuple[str, ...]
     recursive: bool
     follow: bool
-    tail: float | Literal["hold"]
+    tail: Seconds | Literal["hold"]
     allow_empty: bool
 
 
@@ -78,41 +79,25 @@ class FileEmitter(ABC):
 
 
 class FileSpout:
-    """Emits what is in files once. Transactional.
+    """Emits what is in files once. Transactional. A kind of file sets `_format`, where batches may end, and `_emitter`.
 
-    Parameters
-    ----------
-    kind
-        The kind of the files ("text", "CSV"), for messages.
-    paths, default_pattern
-        Where they are, and what their names match unless the settings say it.
-    settings
-        See `FileSettings`. `TypeError` or `ValueError` if something is wrong.
+    `kind`: of the files ("text", "CSV"), for messages.
+    `default_pattern`: what their names match unless the settings say it.
     """
 
     spout_type = SpoutType.TRANSACTIONAL
+    _format: FileFormat
+    _emitter: FileEmitter
 
+    @check_arguments
     def __init__(
         self, kind: str, paths: Paths, default_pattern: str | tuple[str, ...], **settings: Unpack[FileSettings]
     ) -> None:
-        unknown = sorted(settings.keys() - FileSettings.__annotations__.keys())
-        if unknown:
-            raise TypeError(
-                f"unknown argument {unknown[0]!r}; besides its own, a spout of files has "
-                f"{', '.join(FileSettings.__annotations__)}"
-            )
         self._max_batch_bytes = settings.get("max_batch_bytes", 8 << 20)
         self._tail = settings.get("tail", WAIT_S)
-        check_limits(max_batch_bytes=self._max_batch_bytes)
-        if self._tail != "hold" and not (isinstance(self._tail, (int, float)) and self._tail >= 0):
-            raise ValueError(f'tail is {self._tail!r}; it must be a number of seconds, not negative, or "hold"')
         patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)
         self._kind, self._source = kind, FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
         self._follow, self._allow_empty = settings.get("follow", True), settings.get("allow_empty", False)
-
-    def _read_as(self, format_: FileFormat, emitter: FileEmitter) -> None:
-        """Say where a batch may end in the files, and what reads them."""
-        self._format, self._emitter = format_, emitter
 
     def get_output_fields(self) -> Fields:
         return self._emitter.fields

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Annotated, TextIO
 
 import pyarrow as pa
 
@@ -17,10 +17,11 @@ from spouts.files.file_coordinator import FileCut, FileFormat, Rest
 from spouts.files.ranges import FileRange, Position, bytes_before, check_goes_on, opened, position_in
 from spouts.files.tails import Check, End, Tail, gz_end
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
+from trident.setting_types import NumberBounds
 
 _WINDOW = 256 << 10
 SHOWN = 200
-_GREATEST_LINE = 512 << 20
+LineLimit = Annotated[int, NumberBounds(int, "a whole number", 1, 512 << 20)]
 
 
 class RowParser(ABC):
@@ -76,10 +77,6 @@ class LineFiles(FileFormat):
     def __init__(
         self, encoding: str, errors: str, max_line_bytes: int, whole: bool = False, rows: RowFormat | None = None
     ) -> None:
-        if not 1 <= max_line_bytes <= _GREATEST_LINE:
-            raise ValueError(f"max_line_bytes is {max_line_bytes}; it must be from 1 to {_GREATEST_LINE}")
-        if errors not in ("replace", "strict"):
-            raise ValueError(f'errors is {errors!r}; it must be "replace" or "strict"')
         self.encoding, self.errors, self.max_line_bytes = _checked_encoding(encoding), errors, max_line_bytes
         self.whole, self.rows = whole, rows
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Literal, Unpack
 
 from spouts.files.csv_lines import CsvFormat, WholeCsvEmitter
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import FileSettings, FileSpout
-from spouts.files.line_ends import LineFiles
+from spouts.files.line_ends import LineFiles, LineLimit
 from spouts.files.line_reading import LineEmitter, TextEmitter
 from spouts.files.parsed_columns import JsonFormat
 from trident.arrow import schema_of
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
+from trident.setting_types import check_arguments
 
 
 class TextFileSpout(FileSpout):
@@ -40,21 +41,22 @@ class TextFileSpout(FileSpout):
         of its own.
     """
 
+    @check_arguments
     def __init__(
         self,
         paths: Paths,
         *,
         encoding: str = "utf-8",
-        errors: str = "replace",
+        errors: Literal["replace", "strict"] = "replace",
         with_source: bool = False,
         output_field: str = "line",
-        max_line_bytes: int = 64 << 20,
+        max_line_bytes: LineLimit = 64 << 20,
         **files: Unpack[FileSettings],
     ) -> None:
         super().__init__("text", paths, "*", **files)
         lines = LineFiles(encoding, errors, max_line_bytes)
         fields = Fields(f"{output_field}: string", *(("file: string", "offset: bigint") if with_source else ()))
-        self._read_as(lines, TextEmitter(lines, fields))
+        self._format, self._emitter = lines, TextEmitter(lines, fields)
 
 
 class CsvFileSpout(FileSpout):
@@ -62,8 +64,6 @@ class CsvFileSpout(FileSpout):
 
     Parameters
     ----------
-    paths
-        A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
     fields
         The columns to read, with their types.
     header
@@ -88,13 +88,12 @@ class CsvFileSpout(FileSpout):
         fields. Without it such a line raises `SpoutError`.
     with_file
         Emit `file: string`, the path, after all other fields.
-    encoding, errors, max_line_bytes
-        As for `TextFileSpout`, but `errors` is `"strict"` by default. With `multiline`, `max_line_bytes` is for a row.
-    files
-        The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.csv` and `*.csv.gz`), `recursive`,
-        `follow`, `tail`, `allow_empty`; see `FileSettings`.
+    paths, encoding, errors, max_line_bytes, files
+        As for `TextFileSpout`, but `errors` is `"strict"` by default, and `pattern` is `*.csv` and `*.csv.gz`. With
+        `multiline`, `max_line_bytes` is for a row.
     """
 
+    @check_arguments
     def __init__(
         self,
         paths: Paths,
@@ -105,19 +104,17 @@ class CsvFileSpout(FileSpout):
         quote: str | None = '"',
         escape: str | None = None,
         null_values: Sequence[str] = ("",),
-        missing_columns: str = "error",
+        missing_columns: Literal["error", "null"] = "error",
         timestamp_formats: Sequence[str] = (),
         decimal_point: str = ".",
         multiline: bool = False,
         bad_lines: str | None = None,
         with_file: bool = False,
         encoding: str = "utf-8",
-        errors: str = "strict",
-        max_line_bytes: int = 64 << 20,
+        errors: Literal["replace", "strict"] = "strict",
+        max_line_bytes: LineLimit = 64 << 20,
         **files: Unpack[FileSettings],
     ) -> None:
-        if missing_columns not in ("error", "null"):
-            raise ValueError(f'missing_columns is {missing_columns!r}; it must be "error" or "null"')
         if multiline and (bad_lines is not None or errors != "strict"):
             raise ValueError(
                 "multiline=True does not go with bad_lines or errors='replace': where a row has several lines, "
@@ -135,7 +132,7 @@ class CsvFileSpout(FileSpout):
             csv.check_names("header=", list(header))
         lines = LineFiles(encoding, errors, max_line_bytes, multiline, csv)
         kind = WholeCsvEmitter if multiline else LineEmitter
-        self._read_as(lines, kind(lines, csv, declared, bad_lines, with_file))
+        self._format, self._emitter = lines, kind(lines, csv, declared, bad_lines, with_file)
 
 
 def _check_marks(**marks: str | None) -> None:
@@ -159,40 +156,32 @@ class JsonFileSpout(FileSpout):
 
     Parameters
     ----------
-    paths
-        A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
     fields
         The members to read, with their types; `struct` and `array` as deep as the objects are. A member that an object does
         not have is null.
     unknown_fields
         What to do with a member that is not a field: `"ignore"`, or `"error"`.
-    bad_lines
-        The name of a further field of type string: a line that cannot be read gives its text there, and null in all other
-        fields. Without it such a line raises `SpoutError`.
-    with_file
-        Emit `file: string`, the path, after all other fields.
-    encoding, errors, max_line_bytes
-        As for `TextFileSpout`, but `errors` is `"strict"` by default.
-    files
-        The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.json`, `*.jsonl` and `*.ndjson`, also
-        with `.gz`), `recursive`, `follow`, `tail`, `allow_empty`; see `FileSettings`.
+    bad_lines, with_file
+        As for `CsvFileSpout`.
+    paths, encoding, errors, max_line_bytes, files
+        As for `TextFileSpout`, but `errors` is `"strict"` by default, and `pattern` is `*.json`, `*.jsonl` and `*.ndjson`,
+        also with `.gz`.
     """
 
+    @check_arguments
     def __init__(
         self,
         paths: Paths,
         fields: FieldsLike,
         *,
-        unknown_fields: str = "ignore",
+        unknown_fields: Literal["ignore", "error"] = "ignore",
         bad_lines: str | None = None,
         with_file: bool = False,
         encoding: str = "utf-8",
-        errors: str = "strict",
-        max_line_bytes: int = 64 << 20,
+        errors: Literal["replace", "strict"] = "strict",
+        max_line_bytes: LineLimit = 64 << 20,
         **files: Unpack[FileSettings],
     ) -> None:
-        if unknown_fields not in ("ignore", "error"):
-            raise ValueError(f'unknown_fields is {unknown_fields!r}; it must be "ignore" or "error"')
         endings = ("json", "jsonl", "ndjson")
         super().__init__("JSON", paths, tuple(f"*.{one}{gz}" for one in endings for gz in ("", ".gz")), **files)
         declared = Fields(fields)
@@ -204,4 +193,4 @@ class JsonFileSpout(FileSpout):
                 )
         format_ = JsonFormat(schema_of(declared), unknown_fields)
         lines = LineFiles(encoding, errors, max_line_bytes, rows=format_)
-        self._read_as(lines, LineEmitter(lines, format_, declared, bad_lines, with_file))
+        self._format, self._emitter = lines, LineEmitter(lines, format_, declared, bad_lines, with_file)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +29,7 @@ from trident.alignment import align, check_readable, fields_of_schema, replace_l
 from trident.arrow import schema_of
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike, names_shown
-from trident.spout.interfaces import check_limits
+from trident.setting_types import Limit, check_arguments
 
 ROWS = 131_072
 _BUFFER = 1 << 20
@@ -40,8 +40,6 @@ class ParquetFileSpout(FileSpout):
 
     Parameters
     ----------
-    paths
-        A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
     fields
         The columns to read; others are not read from the disk. A type that is not declared comes from the first file by
         path. None: all columns of that file.
@@ -52,31 +50,27 @@ class ParquetFileSpout(FileSpout):
         What to do if a file lacks a field: `"error"`, or `"null"`.
     with_file
         Emit `file: string`, the path, after all other fields.
-    files
-        The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.parquet`), `recursive`, `follow`,
-        `tail`, `allow_empty`; see `FileSettings`. A file is read as soon as it has its footer.
+    paths, files
+        As for `TextFileSpout`, but `pattern` is `*.parquet`. A file is read as soon as it has its footer.
     """
 
+    @check_arguments
     def __init__(
         self,
         paths: Paths,
         fields: FieldsLike | None = None,
         *,
-        max_batch_rows: int | None = None,
-        missing_columns: str = "error",
+        max_batch_rows: Limit | None = None,
+        missing_columns: Literal["error", "null"] = "error",
         with_file: bool = False,
         **files: Unpack[FileSettings],
     ) -> None:
-        if max_batch_rows is not None:
-            check_limits(max_batch_rows=max_batch_rows)
-        if missing_columns not in ("error", "null"):
-            raise ValueError(f'missing_columns is {missing_columns!r}; it must be "error" or "null"')
         files.setdefault("max_batch_bytes", 64 << 20)
         super().__init__("Parquet", paths, "*.parquet", **files)
         self._refuse_tables()
         declared = self._typed_fields(None if fields is None else Fields(fields))
         bytes_per_row = self._max_batch_bytes / max_batch_rows if max_batch_rows else 0.0
-        self._read_as(ParquetFiles(bytes_per_row), ParquetEmitter(declared, with_file, missing_columns))
+        self._format, self._emitter = ParquetFiles(bytes_per_row), ParquetEmitter(declared, with_file, missing_columns)
 
     def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
         self._refuse_tables()

@@ -18,7 +18,7 @@ from spouts.kafka.batch_ranges import OffsetRange, Spot
 from spouts.kafka.clients import Consumer, KafkaError, KafkaException, TopicPartition
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 
-_CHOICES = 'Bring the records back, or let on_lost="skip" go on without them (each skip is logged and counted)'
+_CHOICES = 'Bring the records back, or let on_data_loss="skip" go on without them (each skip is logged and counted)'
 
 
 def range_lost(one: OffsetRange, low: int, high: int) -> ReplayMismatchError:
@@ -43,7 +43,7 @@ def lost_before(spot: Spot, position: int, low: int, high: int) -> SpoutError:
     return SpoutError(
         f"{spot} was read up to offset {position}, and ends at {high} now: {position - high} offsets that were read were "
         "lost in Kafka (an unclean leader election: see unclean.leader.election.enable), and new records take their "
-        f'numbers. Start with a new log, or let on_lost="skip" go on at offset {high}'
+        f'numbers. Start with a new log, or let on_data_loss="skip" go on at offset {high}'
     )
 
 
@@ -76,7 +76,7 @@ def truncation_error(spot: Spot, position: int, offset: int) -> SpoutError:
         f"{spot} was read up to offset {position}, and only what is before offset {offset} is still what was read: "
         f"{position - offset} offsets that were read were lost in Kafka (an unclean leader election: see "
         "unclean.leader.election.enable), and other records have or take their numbers. Start with a new log, or let "
-        f'on_lost="skip" go on at offset {offset}'
+        f'on_data_loss="skip" go on at offset {offset}'
     )
 
 
@@ -90,14 +90,14 @@ def replaced_text(name: str, before: str, now: str) -> str:
 def topic_replaced(name: str, before: str, now: str) -> ReplayMismatchError:
     return ReplayMismatchError(
         f"{replaced_text(name, before, now)}. What was not read of the old topic is lost. Start with a new log, or let "
-        'on_lost="skip" read the new topic from its beginning'
+        'on_data_loss="skip" read the new topic from its beginning'
     )
 
 
 def gone_topic(name: str) -> SpoutError:
     return SpoutError(
         f"topic {name!r}, which was read before, is not there any more, or the user may not see it. Create it or permit "
-        'Describe, take it out of topics together with a new log, or let on_lost="skip" go on without it'
+        'Describe, take it out of topics together with a new log, or let on_data_loss="skip" go on without it'
     )
 
 

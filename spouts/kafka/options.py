@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from spouts.kafka.value_formats import Format, format_of
 from trident.errors import ConfigError
@@ -37,12 +36,6 @@ _OURS = {
     "enable.partition.eof": "nothing: the spout needs it",
     "group.instance.id": "nothing: the spout joins no group",
 }
-_CHOICES = {
-    "key": ("bytes", "text"),
-    "isolation": ("read_committed", "read_uncommitted"),
-    "on_lost": ("fail", "skip"),
-    "on_bad": ("fail", "null"),
-}
 
 
 @dataclass(frozen=True)
@@ -64,11 +57,10 @@ class Topics:
         if isinstance(topics, re.Pattern):
             return cls((), topics.pattern)
         if isinstance(topics, Mapping):
-            assigned = {name: tuple(sorted(set(partitions))) for name, partitions in topics.items()}
-            if not all(assigned.values()):
-                raise ConfigError(f"topics={dict(topics)!r}: name at least one partition of each topic")
+            assigned = {name: _partitions(topics, found) for name, found in topics.items()}
             return cls(_names(tuple(assigned), topics), None, assigned)
-        return cls(_names((topics,) if isinstance(topics, str) else tuple(topics), topics))
+        listed = topics if isinstance(topics, (list, tuple, set, frozenset)) else [topics]
+        return cls(_names(tuple(listed), topics))
 
     def hold(self, topic: str, partition: int | None = None) -> bool:
         if self.pattern is not None:
@@ -77,6 +69,15 @@ class Topics:
 
     def __str__(self) -> str:
         return f"pattern {self.pattern!r}" if self.pattern is not None else ", ".join(map(repr, self.names))
+
+
+def _partitions(given: Any, found: Any) -> tuple[int, ...]:
+    numbers = {*found} if isinstance(found, (list, tuple, set, frozenset, range)) else set()
+    if not numbers or not all(type(one) is int and one >= 0 for one in numbers):
+        raise ConfigError(
+            f"topics={given!r}: name at least one partition of each topic by its number, as in {{'orders': [0]}}"
+        )
+    return tuple(sorted(numbers))
 
 
 def _names(names: tuple[str, ...], given: Any) -> tuple[str, ...]:
@@ -89,29 +90,29 @@ def _names(names: tuple[str, ...], given: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, repr=False)
 class KafkaOptions(Redacted):
-    """The options of a Kafka spout; see `OpaqueTridentKafkaSpout` for what they mean."""
+    """What the spouts of Kafka were given; see `OpaqueTridentKafkaSpout`. They check types and bounds."""
 
     bootstrap_servers: str
     topics: Topics
     value: Format
-    key: str
+    key: Literal["bytes", "text"]
     fields: tuple[str, ...]
-    first_poll: str | datetime
-    max_batch_records: int
-    max_batch_bytes: int
-    max_batch_s: float | None
-    isolation: str
+    first_poll: Literal["earliest", "latest", "committed"] | datetime
+    isolation: Literal["read_committed", "read_uncommitted"]
     group_id: str | None
-    refresh_s: float
-    partition_timeout_s: float
-    on_lost: str
-    on_bad: str
+    on_data_loss: Literal["fail", "skip"]
     config: Mapping[str, Any]
+    refresh_s: float
+    max_batch_records: int = 1
+    max_batch_bytes: int = 1
+    max_batch_s: float | None = None
+    partition_timeout_s: float = 10.0
+    on_bad: Literal["fail", "null"] = "fail"
 
     @classmethod
     def of(cls, bootstrap_servers: str, topics: Any, given: Mapping[str, Any]) -> KafkaOptions:
         """Check the options of a user; `ConfigError` names the wrong one."""
-        if not isinstance(bootstrap_servers, str) or not bootstrap_servers.strip():
+        if not bootstrap_servers.strip():
             raise ConfigError(f'bootstrap_servers={bootstrap_servers!r}: write "host:port", several with commas')
         fields = given["fields"]
         columns = tuple(part.strip() for part in fields.split(",")) if isinstance(fields, str) else tuple(fields)
@@ -119,21 +120,17 @@ class KafkaOptions(Redacted):
         return cls(bootstrap_servers, Topics.of(topics), **checked)
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise _wrong(name, getattr(self, name), " or ".join(f'"{each}"' for each in choices))
-        for name in ("max_batch_records", "max_batch_bytes", "refresh_s", "partition_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise _wrong(name, getattr(self, name), "a number above 0")
-        if self.max_batch_records == math.inf:
-            raise _wrong("max_batch_records", self.max_batch_records, "a number above 0, and finite")
-        if self.max_batch_s is not None and not self.max_batch_s > 0:
-            raise _wrong("max_batch_s", self.max_batch_s, "a number above 0, or None")
-        self._check_columns()
-        self._check_first_poll()
         for name in self.config:
             if name in _OURS:
                 raise ConfigError(f"config: {name!r} is set by {_OURS[name]}")
+        first = self.first_poll
+        if isinstance(first, datetime) and first.tzinfo is None:
+            raise ConfigError(f"first_poll={first!r}: a datetime needs a time zone, such as datetime.UTC")
+        if self.group_id == "":
+            raise ConfigError("group_id='': give the name of the group that offsets are committed to")
+        if first == "committed" and self.group_id is None:
+            raise ConfigError('first_poll="committed" needs group_id: the group whose offsets are meant')
+        self._check_columns()
 
     def _check_columns(self) -> None:
         unknown = [name for name in self.fields if name not in COLUMNS]
@@ -144,27 +141,11 @@ class KafkaOptions(Redacted):
                 f"fields={', '.join(self.fields)!r} with ByColumns: its function gets every column and says what is emitted"
             )
 
-    def _check_first_poll(self) -> None:
-        first = self.first_poll
-        if not isinstance(first, datetime) and first not in ("earliest", "latest", "committed"):
-            raise _wrong("first_poll", first, '"earliest", "latest", "committed" or a datetime')
-        if isinstance(first, datetime) and first.tzinfo is None:
-            raise ConfigError(f"first_poll={first!r}: a datetime needs a time zone, such as datetime.UTC")
-        if first == "committed" and self.group_id is None:
-            raise ConfigError('first_poll="committed" needs group_id: the group whose offsets are meant')
-
-
-def _wrong(name: str, value: object, right: str) -> ConfigError:
-    return ConfigError(f"{name}={value!r}: give {right}")
-
 
 class ReadLimits(NamedTuple):
-    """How much of its partitions a task may hold.
+    """How much of its partitions a task may hold; see `KafkaSpout`.
 
-    `max_pending`: the most records that are taken and not acknowledged, and the most that are acknowledged and not committed:
-    if the task dies they come again.
-    `max_uncommitted`: the most offsets of a partition from the lowest that is not done on.
-    `commit_every_s`: how often is committed.
+    As many records as may be pending may also be acknowledged and not committed: if the task dies they come again.
     """
 
     max_pending: int

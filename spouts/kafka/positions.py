@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from zlib import crc32
 
+from spouts.kafka.admin import BrokerView, OffsetBounds, TopicView
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView
 from spouts.kafka.clients import Consumer, KafkaException, TopicPartition, committed_in
 from spouts.kafka.lost_records import LogPosition, lost_before, truncation_error
 from spouts.kafka.offset_commits import PartitionWork
@@ -26,7 +26,7 @@ _ASK_S = 5.0
 class PartitionPositions:
     """Decides where partitions are read, and asks the brokers what it has to know for that.
 
-    `skipped`: how many offsets were left out because of `on_lost="skip"`.
+    `skipped`: how many offsets were left out because of `on_data_loss="skip"`.
     """
 
     def __init__(self, options: KafkaOptions, view: BrokerView) -> None:
@@ -75,7 +75,7 @@ class PartitionPositions:
         `position`, `furthest`: what comes next, and what is behind all that was read.
         `cut`: where the partition was cut off, if that is known.
 
-        Raises `SpoutError`: `on_lost` does not permit to leave anything out.
+        Raises `SpoutError`: `on_data_loss` does not permit to leave anything out.
         """
         error: SpoutError
         if cut is not None:
@@ -88,12 +88,14 @@ class PartitionPositions:
             if high is None or furthest <= high:  # behind an open transaction: the isolation was another one before
                 return None
             offset, error = high, lost_before(spot, furthest, bounds.low, high)
-            if self._options.on_lost == "fail":
+            if self._options.on_data_loss == "fail":
                 self._ended[spot] = high
-        if self._options.on_lost == "fail" or offset < 0:
+        if self._options.on_data_loss == "fail" or offset < 0:
             raise error
         self.skipped += abs(position - offset)
-        _log.warning("on_lost=skip: %s; reading goes on at offset %d (%d offsets skipped)", error, offset, self.skipped)
+        _log.warning(
+            "on_data_loss=skip: %s; reading goes on at offset %d (%d offsets skipped)", error, offset, self.skipped
+        )
         return offset
 
 

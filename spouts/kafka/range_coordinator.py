@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
+from spouts.kafka.admin import BrokerView, OffsetBounds, TopicView, TopicWatch
 from spouts.kafka.batch_ranges import (
     BatchLimits,
     OffsetRange,
@@ -17,13 +18,13 @@ from spouts.kafka.batch_ranges import (
     ranges_of,
     records_of,
 )
-from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView, TopicWatch
 from spouts.kafka.clients import consumer_settings
 from spouts.kafka.lost_records import LogPosition, replaced_text, topic_replaced
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.positions import PartitionPositions
 from spouts.kafka.range_reader import READERS
 from trident.errors import SourceAwayError
+from trident.roles import close_on_error
 from trident.spout.interfaces import BatchCoordinator, BatchTraits, Definition, Lag, SpoutType, TransactionAttempt
 
 _log = logging.getLogger(__name__)
@@ -68,15 +69,12 @@ class KafkaCoordinator(BatchCoordinator):
         self._resting: set[Spot] = set()
         self._warned: dict[Spot, str] = {}
         self._is_unsure = self._is_waited_for = False
-        try:
+        with close_on_error(self._view.close):
             self._watch.start()
-        except BaseException:
-            self._view.close()
-            raise
 
     @property
     def skipped(self) -> int:
-        """How many offsets were left out because of `on_lost="skip"`, since the start."""
+        """How many offsets were left out because of `on_data_loss="skip"`, since the start."""
         return self._positions.skipped
 
     # ---- a batch ------------------------------------------------------------------------------------------------------
@@ -141,7 +139,7 @@ class KafkaCoordinator(BatchCoordinator):
         return _Seen(topics, replaced, held, bounds, cut, away)
 
     def traits(self, definition: Definition) -> BatchTraits:
-        return BatchTraits(is_choice=not records_of(definition))
+        return BatchTraits(is_start_position=not records_of(definition))
 
     def _begin(self, starts: dict[Spot, int], seen: _Seen, read: Mapping[Spot, OffsetRange], is_first: bool) -> bool:
         """Add where new partitions begin to `starts`; whether `first_poll` chose any, or that there is none yet.
@@ -209,13 +207,13 @@ class KafkaCoordinator(BatchCoordinator):
             topic = topics.get(spot.topic)
             if topic is not None and topic.id == one.topic_id:
                 continue
-            if topic is not None and self._options.on_lost == "fail":
+            if topic is not None and self._options.on_data_loss == "fail":
                 raise topic_replaced(spot.topic, one.topic_id, topic.id)
             now = "" if topic is None else topic.id
             if self._warned.get(spot) != now:
                 self._warned[spot] = now
                 what = "it is gone" if topic is None else replaced_text(spot.topic, one.topic_id, now)
-                _log.warning("on_lost=skip: %s was read up to offset %d; %s", spot, one.end, what)
+                _log.warning("on_data_loss=skip: %s was read up to offset %d; %s", spot, one.end, what)
             if topic is not None:
                 replaced.add(spot.topic)
         return replaced
@@ -257,11 +255,11 @@ class KafkaCoordinator(BatchCoordinator):
         """Say how many offsets were there beyond the batch; None while a partition does not say."""
         return None if self._is_unsure else Lag(self._waiting(ranges_of(definition)), "records")
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         """Ask the brokers again, for topics too, before it is said that there is nothing. For any thread."""
         self._is_waited_for = True
 
-    def is_preparing(self) -> bool:
+    def may_have_more(self) -> bool:
         """Whether there may be records of which nothing is known, because a broker or a partition does not answer."""
         return self._is_unsure
 

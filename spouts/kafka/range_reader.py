@@ -138,7 +138,7 @@ class RangeReader:
             error = rewritten(one, offset_of(records[-1]), epoch)
             if not may_skip:
                 raise error
-            _log.warning("on_lost=skip: %s; these are left out, and read in the next batch", error)
+            _log.warning("on_data_loss=skip: %s; these are left out, and read in the next batch", error)
             records = [each for each in records if (each.leader_epoch() or 0) <= one.epoch]
         return records
 
@@ -169,12 +169,12 @@ class RangeReader:
         if not may_skip:
             raise range_lost(one, low, high)
         end = max(position, min(one.end, low if position < low else one.end))
-        _log.warning("on_lost=skip: offsets %d to %d of %s are gone and were left out", position, end, one.spot)
+        _log.warning("on_data_loss=skip: offsets %d to %d of %s are gone and were left out", position, end, one.spot)
         return self._begin(one, end) if end < one.end else end
 
     def _leave_out(self, one: OffsetRange, position: int, error: SpoutError) -> int:
         """Leave out the rest of a range; what has its offsets now is found when the next batch is defined."""
-        _log.warning("on_lost=skip: %s; offsets %d to %d of %s are left out", error, position, one.end, one.spot)
+        _log.warning("on_data_loss=skip: %s; offsets %d to %d of %s are left out", error, position, one.end, one.spot)
         self._next = None
         self._consumer.unassign()
         return one.end

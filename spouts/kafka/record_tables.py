@@ -50,7 +50,7 @@ class KafkaEmitter:
         def batch_of(messages: list[Message]) -> pa.RecordBatch:
             return pa.RecordBatch.from_arrays([_column_of(name, messages) for name in names], names=list(names))
 
-        may_skip = options.on_lost == "skip"
+        may_skip = options.on_data_loss == "skip"
         for batch in reader.read(one, _MESSAGES, batch_of, options.partition_timeout_s, may_skip):
             batches.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes

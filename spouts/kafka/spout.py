@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from spouts.kafka.options import KafkaOptions, ReadLimits, emitted_fields
-from spouts.kafka.value_formats import ByColumns, Format
+from spouts.kafka.value_formats import ByColumns, ByRecord, Json
 from spouts.messages.deliveries import RetryPolicy
 from spouts.messages.spout import MessageSpout
 from trident.errors import ConfigError
 from trident.fields import Fields
-from trident.redaction import redacted
 from trident.servers.avro import Avro
+from trident.setting_types import Limit, Pause, check_arguments
 from trident.spout.interfaces import OnNewLog, SpoutType
 from trident.storm.interfaces import TopologyContext
 
@@ -22,36 +22,35 @@ if TYPE_CHECKING:
     from spouts.kafka.record_tables import KafkaEmitter
     from spouts.kafka.topic_queue import TopicQueue
 
-_OF_BATCHES = {"max_batch_records": 1, "max_batch_bytes": 1, "max_batch_s": None, "partition_timeout_s": 10.0}
-
 
 class _KafkaSpout:
     spout_type: SpoutType
 
+    @check_arguments
     def __init__(
         self,
         bootstrap_servers: str,
         topics: Any,
         *,
-        value: Literal["bytes", "text"] | Avro | Format = "bytes",
+        value: Literal["bytes", "text"] | Json | Avro | ByRecord | ByColumns = "bytes",
         key: Literal["bytes", "text"] = "bytes",
         fields: str | Sequence[str] = "value",
         first_poll: Literal["earliest", "latest", "committed"] | datetime = "earliest",
-        max_batch_records: int = 500_000,
-        max_batch_bytes: int = 64 << 20,
-        max_batch_s: float | None = None,
+        max_batch_records: Limit = 500_000,
+        max_batch_bytes: Limit = 64 << 20,
+        max_batch_s: Pause | None = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
         group_id: str | None = None,
-        refresh_s: float = 5.0,
-        partition_timeout_s: float = 10.0,
-        on_lost: Literal["fail", "skip"] = "fail",
+        refresh_s: Pause = 5.0,
+        partition_timeout_s: Pause = 10.0,
+        on_data_loss: Literal["fail", "skip"] = "fail",
         on_bad: Literal["fail", "null"] = "fail",
         config: Mapping[str, Any] | None = None,
     ) -> None:
         given = {
             "value": value, "key": key, "fields": fields, "first_poll": first_poll, "max_batch_records": max_batch_records,
             "max_batch_bytes": max_batch_bytes, "max_batch_s": max_batch_s, "isolation": isolation, "group_id": group_id,
-            "refresh_s": refresh_s, "on_lost": on_lost, "on_bad": on_bad, "config": config,
+            "refresh_s": refresh_s, "on_data_loss": on_data_loss, "on_bad": on_bad, "config": config,
             "partition_timeout_s": partition_timeout_s,
         }  # fmt: skip
         self._options = KafkaOptions.of(bootstrap_servers, topics, given)
@@ -113,7 +112,7 @@ class OpaqueTridentKafkaSpout(_KafkaSpout):
     partition_timeout_s
         How many seconds an attempt waits for a partition that gives nothing. Then it fails, and is tried again until the
         partition is back; these tries do not count.
-    on_lost
+    on_data_loss
         What happens if records that come next are gone (retention, a topic created again, an unclean election): `"fail"`,
         or `"skip"` goes on without them; each skip is logged and counted.
     on_bad
@@ -144,20 +143,12 @@ class KafkaSpout(MessageSpout):
 
     Parameters
     ----------
-    bootstrap_servers
-        `"host:port"`, several with commas.
-    topics
-        A topic's name, a list of names, `re.compile(...)` for all topics whose whole name matches, or the partitions of
-        each topic, `{"orders": [0, 2]}`.
+    bootstrap_servers, topics, key, fields, isolation, refresh_s, on_data_loss, config
+        As for `OpaqueTridentKafkaSpout`; a skip by `on_data_loss` is logged.
+    value
+        As there, but for `ByColumns`.
     group_id
         The consumer group that offsets are committed to. One topology per group, and no other consumers in it.
-    value
-        `"bytes"`, `"text"` (UTF-8), `Json("account: string, amount: bigint")`, `Avro(schema)`, or a function of yours:
-        `ByRecord(fields, function)`. JSON and Avro emit their fields in the place of `value`.
-    key
-        `"bytes"` or `"text"`.
-    fields
-        What is emitted, in this order: any of `value`, `key`, `timestamp`, `partition`, `offset`, `topic`, `headers`.
     first_poll
         Where a partition begins for which the group has no offset: `"earliest"`, `"latest"`, or a `datetime`. One that
         is added to a topic later begins at its first record.
@@ -173,76 +164,45 @@ class KafkaSpout(MessageSpout):
         Seconds before the first retry; each further pause is twice as long, up to the longest.
     dead_letters
         The topic that gets records that are given up, with the reason in headers; it must exist. None: the log gets them.
-    isolation
-        `"read_committed"` leaves out the records of transactions that were aborted or are open; `"read_uncommitted"`.
-    refresh_s
-        Seconds between searches for new partitions and topics.
-    on_lost
-        What happens if records that come next are gone (retention, an unclean election): `"fail"`, or `"skip"` goes on
-        without them and logs it.
-    config
-        Any settings of librdkafka, as for TLS and SASL.
     """
 
+    @check_arguments
     def __init__(
         self,
         bootstrap_servers: str,
         topics: Any,
         *,
         group_id: str,
-        value: Literal["bytes", "text"] | Avro | Format = "bytes",
+        value: Literal["bytes", "text"] | Json | Avro | ByRecord = "bytes",
         key: Literal["bytes", "text"] = "bytes",
         fields: str | Sequence[str] = "value",
         first_poll: Literal["earliest", "latest"] | datetime = "earliest",
-        max_pending: int = 1000,
-        max_uncommitted: int = 100_000,
-        commit_every_s: float = 1.0,
+        max_pending: Limit = 1000,
+        max_uncommitted: Limit = 100_000,
+        commit_every_s: Pause = 1.0,
         max_failures: int | None = None,
         first_pause_s: float = 0.2,
         longest_pause_s: float = 60.0,
         dead_letters: str | None = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
-        refresh_s: float = 5.0,
-        on_lost: Literal["fail", "skip"] = "fail",
+        refresh_s: Pause = 5.0,
+        on_data_loss: Literal["fail", "skip"] = "fail",
         config: Mapping[str, Any] | None = None,
     ) -> None:
         given = {
-            **_OF_BATCHES, "value": value, "key": key, "fields": fields, "first_poll": first_poll, "isolation": isolation,
-            "group_id": group_id, "refresh_s": refresh_s, "on_lost": on_lost, "on_bad": "fail", "config": config,
+            "value": value, "key": key, "fields": fields, "first_poll": first_poll, "isolation": isolation,
+            "group_id": group_id, "refresh_s": refresh_s, "on_data_loss": on_data_loss, "config": config,
         }  # fmt: skip
         self._options = KafkaOptions.of(bootstrap_servers, topics, given)
         self._dead_letters, self._limits = dead_letters, ReadLimits(max_pending, max_uncommitted, commit_every_s)
-        self._check()
+        if dead_letters in self._options.topics.names:
+            raise ConfigError(f"dead_letters={dead_letters!r} is a topic that is read: dead letters would come again")
         policy = RetryPolicy(max_failures, first_pause_s, longest_pause_s, dead_letters)
         super().__init__(emitted_fields(self._options), policy, max_pending)
 
-    def _check(self) -> None:
-        options = self._options
-        if not isinstance(options.group_id, str) or not options.group_id:
-            raise ConfigError(
-                f"group_id={options.group_id!r}: give the name of the group that offsets are committed to"
-            )
-        if options.first_poll == "committed":
-            raise ConfigError(
-                'first_poll="committed": committed offsets are used in any case; say where to begin without them'
-            )
-        if isinstance(options.value, ByColumns):
-            raise ConfigError("value=ByColumns(...): a spout of single records takes ByRecord(fields, function)")
-        if self._dead_letters in options.topics.names:
-            raise ConfigError(
-                f"dead_letters={self._dead_letters!r} is a topic that is read: dead letters would come again"
-            )
-        for name, number in zip(("max_uncommitted", "commit_every_s"), self._limits[1:], strict=True):
-            if not number > 0:
-                raise ConfigError(f"{name}={number!r}: give a number above 0")
-
     def __repr__(self) -> str:
         """Show the options without secrets."""
-        options = self._options
-        return (
-            f"KafkaSpout({redacted(options.bootstrap_servers)!r}, {options.topics}, group_id={options.group_id!r}, "
-            f"value={options.value!r}, config={sorted(options.config)}, {self._policy!r})"
-        )
+        return f"KafkaSpout({self._options!r}, {self._policy!r})"
 
     def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> TopicQueue:
         from spouts.kafka.topic_queue import TopicQueue

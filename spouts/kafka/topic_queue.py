@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spouts.kafka.admin import BrokerView
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.broker_view import BrokerView
 from spouts.kafka.clients import UNKNOWN, DeadTopic, KafkaError, Message, TopicPartition, is_final
 from spouts.kafka.lost_records import OUT_OF_RANGE, assign, gone_topic, truncation_of
 from spouts.kafka.offset_commits import Commits, PartitionWork
@@ -18,6 +18,7 @@ from spouts.kafka.record_tables import RecordValues
 from spouts.messages.deliveries import Message as Taken
 from spouts.messages.deliveries import MessageQueue, decode_all
 from trident.errors import SourceAwayError, SpoutError
+from trident.roles import close_on_error
 
 _log = logging.getLogger(__name__)
 _ASK_EVERY_S = 5.0
@@ -54,12 +55,9 @@ class TopicQueue(MessageQueue):
         self._view = BrokerView(options)
         self._consumer: Any = self._view.open_consumer(error_cb=self._error, on_commit=self._commits.take_answer)
         self._own = OwnPartitions(options, self._view, task, tasks)
-        try:
+        with close_on_error(self._release):
             self._view.wait_for_brokers()
             self._look()
-        except BaseException:
-            self._release()
-            raise
 
     # ---- what a queue does --------------------------------------------------------------------------------------------
 
@@ -90,7 +88,7 @@ class TopicQueue(MessageQueue):
             self._is_down = self._is_reported = self._commits.succeeded = False
         return self._messages(records)
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         self._is_awaited = True  # first: partitions are looked for before it is asked where they end
         self._ends, self._ask_at = None, 0.0
 
@@ -111,7 +109,7 @@ class TopicQueue(MessageQueue):
             spot, offset = _where(message.raw)
             self._work[spot].failures[offset] = message.failures
 
-    def bury(self, message: Taken, reason: str) -> None:
+    def dead_letter(self, message: Taken, reason: str) -> None:
         """Write the record to the topic of dead letters, and only then count it as done."""
         assert self._dead_letters is not None
         if self._dead is None:
@@ -125,7 +123,7 @@ class TopicQueue(MessageQueue):
         self._dead.write(record, why)
         self.acknowledge([message])
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         self._commits.if_due(self._consumer)
 
     def rest(self) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,10 +35,7 @@ class BadValue(Exception):
 class Format(ABC):
     """Turns values into columns. Subclasses are pickled to the workers.
 
-    Attributes
-    ----------
-    replaces_all
-        Whether the result takes the place of all columns, and not only of the value's.
+    `replaces_all`: whether the result takes the place of all columns, and not only of the value's.
     """
 
     name = "value"
@@ -127,10 +124,7 @@ class _Declared(Format):
 class Json(_Declared):
     """The value as a JSON object, whose members become fields; others are ignored, a missing one is None.
 
-    Attributes
-    ----------
-    declared
-        The fields with their types: `"account: string, amount: bigint"`.
+    `declared`: the fields with their types: `"account: string, amount: bigint"`.
     """
 
     name = "JSON of the declared fields"
@@ -192,12 +186,8 @@ class KafkaRecord(NamedTuple):
 class ByRecord(_Declared):
     """What a function makes of each record.
 
-    Attributes
-    ----------
-    declared
-        The fields that are emitted, with their types.
-    function
-        Gets a `KafkaRecord` and returns a tuple with the values of the fields, or None to leave the record out.
+    `declared`: the fields that are emitted, with their types.
+    `function`: gets a `KafkaRecord` and returns a tuple with the values of the fields, or None to leave the record out.
     """
 
     function: Callable[[KafkaRecord], Sequence[Any] | None]
@@ -244,13 +234,9 @@ class ByRecord(_Declared):
 class ByColumns(_Declared):
     """What a function makes of many records at once; much faster than `ByRecord`.
 
-    Attributes
-    ----------
-    declared
-        The fields that are emitted, with their types.
-    function
-        Gets a PyArrow table with the columns of `KafkaRecord` and returns one whose columns are the fields, in order. It may
-        have other rows.
+    `declared`: the fields that are emitted, with their types.
+    `function`: gets a PyArrow table with the columns of `KafkaRecord` and returns one whose columns are the fields, in order.
+    It may have other rows.
     """
 
     function: Callable[[pa.Table], pa.Table]
@@ -261,14 +247,10 @@ class ByColumns(_Declared):
         return self.function(table)
 
 
-def format_of(value: Any) -> Format:
-    if value in ("bytes", "text"):
-        return Plain("binary" if value == "bytes" else "string")
+def format_of(value: Literal["bytes", "text"] | Avro | Format) -> Format:
     if isinstance(value, Avro):
         return AvroRecords(value)
-    if isinstance(value, Format):
-        return value
-    raise ConfigError(f'value={value!r}: give "bytes", "text", Json(…), Avro(…), ByRecord(…) or ByColumns(…)')
+    return value if isinstance(value, Format) else Plain("binary" if value == "bytes" else "string")
 
 
 def _join_lines(lines: pa.StringArray) -> bytes:

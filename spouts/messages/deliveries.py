@@ -13,9 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from trident.errors import ConfigError, SourceAwayError, SpoutError
+from trident.errors import SourceAwayError, SpoutError
+from trident.setting_types import Settings, seconds, whole
 from trident.spout import Away
 
 T = TypeVar("T")
@@ -32,18 +33,11 @@ _CHUNK = 500
 class Message:
     """A message that was taken from a queue and not acknowledged there yet.
 
-    Attributes
-    ----------
-    id
-        Names it in the topology.
-    values
-        The values of its tuple; empty if it cannot be read.
-    raw
-        What its queue needs to acknowledge it or to make a dead letter of it.
-    failures
-        How often it failed, as far as the queue and this spout know.
-    trouble
-        Why it cannot be read; None if it can.
+    `id`: names it in the topology.
+    `values`: those of its tuple; empty if it cannot be read.
+    `raw`: what its queue needs to acknowledge it or to make a dead letter of it.
+    `failures`: how often it failed, as far as the queue and this spout know.
+    `trouble`: why it cannot be read; None if it can.
     """
 
     id: Hashable
@@ -61,7 +55,7 @@ class MessageQueue:
 
     What was taken stays with this task when the connection is lost.
 
-    A queue subclasses it; `reconnect`, `rest`, `look_now` and `may_have_more` need not be written.
+    A queue subclasses it; `reconnect`, `rest`, `refresh` and `may_have_more` need not be written.
 
     `place`: its kind and address, such as `Redis at queues:6379`.
     """
@@ -85,10 +79,10 @@ class MessageQueue:
     def note_failures(self, failed: Sequence[Message]) -> None:
         """Write down how often these have failed, where the queue can keep that."""
 
-    def bury(self, message: Message, reason: str) -> None:
+    def dead_letter(self, message: Message, reason: str) -> None:
         """Write a dead letter, and once that is safe take the message off the queue."""
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Do what must be done from time to time; called often."""
 
     def rest(self) -> None:
@@ -97,7 +91,7 @@ class MessageQueue:
     def close(self) -> None:
         """Release everything. What is not acknowledged is delivered again."""
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         """Find out what is there at this moment, if `fetch` gives only what has come to this task already. For any thread."""
 
     def may_have_more(self) -> bool:
@@ -110,15 +104,9 @@ def decode_all(
 ) -> list[tuple[V | tuple[()], str | None]]:
     """Decode many items at once, and one by one if that fails, so that one bad item spoils no other.
 
-    Parameters
-    ----------
-    decode
-        Returns the values of each item; raises `SpoutError` or `ValueError` if any cannot be read.
+    Returns for each item its values, and the reason why it cannot be read, None if it can.
 
-    Returns
-    -------
-    list
-        For each item its values, and the reason why it cannot be read, None if it can.
+    `decode`: returns the values of each item; raises `SpoutError` or `ValueError` if any cannot be read.
     """
     if not items:
         return []
@@ -130,8 +118,8 @@ def decode_all(
     return [decode_all([item], decode)[0] for item in items]
 
 
-@dataclass(frozen=True)
-class RetryPolicy:
+@dataclass(frozen=True, repr=False)
+class RetryPolicy(Settings):
     """How often, and after which pauses, a message is tried again.
 
     `max_failures`: after so many failures a message is given up. None: never, unless there is a place for dead letters; then
@@ -140,23 +128,17 @@ class RetryPolicy:
     `dead_letters`: the stream or topic that gets what is given up. None: the log gets it.
     """
 
-    max_failures: int | None = None
-    first_pause_s: float = 0.2
-    longest_pause_s: float = 60.0
+    max_failures: int | None = whole(None, 1)
+    first_pause_s: float = seconds(0.2)
+    longest_pause_s: float = seconds(60.0)
     dead_letters: str | None = None
 
     def __post_init__(self) -> None:
-        if self.max_failures is not None and (not isinstance(self.max_failures, int) or self.max_failures < 1):
-            raise ConfigError(
-                f"max_failures={self.max_failures!r}: give a whole number of at least 1, or None (no limit)"
-            )
-        if not 0 < self.first_pause_s <= self.longest_pause_s:
-            raise ConfigError(
-                f"first_pause_s={self.first_pause_s!r}, longest_pause_s={self.longest_pause_s!r}: give seconds above 0, the "
-                "longest pause no shorter than the first"
-            )
-        if self.dead_letters is not None and (not isinstance(self.dead_letters, str) or not self.dead_letters):
-            raise ConfigError(f"dead_letters={self.dead_letters!r}: give the name of a place for dead letters, or None")
+        super().__post_init__()
+        if self.first_pause_s > self.longest_pause_s:
+            raise self.refused("longest_pause_s", f"give at least first_pause_s={self.first_pause_s!r}")
+        if self.dead_letters == "":
+            raise self.refused("dead_letters", "give the name of a place for dead letters, or None")
 
     @property
     def limit(self) -> int | None:
@@ -174,16 +156,12 @@ class RetryPolicy:
         return min(self.longest_pause_s, self.first_pause_s * 2.0**doublings)
 
 
-class _Emits(Protocol):
-    def emit(self, values: Any, message_id: Any = None, stream_id: str = "default") -> Any: ...
-
-
 class Deliveries:
     """The messages of one task between its queue and the topology.
 
     `queue`, `policy`: where they come from, and what becomes of messages that fail.
     `max_pending`: the most that are taken from the queue and not acknowledged there.
-    `emits`, `report`: take a tuple, and an error to show.
+    `emit`, `report`: take a tuple with its `message_id`, and an error to show.
     `clock`: seconds that never go back.
     `away`: the server, while it does not answer.
     """
@@ -193,12 +171,12 @@ class Deliveries:
         queue: MessageQueue,
         policy: RetryPolicy,
         max_pending: int,
-        emits: _Emits,
+        emit: Callable[..., Any],
         report: Callable[[BaseException], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue, self._policy, self._most, self._clock = queue, policy, max_pending, clock
-        self._emits, self._report = emits, report
+        self._emit, self._report = emit, report
         self._ready: deque[Message] = deque()
         self._out: dict[Hashable, Message] = {}
         self._waiting: list[tuple[float, int, Message]] = []  # a heap, by when they are due
@@ -216,9 +194,9 @@ class Deliveries:
         """How many messages are taken from the queue and not acknowledged there."""
         return len(self._ready) + len(self._out) + len(self._waiting) + len(self._done)
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         """Note that someone waits for all that the queue has at this moment. For any thread."""
-        self._queue.look_now()
+        self._queue.refresh()
         self._is_awaited = True
 
     @property
@@ -237,7 +215,7 @@ class Deliveries:
         if self._ready:
             message = self._ready.popleft()
             self._out[message.id] = message
-            self._emits.emit(message.values, message_id=message.id)
+            self._emit(message.values, message_id=message.id)
 
     def ack(self, id: Hashable) -> None:
         message = self._out.pop(id, None)
@@ -295,7 +273,7 @@ class Deliveries:
 
     def _settle(self) -> None:
         self._acknowledge()
-        self._queue.tend()
+        self._queue.maintain()
 
     def _acknowledge(self) -> None:
         if self._done:
@@ -340,7 +318,7 @@ class Deliveries:
             self._done.append(message)
             return
         try:
-            self._queue.bury(message, reason)
+            self._queue.dead_letter(message, reason)
         except SourceAwayError:
             self._wait(message, 0.0)
             raise

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from spouts.messages.deliveries import Deliveries, MessageQueue, RetryPolicy
-from trident.errors import ConfigError, SourceAwayError, SpoutError
+from trident.errors import SourceAwayError, SpoutError
 from trident.fields import Fields
 from trident.roles import has
 from trident.spout import Away
@@ -27,21 +27,13 @@ class MessageSpout(BaseRichSpout, ABC):
 
     In a Trident topology it is a spout of single tuples like any other: messages are acknowledged with their batch.
 
-    Parameters
-    ----------
-    fields
-        What it emits, with types.
-    policy
-        What becomes of messages that fail.
-    max_pending
-        The most messages that a task takes from its queue before they are acknowledged.
+    `fields`, `policy`: what it emits, with types, and what becomes of messages that fail.
+    `max_pending`: the most messages that a task takes from its queue before they are acknowledged.
     """
 
     on_new_log: OnNewLog = "behind"
 
     def __init__(self, fields: Fields, policy: RetryPolicy, max_pending: int) -> None:
-        if not isinstance(max_pending, int) or max_pending < 1:
-            raise ConfigError(f"max_pending={max_pending!r}: give a whole number of at least 1")
         self._fields, self._policy, self._max_pending = fields, policy, max_pending
         self._opened: Deliveries | None = None
 
@@ -61,7 +53,7 @@ class MessageSpout(BaseRichSpout, ABC):
         # The collector of a Trident topology shows no errors.
         report = collector.report_error if has(collector, "report_error") else partial(_log.error, "%s")
         queue = self._connect_with_retries(context, report)
-        self._opened = Deliveries(queue, self._policy, self._max_pending, collector, report)
+        self._opened = Deliveries(queue, self._policy, self._max_pending, collector.emit, report)
 
     def _connect_with_retries(self, context: TopologyContext, report: Callable[[BaseException], None]) -> MessageQueue:
         deadline = time.monotonic() + _START_S
@@ -97,14 +89,14 @@ class MessageSpout(BaseRichSpout, ABC):
         """Have the message tried again after a pause, or given up if it has failed too often."""
         self._deliveries.fail(msg_id)
 
-    def look_now(self) -> None:
-        self._deliveries.look_now()
+    def refresh(self) -> None:
+        self._deliveries.refresh()
 
-    def is_preparing(self) -> bool:
+    def may_have_more(self) -> bool:
         """Whether something of that may still come, although nothing was emitted: the queue did not say that it is empty."""
         return self._deliveries.may_have_more
 
-    def away(self) -> Away | None:
+    def unavailable(self) -> Away | None:
         return self._deliveries.away
 
     @property

@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from spouts.messages.deliveries import Message, MessageQueue, decode_all
 from spouts.redis.stream_server import NOTHING, Entry, EntryTables, StreamCalls, order_of
@@ -23,8 +22,7 @@ T = TypeVar("T")
 _AT_ONCE = 10_000  # ids in one command
 
 
-@dataclass(frozen=True)
-class GroupReading:
+class GroupReading(NamedTuple):
     """What is read, in which group, and where dead letters go; see `RedisStreamRichSpout`."""
 
     streams: tuple[str, ...]
@@ -111,7 +109,7 @@ class GroupQueue(MessageQueue):
 
         self._call(f"noting failures of {self._whose}", write)
 
-    def bury(self, message: Message, reason: str) -> None:
+    def dead_letter(self, message: Message, reason: str) -> None:
         """Add the entry to the stream of dead letters, and only then acknowledge it."""
         entry, place = message.raw, self._reading.dead_letters
         assert place is not None
@@ -122,7 +120,7 @@ class GroupQueue(MessageQueue):
         self._server.call(f"adding a dead letter to the stream {place!r}", lambda client: client.xadd(place, letter))
         self.acknowledge([message])
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Give a sign of life, so that no other consumer takes over what is pending here."""
         now = time.monotonic()
         if now >= self._sign_at:
@@ -152,7 +150,7 @@ class GroupQueue(MessageQueue):
         messages: list[Message] = []
         for stream in self._reading.streams:
             if len(messages) < room:
-                # Its own that it holds are never among them: `tend` came before.
+                # Its own that it holds are never among them: `maintain` came before.
                 messages += self._delivered_again(self._claim(stream, room - len(messages)))
         return messages
 

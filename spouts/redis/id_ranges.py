@@ -188,7 +188,7 @@ class RangeCoordinator(ThrottledCoordinator):
             behind += max(0, self._added.get(stream, read) - read)
         return Lag(behind, "records")
 
-    def is_preparing(self) -> bool:
+    def may_have_more(self) -> bool:
         """Whether entries may be there that cannot be read now, because the server is away."""
         return self._server.is_away
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from spouts.messages.deliveries import RetryPolicy
 from spouts.messages.spout import MessageSpout
@@ -17,6 +16,7 @@ from spouts.redis.id_ranges import RangeCoordinator, RangeEmitter
 from spouts.redis.stream_server import (
     EntryTables,
     RedisServerOptions,
+    RedisServerSettings,
     ServerAway,
     StreamCalls,
     StreamServer,
@@ -24,6 +24,8 @@ from spouts.redis.stream_server import (
 )
 from trident.errors import ConfigError, ReportedFailedException, TopologyError
 from trident.fields import Fields, FieldsLike
+from trident.roles import close_on_error
+from trident.setting_types import Limit, Pause, check_arguments
 from trident.spout.interfaces import OnNewLog, SpoutType
 from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, TopologyContext
 from trident.storm.storm_tuples import Tuple
@@ -67,12 +69,12 @@ class TransactionalRedisStreamSpout:
     with_stream
         Whether to emit `stream: string` after `id`; default: if there are several.
     **server
-        `user`, `password`, `database`, `tls`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`, `tls_verify`,
-        `connect_timeout_s` (5), `timeout_s` (10), `retries` (3), as for `RedisState`.
+        `RedisServerSettings`, as for `RedisState`.
     """
 
     spout_type = SpoutType.TRANSACTIONAL
 
+    @check_arguments
     def __init__(
         self,
         url: str,
@@ -80,17 +82,15 @@ class TransactionalRedisStreamSpout:
         fields: FieldsLike,
         *,
         first: str = "0",
-        max_entries: int = 10_000,
+        max_entries: Limit = 10_000,
         lost_entries: Literal["refuse", "skip"] = "refuse",
         with_stream: bool | None = None,
-        **server: Any,
+        **server: Unpack[RedisServerSettings],
     ) -> None:
         self._options = RedisServerOptions(url, **server)
         self._streams = _check_streams(streams, first)
-        if not len(self._streams) <= max_entries < math.inf:
-            raise ValueError(f"max_entries is {max_entries}; it must be at least 1 for each stream, and finite")
-        if lost_entries not in ("refuse", "skip"):
-            raise ValueError(f"lost_entries is {lost_entries!r}; it must be 'refuse' or 'skip'")
+        if len(self._streams) > max_entries:
+            raise ConfigError(f"max_entries={max_entries}: give at least 1 for each stream")
         self._tables = EntryTables(fields, len(self._streams) > 1 if with_stream is None else with_stream)
         self._limits = first, max_entries, lost_entries
         self.on_new_log: OnNewLog = "elsewhere" if first == "$" else "start"
@@ -109,11 +109,8 @@ class TransactionalRedisStreamSpout:
     def _server(self) -> StreamServer:
         """Connect; `SpoutError` if the server cannot be reached, or a key is no stream."""
         server = StreamServer(self._options)
-        try:
+        with close_on_error(server.close):
             missing = server.missing(self._streams)
-        except BaseException:
-            server.close()
-            raise
         for stream in missing:
             _log.warning("there is no stream %r on Redis %s; waiting for its first entry", stream, server.place)
         return server
@@ -127,13 +124,10 @@ class RedisStreamRichSpout(MessageSpout):
 
     Parameters
     ----------
-    url
-        `redis://[user:password@]host:port/database`, `rediss://` or `unix://path`.
+    url, fields, with_stream
+        As for `TransactionalRedisStreamSpout`.
     streams
         The key of a stream, or several. A stream that does not exist yet is created with the group.
-    fields
-        The fields of entries to read, with their types: `"user: string, amount: bigint"`. `id: string` follows, and with
-        several streams `stream: string`.
     group
         The consumer group, created if it is not there. One topology per group.
     first
@@ -149,13 +143,11 @@ class RedisStreamRichSpout(MessageSpout):
         Seconds before the first retry; each further pause is twice as long, up to the longest.
     dead_letters
         The stream that gets entries that are given up, and why. None: the log gets them.
-    with_stream
-        Whether to emit `stream: string` after `id`; default: if there are several.
     **server
-        `user`, `password`, `database`, `tls`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`, `tls_verify`,
-        `connect_timeout_s` (5), `timeout_s` (10), as for `RedisState`.
+        `RedisServerSettings`, as for `RedisState`.
     """
 
+    @check_arguments
     def __init__(
         self,
         url: str,
@@ -164,14 +156,14 @@ class RedisStreamRichSpout(MessageSpout):
         *,
         group: str,
         first: str = "0",
-        max_pending: int = 1000,
-        claim_idle_s: float = 60.0,
+        max_pending: Limit = 1000,
+        claim_idle_s: Pause = 60.0,
         max_failures: int | None = None,
         first_pause_s: float = 0.2,
         longest_pause_s: float = 60.0,
         dead_letters: str | None = None,
         with_stream: bool | None = None,
-        **server: Any,
+        **server: Unpack[RedisServerSettings],
     ) -> None:
         keys = _check_streams(streams, first)
         self._options = RedisServerOptions(url, **server)
@@ -181,8 +173,6 @@ class RedisStreamRichSpout(MessageSpout):
         self._reading = GroupReading(keys, group, first, claim_idle_s, dead_letters)
         if not group:
             raise ConfigError(f"group={group!r}: give the name of a group")
-        if not claim_idle_s > 0:
-            raise ConfigError(f"claim_idle_s={claim_idle_s!r}: give a number of seconds above 0")
         if dead_letters in keys:
             raise ConfigError(f"dead_letters={dead_letters!r} is a stream that is read: dead letters would come again")
 
@@ -193,11 +183,8 @@ class RedisStreamRichSpout(MessageSpout):
     def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> GroupQueue:
         consumer = f"trident-{context.component}-{context.task}"
         queue = GroupQueue(StreamCalls(self._options), consumer, self._reading, self._tables, report)
-        try:
+        with close_on_error(queue.close):
             queue.prepare()
-        except BaseException:
-            queue.close()
-            raise
         return queue
 
 
@@ -211,7 +198,7 @@ class RedisStreamBolt(BaseBasicBolt):
     Parameters
     ----------
     url
-        `redis://[user:password@]host:port/database`, `rediss://` or `unix://path`.
+        As for `TransactionalRedisStreamSpout`.
     stream
         The key of the stream; created with the first entry.
     fields
@@ -222,8 +209,15 @@ class RedisStreamBolt(BaseBasicBolt):
         As for `RedisStreamRichSpout`.
     """
 
+    @check_arguments
     def __init__(
-        self, url: str, stream: str, fields: FieldsLike, *, max_entries: int | None = None, **server: Any
+        self,
+        url: str,
+        stream: str,
+        fields: FieldsLike,
+        *,
+        max_entries: Limit | None = None,
+        **server: Unpack[RedisServerSettings],
     ) -> None:
         self._options = RedisServerOptions(url, **server)
         self._stream, self._names, self._max_entries = stream, Fields(fields).names, max_entries
@@ -231,8 +225,6 @@ class RedisStreamBolt(BaseBasicBolt):
             raise ConfigError(
                 f"stream={stream!r}, fields={fields!r}: give the name of a stream, and at least one field"
             )
-        if max_entries is not None and max_entries < 1:
-            raise ConfigError(f"max_entries={max_entries}: must be at least 1, or None")
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
         """Connect; `SpoutError` if the server cannot be reached, or the key is not a stream."""

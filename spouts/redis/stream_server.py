@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from trident.arrow import arrow_type, schema_of
 from trident.errors import SourceAwayError, SpoutError
 from trident.fields import Fields, FieldsLike
 from trident.servers.redis_server import RedisServer, driver, error_text, is_transient
+from trident.setting_types import whole
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -36,6 +37,22 @@ _ADVICE = {
 }
 
 
+class RedisServerSettings(TypedDict, total=False):
+    """The options of `RedisServerOptions` by name; see there."""
+
+    user: str | None
+    password: str | None
+    database: int | None
+    tls: bool
+    tls_ca_file: str | None
+    tls_cert_file: str | None
+    tls_key_file: str | None
+    tls_verify: bool
+    connect_timeout_s: float
+    timeout_s: float
+    retries: int
+
+
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RedisServerOptions(RedisServer):
     """The Redis that has the streams.
@@ -43,13 +60,16 @@ class RedisServerOptions(RedisServer):
     `retries`: how often a worker tries a read again after a lost connection, before its batch fails and is tried again.
     """
 
-    what: ClassVar[str] = "Redis stream"
     forms: ClassVar[str] = (
         "redis://host:port/database, rediss:// (TLS) or unix://path. A stream is on one server, so of a cluster give the "
         "server that has it"
     )
 
-    retries: int = 3
+    retries: int = whole(3, 0)
+
+    @classmethod
+    def subject(cls) -> str:
+        return "a Redis stream"
 
     def client(self, retries: int = 0) -> Any:
         """Return a client, not connected yet, whose calls are sent again after a lost connection, `retries` times."""

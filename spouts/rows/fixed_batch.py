@@ -29,6 +29,7 @@ from trident.arrow import (
 )
 from trident.errors import BadDataError, ReplayMismatchError, TopologyError
 from trident.fields import Fields, FieldsLike, type_of_hint
+from trident.setting_types import Limit, check_arguments
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
 
@@ -60,9 +61,8 @@ class FixedBatchSpout(DriverRows):
         Begin again after the last row.
     """
 
-    def __init__(self, fields: FieldsLike, max_batch_size: int, *rows_or_batches: Any, cycle: bool = False) -> None:
-        if max_batch_size < 1:
-            raise ValueError(f"max_batch_size is {max_batch_size}; a batch has at least 1 row")
+    @check_arguments
+    def __init__(self, fields: FieldsLike, max_batch_size: Limit, *rows_or_batches: Any, cycle: bool = False) -> None:
         named, tables = Fields(fields), [one for one in rows_or_batches if isinstance(one, pa.Table)]
         if tables:
             if len(tables) < len(rows_or_batches):

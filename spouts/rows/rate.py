@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.spout.interfaces import Definition, Lag, SpoutType, ThrottledCoordinator, TransactionAttempt, check_limits
+from trident.setting_types import MOST, MOST_S, Limit, NumberBounds, Seconds, Whole, check_arguments
+from trident.spout.interfaces import Definition, Lag, SpoutType, ThrottledCoordinator, TransactionAttempt
 
 # When which row is due: a steady rate after an optional ramp.
 
@@ -105,27 +106,21 @@ class RateSpout:
 
     spout_type = SpoutType.TRANSACTIONAL
 
+    @check_arguments
     def __init__(
         self,
-        rows_per_second: float | None = None,
+        rows_per_second: Annotated[float, NumberBounds(float, "a number", None, MOST)] | None = None,
         *,
-        rows_per_batch: int | None = None,
-        rows: int | None = None,
-        ramp_up_s: float = 0.0,
-        tick_s: float = 1.0,
-        partitions: int | None = None,
+        rows_per_batch: Limit | None = None,
+        rows: Whole | None = None,
+        ramp_up_s: Seconds = 0.0,
+        tick_s: Annotated[float, NumberBounds(float, "seconds", 0.001, MOST_S)] = 1.0,
+        partitions: Limit | None = None,
     ) -> None:
         if rows_per_second is None and rows_per_batch is None:
             raise ValueError("RateSpout needs a rate: give rows_per_second, rows_per_batch or both")
-        if rows_per_second is not None and not 0 < rows_per_second < float("inf"):
-            raise ValueError(f"rows_per_second is {rows_per_second}; it must be more than 0")
-        _check_counts(rows_per_batch=rows_per_batch, partitions=partitions, rows=rows)
         if ramp_up_s and rows_per_second is None:
             raise ValueError(f"ramp_up_s is {ramp_up_s}, but there is no rate to reach; give rows_per_second")
-        if (rows or 0) < 0 or not 0 <= ramp_up_s < float("inf"):
-            raise ValueError(f"rows is {rows} and ramp_up_s is {ramp_up_s}; neither may be negative, nor endless")
-        if not 0.001 <= tick_s < float("inf"):
-            raise ValueError(f"tick_s is {tick_s}; it must be at least 0.001")
         self._rate, self._ramp_up_s = float(rows_per_second or 0), float(ramp_up_s)
         self._limits = _Limits(rows_per_batch or _GREATEST_BATCH, rows, round(tick_s * 1e6), partitions)
 
@@ -139,14 +134,6 @@ class RateSpout:
     def get_emitter(self, conf: Mapping[str, Any]) -> _RateEmitter:
         """Return the worker's side."""
         return _RateEmitter()
-
-
-def _check_counts(**counts: int | None) -> None:
-    given = {name: count for name, count in counts.items() if count is not None}
-    for name, count in given.items():
-        if count % 1 != 0:  # nor NaN or infinite
-            raise ValueError(f"{name} is {count}; it must be a whole number")
-    check_limits(**{name: count for name, count in given.items() if name != "rows"})
 
 
 class _RateCoordinator(ThrottledCoordinator):

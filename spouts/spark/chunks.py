@@ -27,6 +27,7 @@ from trident.alignment import align
 from trident.arrow import schema_of
 from trident.errors import CheckpointMismatchError, ReplayMismatchError, SpoutError, describe
 from trident.fields import Fields
+from trident.servers.local_processes import sync_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,7 +100,7 @@ def _write_rows(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits)
                 f"a task of Spark wrote {path}, but the driver does not see that file. Name a folder that the driver and all "
                 "machines of Spark see under the same path"
             )
-    sync_folder(folder)
+    sync_directory(folder)
     return chunks
 
 
@@ -154,14 +155,6 @@ def _write_durably(path: Path, data: bytes | pa.Buffer) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync_folder(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -280,7 +273,7 @@ def write_manifest(folder: str, id_: str, fields: Fields, chunks: Sequence[Chunk
     made = Manifest(id_, tuple(fields.typed), tuple(chunks), owner=owner)
     with suppress(FileExistsError):
         _put(folder, made)
-    sync_folder(folder)
+    sync_directory(folder)
     manifest = read_manifest(folder) or made
     if manifest.id != id_:
         shutil.rmtree(made.rows_folder(folder), ignore_errors=True)
@@ -311,7 +304,7 @@ def remove_rows(folder: str, manifest: Manifest) -> None:
     """Delete the chunks, because all are committed; first the manifest says so, for a later start."""
     if not manifest.consumed:
         _write_beside(folder, replace(manifest, consumed=True)).replace(Path(folder, _NAME))
-        sync_folder(folder)
+        sync_directory(folder)
     shutil.rmtree(manifest.rows_folder(folder), ignore_errors=True)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -37,6 +36,8 @@ from trident.arrow import schema_of
 from trident.channel import DaemonPool
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike
+from trident.servers.log_addresses import is_url
+from trident.setting_types import Limit, check_arguments
 from trident.spout.interfaces import (
     Definition,
     Lag,
@@ -44,7 +45,6 @@ from trident.spout.interfaces import (
     SpoutType,
     ThrottledCoordinator,
     TransactionAttempt,
-    check_limits,
 )
 from trident.spout.query_batches import fields_of_schema
 
@@ -62,7 +62,6 @@ _NOT_ON_CONNECT = (
     "topology.foreach_batch(…) return the function for the query's writeStream.foreachBatch, or use a classic session"
 )
 _CANCEL_S = 10.0
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class _DataFrameSource:
@@ -164,17 +163,17 @@ class DataFrameSpout(_DataFrameSource):
 
     on_new_log: OnNewLog = "elsewhere"
 
+    @check_arguments
     def __init__(
         self,
         source: DataFrame | Callable[[SparkSession], DataFrame],
         folder: str | os.PathLike[str],
         *,
         fields: FieldsLike | None = None,
-        max_batch_rows: int = 100_000,
-        max_batch_bytes: int = 64 << 20,
+        max_batch_rows: Limit = 100_000,
+        max_batch_bytes: Limit = 64 << 20,
         keep: bool = False,
     ) -> None:
-        check_limits(max_batch_rows=max_batch_rows, max_batch_bytes=max_batch_bytes)
         super().__init__(source, fields)
         self._folder, self._keep = _checked_folder("folder", folder), keep
         self._limits = ChunkLimits(max_batch_rows, max_batch_bytes)
@@ -216,6 +215,7 @@ class StructuredStreamingSpout(_DataFrameSource):
     streams = True
     on_new_log: OnNewLog = "checkpoint"
 
+    @check_arguments
     def __init__(
         self,
         source: DataFrame | Callable[[SparkSession], DataFrame],
@@ -228,7 +228,7 @@ class StructuredStreamingSpout(_DataFrameSource):
     ) -> None:
         super().__init__(source, fields)
         place = os.fspath(checkpoint)
-        if _URL.match(place) is None:
+        if not is_url(place):
             place = str(Path(place).absolute())
         elif rows_dir is None:
             raise ValueError(f"checkpoint is {place!r}; give rows_dir too, a folder that all machines see as a path")
@@ -243,7 +243,7 @@ class StructuredStreamingSpout(_DataFrameSource):
 def _checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
     """Return a folder as an absolute path; `ValueError` if it is a URL, which files cannot be written to."""
     path = os.fspath(folder)
-    if _URL.match(path):
+    if is_url(path):
         raise ValueError(f"{name} is {path!r}; it must be a folder that all machines see, as a path without a scheme")
     return str(Path(path).absolute())
 
@@ -348,7 +348,7 @@ class DataFrameCoordinator(ThrottledCoordinator):
         """Say how many rows are behind the batch."""
         return Lag(int(definition["left"]), "records")
 
-    def is_preparing(self) -> bool:
+    def may_have_more(self) -> bool:
         return self._writing.has_begun and self._manifest is None
 
     def close(self) -> None:

@@ -112,12 +112,12 @@ class QueryCoordinator(BatchCoordinator):
     def size(self, definition: Definition) -> int | None:
         return int(definition["bytes"])
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         if self._query is not None:
-            self._query.look_now()
+            self._query.refresh()
 
-    def is_preparing(self) -> bool:
-        return self._query is not None and self._query.is_preparing()
+    def may_have_more(self) -> bool:
+        return self._query is not None and self._query.may_have_more()
 
     def close(self) -> None:
         self._end()
@@ -135,7 +135,7 @@ class QueryCoordinator(BatchCoordinator):
             self._query = StreamQuery(
                 self._start, self._write, bool({"availableNow", "once"} & self._settings.trigger.keys())
             )
-            self._query.look_now()
+            self._query.refresh()
         return self._query
 
     def _end(self) -> None:
@@ -246,13 +246,13 @@ class StreamQuery:
             self._recorded = definition
             self._changed.notify_all()
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         """Note that someone waits for what the source has now."""
         with self._changed:
             self._looked += 1
 
-    def is_preparing(self) -> bool:
-        """Whether the query may still give a batch of what the source had at the last `look_now`."""
+    def may_have_more(self) -> bool:
+        """Whether the query may still give a batch of what the source had at the last `refresh`."""
         with self._changed:
             if self._error is not None or self._handed not in (None, self._recorded):
                 return True

@@ -26,6 +26,7 @@ from cassandra.query import tuple_factory
 
 from states.cassandra.options import CassandraOptions
 from trident.errors import BackendError, StoreAwayError
+from trident.roles import close_on_error
 
 _RECONNECT_S = 0.5
 _DDL_TIMEOUT_S = 60.0
@@ -59,12 +60,8 @@ class CassandraConnection:
         self._prepared: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
         self._cluster = _cluster(options)
-        try:
-            with self.translate_errors("open a session"):
-                self._session = self._cluster.connect()
-        except BaseException:
-            self._cluster.shutdown()
-            raise
+        with close_on_error(self._cluster.shutdown), self.translate_errors("open a session"):
+            self._session = self._cluster.connect()
 
     def prepare(self, cql: str, level: str, serial: bool = False) -> Any:
         """Return the prepared statement of a text for a consistency level; `serial`: it reads or writes by condition."""

@@ -1,11 +1,13 @@
-"""The columns of a state whose fields are declared: which there are, and keys and values as the bytes of CQL and back."""
+"""The columns of a state: key and value as bytes, or a column for each declared field; as the bytes of CQL and back."""
 
 from __future__ import annotations
 
 import datetime as dt
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pyarrow as pa
 from states.cassandra.options import CassandraOptions
 from trident.arrow import array_of, arrow_type, large_type
 from trident.errors import BackendError, CorruptValueError
+from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.storekit.plain_columns import OWN, PlainColumn, PlainColumns, asked_shape, json_form, plain_type
@@ -21,7 +24,43 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _MS = dt.timedelta(milliseconds=1)
 _LENGTH = struct.Struct(">i").pack
-_ESCAPE = "\ue000"  # a character that no one uses, for the text that no partition key can be
+
+Cells = tuple[bytes | None, ...]
+"""Values of a statement or of a row, as they are sent."""
+
+
+class BytesColumns:
+    """A key and a value that are bytes, as the columns of a table.
+
+    `layout`: what the option of the state is.
+    `types`: the type of each column as CQL, in the order of a read or a write; those of the key, `width` of them, come first.
+    """
+
+    layout, width = "binary", 1
+    types: ClassVar[Mapping[str, str]] = {"key": "blob", "value": "blob"}
+
+    def names(self, keys: Sequence[Key]) -> list[Any]:
+        """Return keys in the one form in which rows have them."""
+        return encode_keys(keys)
+
+    def there(self, names: Sequence[Any]) -> Sequence[Any]:
+        """Return the names that a row may have, each once."""
+        return list(dict.fromkeys(names))
+
+    def key_cells(self, names: Sequence[Any]) -> list[Cells]:
+        return list(zip(names, strict=True))
+
+    def cells(self, names: Sequence[Any], values: Sequence[bytes]) -> list[Cells]:
+        """Return rows, of which the columns of the key come first."""
+        return list(zip(names, values, strict=True))
+
+    def values_by_key(self, rows: Sequence[Any]) -> dict[Any, Any]:
+        """Return what is stored, by name, of rows."""
+        return dict(rows)
+
+    def keys_of(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
+        """Return the keys of rows that have only these columns."""
+        return decode_keys([key for (key,) in rows])
 
 
 class CqlForm(NamedTuple):
@@ -30,12 +69,14 @@ class CqlForm(NamedTuple):
     `cql`: the type of the column.
     `arrow`: the type of Arrow that checks values.
     `to_bytes`, `of_driver`: a value as the bytes of its cell; what the driver read as a value, None: it is one.
+    `checked`: the class of which `to_bytes` itself refuses a value that does not fit; None: it has to be checked before.
     """
 
     cql: str
     arrow: pa.DataType
     to_bytes: Callable[[Any], bytes]
     of_driver: Callable[[Any], Any] | None = None
+    checked: type | None = None
 
 
 def _of_decimal(value: Decimal) -> bytes:
@@ -57,12 +98,8 @@ _OF_DRIVER: dict[type, Callable[[Any], Any]] = {
     # The driver reads it through a float.
     dt.datetime: lambda read: _EPOCH + round((read.replace(tzinfo=dt.UTC) - _EPOCH) / _MS) * _MS,
 }
-_ONLY_KEY = CqlForm(
-    "text",
-    pa.large_string(),
-    lambda text: (_ESCAPE + text if not text or text[0] == _ESCAPE else text).encode(),
-    lambda text: text.removeprefix(_ESCAPE),
-)
+_ONE_FORM = (str, bytes, bool, int)
+_CHECKED = (*_ONE_FORM, float)
 
 
 class CqlColumn(PlainColumn[CqlForm]):
@@ -83,25 +120,30 @@ class CqlColumn(PlainColumn[CqlForm]):
         if known.cql is None:
             return None
         to_bytes = struct.Struct(f">{known.wire}").pack if known.wire else _TO_BYTES[known.python]
-        return CqlForm(known.cql, large_type(known.arrow), to_bytes, _OF_DRIVER.get(known.python))
-
-    @property
-    def quoted(self) -> str:
-        return quote_name(self.name)
+        checked = known.python if known.python in _CHECKED and known.wire != "f" else None
+        return CqlForm(known.cql, large_type(known.arrow), to_bytes, _OF_DRIVER.get(known.python), checked)
 
     def cells(self, values: Sequence[Any]) -> list[bytes | None]:
         """Return values as the bytes of their cells; an error names the column and the value that does not fit."""
+        if self.form.checked is not None and {self.form.checked, type(None)}.issuperset(map(type, values)):
+            with suppress(struct.error, UnicodeEncodeError):
+                return self._encode(values)
         plain = array_of(self.name, self.form.arrow, values).to_pylist()
         if self.declared == "timestamp":
             self._refuse_microseconds(plain)
-        to_bytes = self.form.to_bytes
-        return [None if value is None else to_bytes(value) for value in plain]
+        return self._encode(plain)
 
     def from_driver(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values that the driver has read in their one form."""
         if self.form.of_driver is not None:
             values = [None if value is None else self.form.of_driver(value) for value in values]
-        return list(map(canonical, values)) if self.is_key else values
+        return list(map(canonical, values)) if self.is_key and self.form.checked not in _ONE_FORM else values
+
+    def _encode(self, values: Sequence[Any]) -> list[bytes | None]:
+        to_bytes = self.form.to_bytes
+        if None in values:
+            return [None if value is None else to_bytes(value) for value in values]
+        return list(map(to_bytes, values))
 
     def _refuse_microseconds(self, values: Iterable[dt.datetime | None]) -> None:
         bad = next((value for value in values if value is not None and value.microsecond % 1000), None)
@@ -113,54 +155,45 @@ class CqlColumn(PlainColumn[CqlForm]):
 
 
 class CqlColumns(PlainColumns[CqlColumn]):
-    """The columns of one state.
+    """The columns of one state whose fields are declared."""
 
-    `lists`: no two rows have a partition in common, so all are listed together, in the order of their tokens.
-    """
-
-    lists: ClassVar[Sequence[tuple[bytes, ...]]] = [()]
+    layout: ClassVar[str] = "columns"
 
     @property
-    def names_of_key(self) -> list[str]:
-        """The columns of the key, as CQL."""
-        return [column.quoted for column in self.keys]
+    def width(self) -> int:
+        return len(self.keys)
 
-    @property
-    def names_of_rest(self) -> list[str]:
-        """The other columns of `read`, as CQL."""
-        return [column.quoted for column in self.read[len(self.keys) :]]
+    @cached_property
+    def types(self) -> Mapping[str, str]:
+        """As of `BytesColumns`."""
+        return {column.name: column.form.cql for column in self.read}
 
     def there(self, names: Sequence[Any]) -> Sequence[Any]:
         """Return the names that a row may have, each once."""
-        return [key for key in dict.fromkeys(names) if not self.has_no_row(key)]
+        return [key for key in dict.fromkeys(names) if None not in key]
 
     def keys_of(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
         parts = zip(self.keys, zip(*rows, strict=True), strict=True)
         return list(zip(*(key.from_driver(part) for key, part in parts), strict=True))
 
-    def cells(self, keys: Sequence[Key], values: Sequence[Any]) -> list[tuple[bytes | None, ...]]:
+    def cells(self, names: Sequence[Key], values: Sequence[Any]) -> list[Cells]:
         """Return keys and what is stored for them as rows of cells, in the order of `read`."""
-        parts = zip(self.read, self.parts(keys, values), strict=True)
+        self._refuse_nulls(names)
+        parts = zip(self.read, self.parts(names, values), strict=True)
         return list(zip(*(column.cells(part) for column, part in parts), strict=True))
 
-    def key_cells(self, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
+    def key_cells(self, names: Sequence[Key]) -> list[Cells]:
         """Return the cells of keys without nulls."""
-        parts = zip(self.keys, zip(*keys, strict=True), strict=True)
+        parts = zip(self.keys, zip(*names, strict=True), strict=bool(names))
         return list(zip(*(column.cells(part) for column, part in parts), strict=True))
 
-    def refuse_keys(self, keys: Sequence[Key]) -> None:
-        """Refuse keys that no row can have: Cassandra takes no null in a primary key, and no key of no bytes."""
-        bad = next(filter(self.has_no_row, keys), None)
+    def _refuse_nulls(self, names: Sequence[Key]) -> None:
+        bad = next((key for key in names if None in key), None)
         if bad is not None:
             raise BackendError(
-                f"write key {bad!r}: Cassandra takes no null in a primary key, nor an empty blob as the whole key. Leave "
-                "such rows out, or give layout='binary'",
+                f"write key {bad!r}: Cassandra takes no null in a primary key. Leave such rows out, or give layout='binary'",
                 retryable=False,
             )
-
-    def has_no_row(self, key: Key) -> bool:
-        """Whether no row can have a key."""
-        return None in key or key == (b"",)
 
     def _advice(self) -> str:
         return (
@@ -169,28 +202,15 @@ class CqlColumns(PlainColumns[CqlColumn]):
         )
 
 
-def quote_name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def cells_of_list(cells: Sequence[bytes]) -> bytes:
-    """Return the cell of a list that is asked for with IN."""
-    return _LENGTH(len(cells)) + b"".join(_LENGTH(len(cell)) + cell for cell in cells)
-
-
-def columns_of(conf: StateConf, kind: StateType, options: CassandraOptions) -> CqlColumns | None:
-    """Return the columns of a state; None if its layout is bytes.
+def columns_of(conf: StateConf, kind: StateType, options: CassandraOptions) -> CqlColumns:
+    """Return the columns of a state with `layout="columns"`.
 
     Raises `ConfigError`: it cannot have the columns that its options ask for.
     """
-    if options.layout == "binary":
-        return None
 
     def why_misnamed(field: str, is_key: bool) -> str | None:
         return f"no column can be called {field!r}" if field.lower().startswith(OWN) or not field else None
 
     shape = asked_shape(conf, options, CqlColumn.form_of, why_misnamed)
     keys = tuple(CqlColumn.of(*field, True) for field in shape.keys)
-    if [key.declared for key in keys] == ["string"]:
-        keys = (keys[0]._replace(form=_ONLY_KEY),)
     return CqlColumns(kind, keys, tuple(CqlColumn.of(*field, False) for field in shape.values), shape)

@@ -1,9 +1,5 @@
 """The sentinel of one partition as a fence: who may write, and with which timestamps (R8, R9).
 
-Where a state has a table with columns, its sentinels are in another table. So each has a witness: a row that the last commit
-wrote. A sentinel whose witness is not in the table any more counts as none, so a table that was emptied, dropped or brought
-back from a backup is found although its sentinels are still there.
-
 Of two writes of one value Cassandra keeps the one with the higher timestamp. A timestamp here is not a time::
 
     (floor + version) << 18 | number
@@ -18,20 +14,19 @@ handed out so far has reached, so the floor can be raised without knowing which 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from states.cassandra.cluster_session import CassandraConnection, UnknownOutcome
 from states.cassandra.options import CassandraOptions
-from states.cassandra.statements import ColumnRows
+from states.cassandra.schema import PARTITION, RECORD
 from trident.errors import BackendError, CorruptValueError, UnsupportedOperation
-from trident.state.encoding.codec import decode, encode, encode_keys
-from trident.state.interfaces import Key
+from trident.state.encoding.codec import decode, encode
 from trident.state.txid import Sentinel
 from trident.storekit import FieldsCodec, RecordFence, Register, SentinelRecord
 
 FLOOR_BUCKET = -1
-"""The bucket of the register with the floor; sentinels have buckets below it, keys above."""
+"""The bucket of the register with the floor; sentinels have buckets below it, rows above."""
 
 _NUMBER_BITS = 18
 PUTS_PER_COMMIT = 1 << _NUMBER_BITS
@@ -42,8 +37,7 @@ _STEP = 1 << 24  # the versions between two raises of the ceiling: sixteen start
 _TRIES = 8
 _FIELDS = ("incarnation", "txid", "attempt", "floor", "token", "place", "sealed", "run")
 """The token distinguishes two runs of the same attempt."""
-RECORD = FieldsCodec(_FIELDS, encode, decode)
-WITNESSED = FieldsCodec((*_FIELDS, "witness"), encode, decode)
+CODEC = FieldsCodec(_FIELDS, encode, decode)
 
 
 class CassandraFence:
@@ -52,19 +46,12 @@ class CassandraFence:
     `register_of`: returns the register of a bucket.
     `partition`: its number.
     `what`: the state and its place, for messages.
-    `rows`: the rows of a table with columns, among which witnesses are; None: rows and registers are in one table.
     """
 
-    def __init__(
-        self, register_of: Callable[[int], CassandraRegister], partition: int, what: str, rows: ColumnRows | None = None
-    ) -> None:
-        self._register, self._what, self._rows = register_of(FLOOR_BUCKET - 1 - partition), what, rows
-        self._witness: bytes | None = None  # the first row that the commit under way has written
-        if rows is None:
-            self._record = RecordFence(self._register, RECORD, what)
-        else:
-            self._record = RecordFence(_WitnessedRegister(self._register, self._is_there), WITNESSED, what)
-        self.stamps = Stamps(register_of(FLOOR_BUCKET), rows.refuse_rows if rows is not None else lambda: None)
+    def __init__(self, register_of: Callable[[int], CassandraRegister], partition: int, what: str) -> None:
+        self._register, self._what = register_of(FLOOR_BUCKET - 1 - partition), what
+        self._record = RecordFence(self._register, CODEC, what)
+        self.stamps = Stamps(register_of(FLOOR_BUCKET))
         self.check = self._record.check
         self.release = self._record.forget  # later writes are not fenced
 
@@ -86,29 +73,14 @@ class CassandraFence:
         """
         found, own = self._record.check_move(sentinel, force), self._record.own
         if own is not None and own == found and own.sentinel == sentinel and not own.sentinel.sealed and not force:
-            floor, token = own.notes[:2]  # the seal of its own commit
+            floor, token = own.notes  # the seal of its own commit
         else:
             floor, token = self._floor(found, sentinel, force), os.urandom(8)
-            self._witness = None
-        self._lay(sentinel, floor, token, None if found is None or force else found)
+        self._record.lay(SentinelRecord(sentinel, (floor, token)))
         return int(floor) + sentinel.version
 
-    def wrote(self, key: Key, stored: Any) -> None:
-        """Let the row that the commit wrote first be the next witness: a loss in the middle of its writes takes it as well."""
-        if self._rows is not None and self._witness is None:
-            self._witness = self._rows.witness_of(key, stored)
-
-    def let_go(self, keys: Sequence[Key]) -> None:
-        """Have no witness among keys that are going to be deleted."""
-        own, names = self._record.own, set(encode_keys(keys))
-        if self._witness is not None and decode(self._witness)[1] in names:
-            self._witness = None
-        if own is not None and own.notes[2] is not None and decode(own.notes[2])[1] in names:
-            floor, token, _ = own.notes
-            self._lay(own.sentinel, floor, token, None)
-
     def clear(self) -> None:
-        """Remove the sentinel, whatever its witness is."""
+        """Remove the sentinel."""
         self._record.forget()
         data = self._register.read()
         for _ in range(_TRIES):
@@ -117,23 +89,6 @@ class CassandraFence:
             data = self._register.swap(data, None)
         raise BackendError(f"{self._what}: other writers moved the sentinel {_TRIES} times meanwhile; try again")
 
-    def _lay(
-        self, sentinel: Sentinel, floor: int, token: bytes, before: SentinelRecord[tuple[Any, ...]] | None
-    ) -> None:
-        """Lay a record; without a row of its own its witness is that of the record before."""
-        notes: tuple[Any, ...] = (floor, token)
-        if self._rows is not None:
-            notes += (self._witness or (None if before is None else before.notes[2]),)
-        self._record.lay(SentinelRecord(sentinel, notes))
-
-    def _is_there(self, data: bytes) -> bool:
-        """Whether the table still has what was written last under a record."""
-        assert self._rows is not None
-        own, witness = self._record.own, WITNESSED.decode(data, self._what).notes[2]
-        if own is not None and WITNESSED.encode(own) == data and self._witness is not None:
-            witness = self._witness
-        return witness is None or self._rows.has(witness)
-
     def _floor(self, record: SentinelRecord[tuple[Any, ...]] | None, sentinel: Sentinel, force: bool) -> int:
         if force or (record is not None and record.sentinel == sentinel):
             # The version does not rise with this move, so the floor must.
@@ -141,29 +96,8 @@ class CassandraFence:
         return self.stamps.floor(sentinel.incarnation, sentinel.version, 0 if record is None else record.notes[0])
 
 
-class _WitnessedRegister(Register):
-    """A record that counts as none if its witness is gone."""
-
-    def __init__(self, register: Register, is_there: Callable[[bytes], bool]) -> None:
-        self._register, self._is_there = register, is_there
-        self._dead: bytes | None = None  # the record that was found without its witness
-
-    def read(self) -> bytes | None:
-        return self._alive(self._register.read())
-
-    def look(self) -> bytes | None:
-        return self._alive(self._register.look())
-
-    def swap(self, found: bytes | None, new: bytes) -> bytes | None:
-        return self._register.swap(self._dead if found is None else found, new)
-
-    def _alive(self, data: bytes | None) -> bytes | None:
-        self._dead = None if data is None or self._is_there(data) else data
-        return None if self._dead is not None else data
-
-
 class CassandraRegister(Register):
-    """One row in a bucket of its own, read and written through Paxos, so never stale.
+    """The record of a bucket, read and written through Paxos, so never stale.
 
     A value must differ from all others ever written, because it shows whether a write without answer was made.
     """
@@ -173,12 +107,12 @@ class CassandraRegister(Register):
     ) -> None:
         local = options.write_consistency.startswith("LOCAL")
         quorum, serial = ("LOCAL_QUORUM", "LOCAL_SERIAL") if local else ("QUORUM", "SERIAL")
-        where = "WHERE state = ? AND bucket = ? AND key = ?"
-        self._connection, self._row = connection, (state, bucket, b"")
+        where = "WHERE " + " AND ".join(f"{name} = ?" for name in PARTITION)
+        self._connection, self._bucket = connection, (state, bucket)
         self._what = f"a record of state {state!r} in {table}"
-        self._look = connection.prepare(f"SELECT value FROM {table} {where}", quorum)
-        self._read = connection.prepare(f"SELECT value FROM {table} {where}", serial)
-        self._swap = connection.prepare(f"UPDATE {table} SET value = ? {where} IF value = ?", quorum, serial=True)
+        self._look = connection.prepare(f"SELECT {RECORD} FROM {table} {where}", quorum)
+        self._read = connection.prepare(f"SELECT {RECORD} FROM {table} {where}", serial)
+        self._swap = connection.prepare(f"UPDATE {table} SET {RECORD} = ? {where} IF {RECORD} = ?", quorum, serial=True)
 
     def read(self) -> bytes | None:
         """Return what the register holds, after deciding any write that is under way."""
@@ -188,7 +122,7 @@ class CassandraRegister(Register):
         return self._value(self._look)
 
     def swap(self, found: bytes | None, new: bytes | None) -> bytes | None:
-        bound = self._swap.bind((new, *self._row, found))
+        bound = self._swap.bind((new, *self._bucket, found))
         for left in range(_TRIES - 1, -1, -1):
             try:
                 answer = self._connection.execute(bound, f"move {self._what}")[0]
@@ -201,7 +135,7 @@ class CassandraRegister(Register):
         return found
 
     def _value(self, statement: Any) -> bytes | None:
-        rows = self._connection.execute(statement.bind(self._row), f"read {self._what}")
+        rows = self._connection.execute(statement.bind(self._bucket), f"read {self._what}")
         return rows[0][0] if rows else None
 
 
@@ -215,11 +149,10 @@ class Stamps:
     """Gives out the ranges of timestamps.
 
     `register`: the one with the floor.
-    `when_new`: called when there is no floor yet; raises if there should be one.
     """
 
-    def __init__(self, register: Register, when_new: Callable[[], None]) -> None:
-        self._register, self._when_new = register, when_new
+    def __init__(self, register: Register) -> None:
+        self._register = register
         self._known: _Range | None = None
 
     def floor(self, incarnation: str, version: int, at_least: int = 0) -> int:
@@ -259,8 +192,6 @@ class Stamps:
 
     def _move(self, follow: Callable[[_Range | None], _Range]) -> _Range:
         data = self._register.read()
-        if data is None:
-            self._when_new()
         for _ in range(_TRIES):
             fields = None if data is None else decode(data)
             if fields is not None and (not isinstance(fields, list) or len(fields) != 4):

@@ -1,21 +1,23 @@
-"""CassandraBackingMap: rows, fence and timestamps together, as one backing map; of bytes, or of columns."""
+"""CassandraBackingMap: rows, fence and timestamps together, as one backing map; of bytes, or of declared columns."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from states.cassandra.cluster_session import borrow, give_back
-from states.cassandra.cql_columns import CqlColumns
+from states.cassandra.cql_columns import BytesColumns, CqlColumns
 from states.cassandra.fence import CassandraFence, CassandraRegister, timestamp
 from states.cassandra.options import CassandraOptions, table_name
-from states.cassandra.schema import RECORDS, RECORDS_FORM, ROWS, TableForm, form_of_columns, open_table
-from states.cassandra.statements import BucketColumns, ColumnRows, StateRows
+from states.cassandra.schema import TableForm, open_table
+from states.cassandra.statements import StateRows
 from trident.errors import CommitOrderError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
-from trident.state.interfaces import Key, StateConf
+from trident.state.interfaces import Key, StateConf, StateType
+from trident.state.table import OpaqueTable
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import refuse_read_only
 
@@ -27,12 +29,23 @@ class CassandraBackingMap(BackingMap):
 
     `conf`: the names of the topology and the state; `read_only`.
     `partition`: the place of its sentinel. The place of a key does not depend on it.
+    `columns`: None: what it puts and gives are bytes; of declared fields they are what the kind of the state stores.
     """
 
     facts = MapFacts(shares_keys=True)
 
-    def __init__(self, options: CassandraOptions, conf: StateConf | None = None, partition: int = 0) -> None:
+    def __init__(
+        self,
+        options: CassandraOptions,
+        conf: StateConf | None = None,
+        partition: int = 0,
+        columns: CqlColumns | None = None,
+    ) -> None:
         conf = StateConf() if conf is None else conf
+        if columns is not None:
+            self.facts = replace(self.facts, gives_copies=True, has_typed_columns=True)
+        self._columns = columns or BytesColumns()
+        self._is_opaque = columns is not None and columns.kind is StateType.OPAQUE
         self._options, self._conf, self._partition = options, conf, partition
         self._table = options.table or table_name(conf.prefix)
         self._what = (
@@ -52,6 +65,10 @@ class CassandraBackingMap(BackingMap):
         """Read many keys: one entry per key, in the order asked, None where never written."""
         self._at_home()
         return self._rows.get(keys) if keys else []
+
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
+        """Read opaque values as `multi_get` does, as a table; None: what is stored is bytes, or of another kind."""
+        return OpaqueTable.of(self.multi_get(keys)) if self._is_opaque else None
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many keys; return once a quorum has them on its commit logs.
@@ -128,20 +145,18 @@ class CassandraBackingMap(BackingMap):
     def _open(self) -> None:
         self._connection = borrow(self._options)
         try:
-            self._rows, self._fence = self._open_tables()
+            self._rows, self._fence = self._open_table()
         except BaseException:
             give_back(self._connection)
             raise
 
-    def _open_tables(self) -> tuple[StateRows, CassandraFence]:
-        """Make sure of the tables; return the rows and the fence."""
-        options, connection, state = self._options, self._connection, self._conf.prefix
-        form = TableForm(ROWS, "state", options.buckets)  # the records are among the keys and values
-        table = open_table(connection, options, self._table, form, self._conf.read_only)
-        registers = partial(CassandraRegister, connection, table, state, options)
-        rows = StateRows(
-            connection, options, table, BucketColumns(state, options.buckets), f"of state {state!r} in {table}"
-        )
+    def _open_table(self) -> tuple[StateRows, CassandraFence]:
+        """Make sure of the table; return the rows and the fence."""
+        options, connection, conf = self._options, self._connection, self._conf
+        form = TableForm.of(self._columns, options.buckets)
+        table = open_table(connection, options, self._table, form, conf.read_only, conf.evolves)
+        registers = partial(CassandraRegister, connection, table, conf.prefix, options)
+        rows = StateRows(connection, options, table, self._columns, conf.prefix)
         return rows, CassandraFence(registers, self._partition, self._what)
 
     def _at_home(self) -> None:
@@ -169,35 +184,3 @@ class CassandraBackingMap(BackingMap):
         at = timestamp(self._stamp, self._number)
         self._number += 1
         return at
-
-
-class ColumnsMap(CassandraBackingMap):
-    """The map of a partition over columns: what it puts and gives are values, not their bytes."""
-
-    facts = MapFacts(shares_keys=True, gives_copies=True, has_typed_columns=True)
-
-    def __init__(self, options: CassandraOptions, conf: StateConf, partition: int, columns: CqlColumns) -> None:
-        self._columns = columns
-        super().__init__(options, conf, partition)
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        self._columns.refuse_keys(keys)
-        super().multi_put(keys, values)
-        if keys and self._options.ttl_s is None:  # a row that expires is no witness
-            self._fence.wrote(keys[0], values[0])
-
-    def multi_delete(self, keys: Sequence[Key]) -> None:
-        self._refuse_read_only("delete")
-        if self._fence.own is not None:
-            self._fence.let_go(self._columns.names(keys))
-        super().multi_delete(keys)
-
-    def _open_tables(self) -> tuple[StateRows, CassandraFence]:
-        options, connection, is_read = self._options, self._connection, self._conf.read_only
-        table = open_table(
-            connection, options, self._table, form_of_columns(self._columns), is_read, self._conf.evolves
-        )
-        records = open_table(connection, options, RECORDS, RECORDS_FORM, is_read)
-        rows = ColumnRows(connection, options, table, self._columns)
-        registers = partial(CassandraRegister, connection, records, self._table, options)
-        return rows, CassandraFence(registers, self._partition, self._what, rows)

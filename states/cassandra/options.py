@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from trident.errors import ConfigError
 from trident.redaction import redacted
@@ -14,8 +14,7 @@ from trident.storekit import Account, Expiring, seconds, whole
 
 _NAME = re.compile(r"[A-Za-z0-9_]{1,48}")
 _MAX_NAME = 48
-_READ_LEVELS = ("ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUORUM")
-_WRITE_LEVELS = (*_READ_LEVELS, "EACH_QUORUM")
+ReadLevel = Literal["ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUORUM"]
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -31,21 +30,22 @@ class CassandraOptions(Account, Expiring):
     keyspace
         Must exist, unless `replication` is given.
     table
-        None: the names of the topology and the state, as one word. Several states may share a table of bytes.
+        None: the names of the topology and the state, as one word. States with the same columns may share a table.
     layout
         `"binary"`: key and value are bytes. `"columns"`: fields of plain types are columns of their own, which the owner can
-        read, in a table of its own.
+        read.
     create_table
         Create the table if it is absent.
     replication
         If given, an absent keyspace is created with it: a number of copies, or copies by data centre.
     buckets
         The number of Cassandra partitions that hold the keys of a state. Fixed when the table is created; another number
-        is refused later.
+        is refused later. A partition should stay below 100 MB: take more for states above 10 GB.
     read_consistency, write_consistency
         Names of consistency levels. Together they must reach more copies than there are.
     allow_weak_consistency
-        Accept levels that may read old values; the state is then not exact after the loss of a node.
+        Accept levels that together reach no more copies than there are, and so may read old values; the state is then not
+        exact after the loss of a node.
     local_dc
         The data centre to use; None: the contact points'.
     tls_check_hostname
@@ -55,7 +55,8 @@ class CassandraOptions(Account, Expiring):
     max_concurrency
         Requests of one state partition that are in flight at once.
     rows_per_batch, rows_per_read
-        Keys in one write and in one read, all of one bucket; at most 100. Lower `rows_per_read` for values above 100 kB.
+        Keys in one write and in one read, all of one bucket; at most 100, in columns at most 10 and 30. Lower
+        `rows_per_read` for values above 100 kB.
     protocol_version
         Of the native protocol; 4 is known to every server since 2.2, 5 since 4.0.
     """
@@ -70,12 +71,12 @@ class CassandraOptions(Account, Expiring):
     port: int = whole(9042, 1, 65_535)
     keyspace: str = "trident"
     table: str | None = None
-    layout: str = "binary"
+    layout: Literal["binary", "columns"] = "binary"
     create_table: bool = True
     replication: int | Mapping[str, int] | None = None
     buckets: int = whole(128, 1, 100_000)
-    read_consistency: str = "QUORUM"
-    write_consistency: str = "QUORUM"
+    read_consistency: ReadLevel = "QUORUM"
+    write_consistency: ReadLevel | Literal["EACH_QUORUM"] = "QUORUM"
     allow_weak_consistency: bool = False
     local_dc: str | None = None
     tls_check_hostname: bool = True
@@ -90,21 +91,18 @@ class CassandraOptions(Account, Expiring):
         """Check the names and levels too."""
         super().__post_init__()
         self._check_names()
-        if self.layout not in ("binary", "columns"):
-            raise self.refused("layout", "give 'binary' or 'columns'")
         copies = self.replication.values() if isinstance(self.replication, Mapping) else (self.replication,)
-        if not copies or any(count is not None and count < 1 for count in copies):
+        if not copies or any(
+            count is not None and (type(count) is not int or not 0 < count < 1 << 31) for count in copies
+        ):
             raise self.refused("replication", "give at least one copy")
-        for name, levels in (("read_consistency", _READ_LEVELS), ("write_consistency", _WRITE_LEVELS)):
-            if getattr(self, name) not in levels:
-                raise self.refused(name, f"use one of {', '.join(levels)}")
         if (self.user is None) != (self.password is None):
             raise ConfigError("user and password belong together: give both, or neither")
 
     @classmethod
-    def target(cls, given: str | Sequence[str]) -> tuple[str, ...]:
+    def target(cls, given: Any) -> Any:
         """Return the contact points of a list, or of one as text."""
-        return (given,) if isinstance(given, str) else tuple(given)
+        return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list) else given
 
     @property
     def connection(self) -> tuple[Any, ...]:
@@ -121,7 +119,7 @@ class CassandraOptions(Account, Expiring):
         return f"{','.join(self.contact_points)}:{self.port}"
 
     def _check_names(self) -> None:
-        if not self.contact_points or not all(isinstance(point, str) and point for point in self.contact_points):
+        if not self.contact_points or not all(self.contact_points):
             raise self.refused("contact_points", "give the host name or address of a node")
         if any("://" in point or "," in point for point in self.contact_points):
             raise ConfigError(

@@ -8,23 +8,18 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from states.cassandra.cluster_session import CassandraConnection
-from states.cassandra.cql_columns import CqlColumns, quote_name
+from states.cassandra.cql_columns import BytesColumns, CqlColumns
 from states.cassandra.options import CassandraOptions
 from trident.errors import ConfigError, StateError
 from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 
-RECORDS = f"{OWN}records"
-"""The table of the floors and sentinels of the states that have tables with columns."""
+PARTITION = (f"{OWN}state", f"{OWN}bucket")
+"""The columns that rows of one bucket have in common."""
+RECORD = f"{OWN}record"
+"""The record of a bucket below zero, which has no rows: a floor of timestamps, or a sentinel."""
 
-ROWS = {
-    "state": ("partition_key", 0, "text"),
-    "bucket": ("partition_key", 1, "int"),
-    "key": ("clustering", 0, "blob"),
-    "value": ("regular", -1, "blob"),
-}
-_COMMENT = re.compile(r"trident (state|columns|records) table, layout (\d+)(?:, (\d+) buckets)?")
-_HELD = {"state": "layout='binary'", "columns": "layout='columns'", "records": "the records of states with columns"}
-_LAYOUT = 1
+_COMMENT = re.compile(r"trident (\w+) table, layout (\d+)(?:, (\d+) buckets)?")
+_LAYOUT = 2
 _making = threading.Lock()
 
 
@@ -32,37 +27,42 @@ class TableForm(NamedTuple):
     """What a table must be.
 
     `columns`: of each column its kind, its position and its type, as `system_schema.columns` has them.
-    `what`, `buckets`: what it is for, and its number of buckets, which are in its comment.
+    `layout`, `buckets`: the options of the state; they are in the table's comment.
     """
 
     columns: Mapping[str, tuple[str, int, str]]
-    what: str = "records"
-    buckets: int | None = None
+    layout: str
+    buckets: int
+
+    @classmethod
+    def of(cls, columns: BytesColumns | CqlColumns, buckets: int) -> TableForm:
+        own = list(columns.types.items())
+        keys = {name: ("clustering", at, type_) for at, (name, type_) in enumerate(own[: columns.width])}
+        rest = {name: ("regular", -1, type_) for name, type_ in own[columns.width :]}
+        first = {
+            name: ("partition_key", at, type_)
+            for at, (name, type_) in enumerate(zip(PARTITION, ("text", "int"), strict=True))
+        }
+        return cls({**first, RECORD: ("static", -1, "blob"), **keys, **rest}, columns.layout, buckets)
 
     @property
     def comment(self) -> str:
-        buckets = "" if self.buckets is None else f", {self.buckets} buckets"
-        return f"trident {self.what} table, layout {_LAYOUT}{buckets}"
+        return f"trident {self.layout} table, layout {_LAYOUT}, {self.buckets} buckets"
 
     def create(self, full: str) -> str:
-        columns = ", ".join(f"{quote_name(name)} {type_}" for name, (_, _, type_) in self.columns.items())
-        kinds = {name: kind for name, (kind, _, _) in self.columns.items()}
-        partition = ", ".join(quote_name(name) for name, kind in kinds.items() if kind == "partition_key")
-        rest = "".join(f", {quote_name(name)}" for name, kind in kinds.items() if kind == "clustering")
+        columns = ", ".join(
+            f"{quote_name(name)} {type_}{' static' if kind == 'static' else ''}"
+            for name, (kind, _, type_) in self.columns.items()
+        )
+        keys = ", ".join(quote_name(name) for name, (kind, _, _) in self.columns.items() if kind == "clustering")
         return (
-            f"CREATE TABLE IF NOT EXISTS {full} ({columns}, PRIMARY KEY (({partition}){rest})) "
+            f"CREATE TABLE IF NOT EXISTS {full} ({columns}, PRIMARY KEY (({', '.join(PARTITION)}), {keys})) "
             f"WITH comment = '{self.comment}'"
         )
 
 
-RECORDS_FORM = TableForm(ROWS)
-
-
-def form_of_columns(columns: CqlColumns) -> TableForm:
-    """Return the form of a table of declared fields; each key is a Cassandra partition."""
-    keys = {column.name: ("partition_key", at, column.form.cql) for at, column in enumerate(columns.keys)}
-    rest = {column.name: ("regular", -1, column.form.cql) for column in columns.all[len(keys) :]}
-    return TableForm({**keys, **rest}, "columns")
+def quote_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def open_table(
@@ -162,15 +162,18 @@ def _check_table(full: str, found: tuple[dict[str, Any], str, int] | None, form:
         )
 
 
-def _check_mark(full: str, form: TableForm, what: str, layout: str, buckets: str | None) -> None:
+def _check_mark(full: str, form: TableForm, layout: str, version: str, buckets: str | None) -> None:
     """Refuse a table by what its comment says of it."""
-    if what != form.what:
+    if int(version) != _LAYOUT:
         raise StateError(
-            f"table {full} has {_HELD[what]}, and {_HELD[form.what]} is asked for. Nothing was written. Give the layout that "
-            "it has, or another table; `trident state move` brings a state from one layout to the other"
+            f"table {full} has layout {version}; this version knows {_LAYOUT}. Nothing was written. Give the state another "
+            "table, or read this one with the version that wrote it"
         )
-    if int(layout) != _LAYOUT:
-        raise StateError(f"table {full} has layout {layout}; this version knows {_LAYOUT}. Nothing was written")
+    if layout != form.layout:
+        raise StateError(
+            f"table {full} has layout={layout!r}, and layout={form.layout!r} is asked for. Nothing was written. Give the "
+            "layout that it has, or another table; `trident state move` brings a state from one layout to the other"
+        )
     if buckets is not None and int(buckets) != form.buckets:
         raise StateError(
             f"table {full} was made with {buckets} buckets, and buckets={form.buckets} is asked for: keys would not be "
@@ -182,7 +185,7 @@ def _has_form(columns: Mapping[str, Any], form: TableForm) -> bool:
     """Whether a table has the columns of a form; an owner may add columns to one with columns."""
     more = columns.keys() - form.columns.keys()
     former = {name for name in more if name.startswith(f"{BEFORE}_") and BEFORE_NULL in form.columns}
-    is_own = form.what == "columns" and not any(
+    is_own = form.layout == CqlColumns.layout and not any(
         name.startswith(OWN) or columns[name][0] != "regular" for name in more - former
     )
     return form.columns.items() <= columns.items() and (is_own or not more)

@@ -1,18 +1,16 @@
 """States in Apache Cassandra: exact at QUORUM, and safe to repeat after a timeout.
 
 What is stored
-    One row per key in a table `((state, bucket), key) -> value`. `state` is the key prefix (topology and state name), so
-    states can share a table; `bucket` is the CRC-32 of the encoded key modulo `buckets`. Rows of buckets below zero are
-    the records of the state itself: the floor of its timestamps (-1) and the sentinel of partition p (-2 - p).
-
-    With `layout="columns"` a state, whose fields are declared and have plain forms, has a table of its own: the fields are
-    columns, those of the framework begin with `trident_`, and the key's are the partition key. The records are in the table
-    `trident_records`, in the same form as above, under the name of the table as their `state`.
+    One row per key in a table `((trident_state, trident_bucket), key columns) -> value columns`. `trident_state` is the key
+    prefix (topology and state name), so states can share a table; `trident_bucket` is the CRC-32 of the key's bytes modulo
+    `buckets`. Key and value are bytes; with `layout="columns"` a state's fields, which are declared and have plain forms, are
+    columns of their own, and those of the framework begin with `trident_`. A bucket below zero has no rows but a record of
+    the state itself, in the static column `trident_record`: the floor of its timestamps (-1) or the sentinel of partition p
+    (-2 - p).
 
 How it is read and written
     Reads ask for up to 100 keys of one bucket at once; writes are unlogged batches of up to 100 rows of one bucket and
-    40 KiB, so each is one mutation of one replica set. In a table with columns a request has up to 30 keys to read and 10 to
-    write, each a mutation. All are prepared, and sent in windows of `max_concurrency`.
+    40 KiB, so each is one mutation of one replica set. All are prepared, and sent in windows of `max_concurrency`.
 
 Fencing
     The sentinel is replaced by a lightweight transaction, forward only, if it is what was read. It is read again before
@@ -49,12 +47,12 @@ class CassandraMapFactory(StoreMapFactory):
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
         """Open partition `partition_index`."""
-        columns = self._columns(conf)
-        if columns is None:
+        if self.options.layout == "binary":
             return super().__call__(conf, partition_index, num_partitions)
+        columns = self._columns(conf)
         with _driver():
-            from states.cassandra.map import ColumnsMap
-        return ColumnsMap(self.options, conf, partition_index, columns)
+            from states.cassandra.map import CassandraBackingMap
+        return CassandraBackingMap(self.options, conf, partition_index, columns)
 
     @property
     def facts(self) -> StoreFacts:
@@ -62,12 +60,11 @@ class CassandraMapFactory(StoreMapFactory):
         return replace(super().facts, layout=self._layout)
 
     def _layout(self, conf: StateConf) -> str:
-        columns = self._columns(conf)
-        if columns is None:
+        if self.options.layout == "binary":
             return "binary columns key and value"
-        return "columns " + ", ".join(f"{column.name} {column.form.cql}" for column in columns.all)
+        return "columns " + ", ".join(f"{column.name} {column.form.cql}" for column in self._columns(conf).all)
 
-    def _columns(self, conf: StateConf) -> CqlColumns | None:
+    def _columns(self, conf: StateConf) -> CqlColumns:
         from states.cassandra.cql_columns import columns_of
 
         return columns_of(conf, self.kind, self.options)

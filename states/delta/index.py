@@ -18,9 +18,8 @@ from states.delta.state_table import ABSENT
 from states.delta.state_tables import StateTables
 from trident.errors import StateError
 from trident.object_stores import short
-from trident.state.columns.number_columns import NumberColumns
 from trident.state.columns.number_table import KeptValues
-from trident.state.table import KeyColumns
+from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue
 
@@ -34,7 +33,7 @@ class IndexedValues:
 
     def __init__(self, layout: DeltaLayout, scan: Callable[[], pa.Table] | None = None) -> None:
         self._layout, self._scan = layout, scan
-        self._values = KeptValues(layout.takes_columns, layout.form)
+        self._values = KeptValues(layout.form if layout.takes_columns else None)
         self._has_plain_rows = False  # rows of a scan are plain tuples, which no columns take
 
     def get(self, keys: Sequence[RawKey]) -> list[RawValue | None]:
@@ -55,7 +54,7 @@ class IndexedValues:
 
     def put(self, puts: Puts) -> None:
         """Write raw values, and delete the keys whose value marks that."""
-        if isinstance(puts, NumberColumns):
+        if isinstance(puts, OpaqueTable):
             assert self._values.columns is not None, "nothing was put since the find"
             self._values.columns.put_found(puts)
             return
@@ -67,11 +66,11 @@ class IndexedValues:
         if gone:
             self._load_values().delete(gone)
 
-    def find(self, keys: Sequence[RawKey]) -> NumberColumns | None:
+    def find(self, keys: Sequence[RawKey]) -> OpaqueTable | None:
         """Return what is there for keys; None where rows are quicker or values are no numbers."""
         if not isinstance(keys, KeyColumns):
             return self._load_values().find(keys)
-        if self._scan is not None and self._values.may_be_columns:
+        if self._scan is not None and self._values.form is not None:
             self._values.columns = self._layout.number_table(self._scan())
             self._drop_scan()
         elif self._has_plain_rows:

@@ -3,7 +3,7 @@
 In between is their raw form: what the columns hold, as Python objects. A raw key is a tuple of plain values (typed columns) or
 the encoded key (no key types known), a raw value is a tuple with one entry per value column. Reading and compacting use the
 raw form only; a value is unpacked when it is asked for. So an index that holds a million keys is cheap. Opaque numbers go
-between rows and `NumberColumns` without a Python object per value.
+between rows and an `OpaqueTable` without a Python object per value.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,12 @@ import pyarrow.compute as pc
 from trident.arrow import array_of, arrow_type, one_array, python_of
 from trident.errors import ConfigError, CorruptValueError
 from trident.fields import normal_type
-from trident.state.columns.number_columns import ATTEMPT, CURR, PREV, TXID, NumberColumns, NumberForm
+from trident.state.columns.number_columns import NumberColumn, NumberForm
 from trident.state.columns.number_table import NumberTable
 from trident.state.encoding.codec import decode, encode, encode_tuples
 from trident.state.encoding.equal_keys import canonical, canonical_keys
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.state.table import as_list
+from trident.state.table import OpaqueTable, as_list
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.types import class_of
@@ -36,7 +35,7 @@ SENTINEL_COLUMN = "_sentinel"
 
 RawKey = Any
 RawValue = tuple[Any, ...]
-Puts = dict[RawKey, RawValue] | NumberColumns
+Puts = dict[RawKey, RawValue] | OpaqueTable
 """What a commit writes: a raw value for each raw key, or numbers that were combined with what was found."""
 
 VALUE_COLUMNS: dict[StateType, tuple[str, ...]] = {
@@ -192,10 +191,10 @@ class DeltaLayout:
 
     def table(self, puts: Puts, seq: int, sentinel: Sentinel | None) -> pa.Table:
         """Build the rows of one commit; the sentinel, if any, is a row of its own, without key and value."""
-        if isinstance(puts, NumberColumns):
+        if isinstance(puts, OpaqueTable):
             names = puts.place[0]  # as of `KeyColumns.names`
             parts = [names] if len(self.key_columns) == 1 else list(zip(*names, strict=True))
-            values = [*map(puts.column, (TXID, ATTEMPT, PREV, CURR))]
+            values = [*map(pa.array, puts.columns)]
         else:
             parts, values = self.key_parts(list(puts)), self._value_arrays(list(puts.values()))
         keys, count = self.key_table(parts), len(values[0])
@@ -206,7 +205,7 @@ class DeltaLayout:
         mark = {SEQ_COLUMN: seq, SENTINEL_COLUMN: sentinel._asdict()}
         return pa.concat_tables([rows, pa.Table.from_pylist([mark], self.schema)])
 
-    def raw_rows(self, new: NumberColumns) -> dict[RawKey, Any]:
+    def raw_rows(self, new: OpaqueTable) -> dict[RawKey, Any]:
         names = as_list(new.place[0])
         return dict(zip(zip(names, strict=True) if len(self.key_columns) == 1 else names, new, strict=True))
 
@@ -230,24 +229,21 @@ class DeltaLayout:
 
     def number_table(self, scan: pa.Table) -> NumberTable:
         """Reduce a scan in order to the latest numbers of each key."""
-        rows = _data_rows(scan)
+        rows = _data_rows(self.latest_rows(scan, drop_deleted=True))
         parts = [python_of(rows[name]) for name in self.key_columns]
-        last = dict(zip(parts[0] if len(parts) == 1 else zip(*parts, strict=True), range(rows.num_rows), strict=True))
-        names = list(last)
-        if len(last) < rows.num_rows or rows["txid"].null_count:
-            rows = rows.take(pa.array(last.values(), pa.int64()))
-            there = pc.is_valid(rows["txid"])
-            names = list(compress(names, there.to_pylist()))
-            rows = rows.filter(there)
+        assert self.form is not None, self
         table = NumberTable(len(parts), self.form)
-        table.fill(names, self.numbers_of(rows))
+        table.fill(parts[0] if len(parts) == 1 else list(zip(*parts, strict=True)), self.numbers_of(rows))
         return table
 
-    def numbers_of(self, rows: pa.Table) -> NumberColumns:
+    def numbers_of(self, rows: pa.Table) -> OpaqueTable:
         """Return the numbers of rows, or their structs, one for each."""
         assert self.form is not None, self
-        txids, attempts, prevs, currs = (one_array(rows[name]) for name in self.value_columns)
-        return NumberColumns.read(self.form, txids, attempts, prevs, currs)
+        heads, sides = (
+            map(one_array, rows.select(some).columns) for some in (self.value_columns[:2], self.value_columns[2:])
+        )
+        values = (NumberColumn.of(self.form, side) for side in sides)
+        return OpaqueTable((*(head.to_numpy() for head in heads), *values))
 
     def latest_rows(self, table: pa.Table, drop_deleted: bool) -> pa.Table:
         """Return the latest row of each key and the latest sentinel, in the order of `_seq`, without leaving Arrow.

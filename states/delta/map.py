@@ -19,9 +19,9 @@ from states.delta.state_tables import TRIMMED, StateTables
 from states.delta.upkeep import Expiry, Maintenance
 from trident.errors import BackendError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
-from trident.state.columns.number_columns import NumberColumns
+from trident.state.encoding.serializers import apply_by_key
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.state.table import KeyColumns
+from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.storekit import check_move, displaced, refuse_read_only
 
@@ -92,7 +92,7 @@ class DeltaBackingMap(BackingMap):
         found, puts = self._index.values.get(raw), self._rows()
         return self._layout.unpack_values(map(puts.get, raw, found) if puts else found)
 
-    def multi_get_opaque(self, keys: Sequence[Key]) -> NumberColumns | None:
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read keys as columns; None if the values are no opaque numbers, or another put of the commit came first."""
         if not self._layout.takes_columns or self._puts or self._reader is not None:
             return None
@@ -115,13 +115,15 @@ class DeltaBackingMap(BackingMap):
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many keys: in a commit collected until `end`, else made durable at once as a version of its own."""
         self._refuse_read_only("write")
-        if isinstance(values, NumberColumns):
+        if isinstance(values, OpaqueTable) and values.place is not None:
             if not self._begun:
                 raise StateError(f"columns are put to {self._what} outside of a commit")
             assert not self._puts, "columns come first"
             self._puts = values
             return
-        self._collect_or_commit(dict(zip(self._layout.pack_keys(keys), self._layout.pack_values(values), strict=True)))
+        raw, pack = self._layout.pack_keys(keys), self._layout.pack_values
+        packed = apply_by_key("write", keys, values, lambda value: pack([value])[0], pack)
+        self._collect_or_commit(dict(zip(raw, packed, strict=True)))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys, as `multi_put` writes them; absent keys and keys that the same commit puts stay as they are."""
@@ -285,7 +287,7 @@ class DeltaBackingMap(BackingMap):
 
     def _rows(self) -> dict[RawKey, RawValue]:
         """Return the puts of the commit by raw key; the last one of a key counts."""
-        if isinstance(self._puts, NumberColumns):
+        if isinstance(self._puts, OpaqueTable):
             self._puts = self._layout.raw_rows(self._puts)
         return self._puts
 

@@ -1,6 +1,4 @@
-"""The options of a Delta state, and where its two tables are.
-
-Where the two tables of a state are: what people read is at its path, its changes are in a folder inside.
+"""The options of a Delta state, and where its two tables are: what people read at its path, its changes in a folder inside.
 
 The name of that folder begins with an underscore, so no reader of the table at the path looks into it, and no VACUUM does.
 """
@@ -67,9 +65,9 @@ class DeltaOptions(Expiring):
     compact_after_commits: int = whole(64, 1)
     background_maintenance: bool = True
     storage_options: Mapping[str, str] | None = None
-    vacuum_after_hours: int | None = whole(24, 1, or_none=True)
+    vacuum_after_hours: int | None = whole(24, 1)
     log_retention_hours: int = whole(24, 1)
-    retained_versions: int | None = whole(1000, 10, or_none=True)
+    retained_versions: int | None = whole(1000, 10)
     checkpoint_interval: int = whole(32, 1)
     max_keys_in_memory: int = whole(1_000_000, 1)
     max_mb_in_memory: int = whole(512, 1)

@@ -149,6 +149,7 @@ class DeltaMapState(SnapshottableMap):
         return self._backing.staging.staged_by(lambda: self.commit(txid))
 
     def publish(self, txid: Txid, staged: bytes) -> None:
+        """Commit, in the driver, what a task staged for this attempt."""
         own = txid.sentinel
         if own is None:
             raise StateError(f"state {self._conf.prefix!r}: what a task stages is published in batches of a log")
@@ -191,7 +192,7 @@ def delta_state_at(
     StateError
         The batch is not known to be committed, or is no longer retained; the message names the batches that are.
     """
-    tables = StateTables(path, state_type(kind), conf, 0, DeltaOptions(**options))
+    tables = StateTables(path, state_type(kind), conf, 0, DeltaOptions.of(None, options))
     return DeltaStateAt(tables, *_table_at(tables, txid))
 
 
@@ -293,8 +294,8 @@ class DeltaState(SpecKinds[str | os.PathLike[str]]):
     @classmethod
     def of_kind(cls, kind: StateType, target: str | os.PathLike[str] | None, options: dict[str, Any]) -> StateSpec:
         path = options.pop("path", None) if target is None else target
-        if path is None:
-            raise ConfigError("a Delta state without a path: give the folder or the URL of its table")
+        if not isinstance(path, (str, os.PathLike)) or not str(path):
+            raise ConfigError(f"path={path!r} of a Delta state: give the folder or the URL of its table")
         kept = {name: options[name] for name in KEEPING if name in options}
         factory = _DeltaFactory(kind, os.fspath(path), DeltaOptions.of(None, options), kept)
         local = local_path(factory.path)  # one folder has many names: links, URLs, `..`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, Literal
 
 from trident.errors import ConfigError
 from trident.storekit import StoreOptions, seconds
@@ -19,16 +19,6 @@ _OURS = {
 
 _TRANSACTION = "transaction.timeout.ms"
 _SHORTEST_S, _LONGEST_S = 60, 900  # the client's default, and the brokers' limit (transaction.max.timeout.ms)
-
-
-class KafkaTopicSettings(TypedDict, total=False):
-    """The options that are given by name; see `KafkaTopicOptions`."""
-
-    prefix: str | None
-    compression: str
-    connect_timeout_s: float
-    timeout_s: float
-    config: Mapping[str, Any]
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -59,21 +49,19 @@ class KafkaTopicOptions(StoreOptions):
     bootstrap: str = field(kw_only=False)
     topic: str = field(default="", kw_only=False)
     prefix: str | None = None
-    compression: str = "lz4"
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     connect_timeout_s: float = seconds(10.0)
     timeout_s: float = seconds(60.0)
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.bootstrap, str) or not self.bootstrap or "://" in self.bootstrap:
+        if not self.bootstrap or "://" in self.bootstrap:
             raise self.refused("bootstrap", "give brokers as host:port, several with commas between them")
-        if not isinstance(self.topic, str) or not self.topic:
+        if not self.topic:
             raise self.refused("topic", "give the name of a topic: KafkaTopicState.transactional(bootstrap, topic)")
         if self.prefix is not None and not self.prefix:
             raise self.refused("prefix", "give a text, or None")
-        if self.compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
-            raise self.refused("compression", "give none, gzip, snappy, lz4 or zstd")
         for name in sorted(_OURS.keys() & self.config):
             raise ConfigError(
                 f"config[{name!r}] of a Kafka state is set by the state, because no transaction is exact without it: "

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
-from states.kafka.options import KafkaTopicOptions, KafkaTopicSettings
+from states.kafka.options import KafkaTopicOptions
 from trident.errors import ConfigError, CorruptValueError
 from trident.servers.avro import Avro
 from trident.servers.kafka_client import kafka_package
 from trident.state.interfaces import StateConf, StateSpec, StateType
+from trident.storekit import Kinds, kinds
 
 if TYPE_CHECKING:
     from states.kafka.topic_sink import TopicRecord, TopicSink
@@ -44,8 +45,11 @@ class _TopicFactory:
         return TopicSink(self.options, conf)
 
 
-class KafkaTopicState:
-    """A topic that a stream is written to, with `ToTopic` as the updater.
+class KafkaTopicState(Kinds[str | KafkaTopicOptions]):
+    """A topic that a stream is written to, with `ToTopic` as the updater: `transactional`, exact with transactional spouts.
+
+    It takes brokers and topic, or a `KafkaTopicOptions`, and fields of it by name. There is no opaque one: Kafka cannot take
+    back what an earlier attempt has committed.
 
     Examples
     --------
@@ -54,17 +58,19 @@ class KafkaTopicState:
     (<StateType.TRANSACTIONAL: 'transactional'>, 1)
     """
 
-    @classmethod
-    def transactional(
-        cls, bootstrap: str | KafkaTopicOptions, topic: str | None = None, **options: Unpack[KafkaTopicSettings]
-    ) -> StateSpec:
-        """Return the state; exact with transactional spouts. Takes brokers and topic, or options, and fields of them by name.
+    _, transactional, _ = kinds(KafkaTopicOptions)
 
-        There is no opaque one: Kafka cannot take back what an earlier attempt has committed.
-        """
-        made = KafkaTopicOptions.of(bootstrap, options if topic is None else {"topic": topic, **options})
+    @classmethod
+    def of_kind(
+        cls, kind: StateType, target: str | KafkaTopicOptions | None, options: dict[str, Any], topic: str | None = None
+    ) -> StateSpec:
+        if kind is not StateType.TRANSACTIONAL:
+            raise ConfigError(
+                "a Kafka state is transactional: Kafka cannot take back what an earlier attempt committed"
+            )
+        made = KafkaTopicOptions.of(target, options if topic is None else {"topic": topic, **options})
         # With several, the sentinel of one would say nothing of the tuples that another number sends elsewhere.
-        return StateSpec(_TopicFactory(made), required_num_partitions=1, store=cls.__name__)
+        return StateSpec(_TopicFactory(made), required_num_partitions=1)
 
 
 Encode = Callable[[Any], bytes | str | None]

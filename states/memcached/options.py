@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trident.storekit import Expiring, ServerCalls, seconds, whole
 
@@ -45,7 +44,8 @@ class MemcachedOptions(ServerCalls, Expiring):
             raise self.refused("servers", "give at least one host:port, and each once")
 
     @classmethod
-    def target(cls, given: str | Sequence[str]) -> tuple[str, ...]:
+    def target(cls, given: Any) -> Any:
         """Return the servers of a list, or of a text with commas."""
         names = given.split(",") if isinstance(given, str) else given
-        return tuple(name.strip() for name in names)
+        is_list = isinstance(names, (list, tuple)) and {str}.issuperset(map(type, names))
+        return tuple(name.strip() for name in names) if is_list else given

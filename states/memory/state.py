@@ -20,11 +20,12 @@ from uuid import uuid4
 
 from trident.errors import ConfigError, FencedError, UnsupportedOperation
 from trident.state.backing_map import BackingMap, MapFacts
-from trident.state.columns.number_columns import NumberColumns, NumberForm
+from trident.state.columns.number_columns import NumberForm
 from trident.state.columns.number_table import KeptValues, NumberTable
 from trident.state.interfaces import FormerTypes, Key, StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import map_for
+from trident.state.table import OpaqueTable
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue
 from trident.storekit import Kinds, check_move, check_options, displaced
@@ -50,7 +51,7 @@ class MemoryData:
         self.max_size = max_size
         self.sentinel: Sentinel | None = None
         self.lock: threading.Lock = threading.Lock() if beside is None else beside.lock
-        own: KeptValues = LastUsedValues(max_size) if max_size else KeptValues(form=form)
+        own: KeptValues = LastUsedValues(max_size) if max_size else KeptValues(form)
         self.values: KeptValues = own if beside is None else beside.values
 
     def __len__(self) -> int:
@@ -83,7 +84,7 @@ class LastUsedValues(KeptValues):
     entries: OrderedDict[Key, Any]
 
     def __init__(self, max_size: int) -> None:
-        super().__init__(may_be_columns=False)
+        super().__init__()
         self.max_size = max_size
         self.entries = OrderedDict()
 
@@ -183,7 +184,7 @@ class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
 
     facts = MapFacts(commits_atomically=True, keeps_columns=True)
 
-    def multi_get_opaque(self, keys: Sequence[Key]) -> NumberColumns | None:
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read keys; None if the values are a dict, or are to be one."""
         with self.data.lock:
             return self.data.values.find(keys)

@@ -276,4 +276,4 @@ def _log_here(settings: Mapping[str, Any], database: Database) -> str | None:
     if not is_postgres(log_dir):
         return None
     address = PostgresAddress.of(log_dir)
-    return None if database.differs_from(Database.of(address.url)) else address.topology
+    return None if database.differs_from(Database.of(address.url)) else address.name

@@ -8,7 +8,6 @@ from typing import Any
 
 from states.postgres.beside_table import CommittedView
 from states.postgres.columns import ByteColumns, Columns, packed_bytes
-from states.postgres.number_arrays import TablePuts
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_rows import Statement, TypedRows
 from trident.errors import CommitOrderError
@@ -16,10 +15,9 @@ from trident.redaction import redacted
 from trident.retention import Sweeps
 from trident.servers.log_addresses import Database
 from trident.state.backing_map import MapFacts
-from trident.state.columns.number_columns import NumberColumns
 from trident.state.encoding.codec import decode_keys
 from trident.state.interfaces import Key, StateConf
-from trident.state.table import KeyColumns
+from trident.state.table import OpaqueTable
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import Puts, StoredRows, WholeCommitMap, by_size, refuse_read_only
 
@@ -40,7 +38,7 @@ class TypedMap(WholeCommitMap):
         rows = TypedRows(options, conf, what, columns, view)
         super().__init__(rows, conf, partition, what)
         self._typed, self._sweeps, self.kept_changes = rows, Sweeps(), rows.changes
-        self.facts = replace(self.facts, keeps_columns=rows.fits_arrays)
+        self.facts = replace(self.facts, keeps_columns=rows.form is not None)
 
     def begin(self, txid: Txid) -> None:
         """Begin a commit; what it writes with its own txid are changes."""
@@ -54,24 +52,23 @@ class TypedMap(WholeCommitMap):
         if self._sweeps.due(txid):
             self._typed.sweep(int(txid))
 
-    def multi_get_opaque(self, keys: Sequence[Key]) -> NumberColumns | None:
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read keys as columns; None if rows are faster or fit better, or another put of the commit came first."""
         return None if self._puts else self._typed.find(keys)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many distinct keys: in a commit at its `end`, else at once; columns only in a commit."""
-        if not isinstance(values, NumberColumns):
+        if not isinstance(values, OpaqueTable) or values.place is None:
             super().multi_put(keys, values)
             return
         refuse_read_only(self._read_only, f"write {len(keys)} keys", self._what)
         if self._puts is None:
             raise CommitOrderError(f"columns are put outside of a commit: {self._what}")
-        assert isinstance(keys, KeyColumns), "a table that was combined"
-        self._puts = TablePuts(keys, values)
+        self._puts = values
 
     def _put(self, doing: str, puts: Puts) -> None:
-        if isinstance(self._puts, TablePuts):
-            self._puts = dict(zip(self._typed.names(self._puts.keys), self._puts.table, strict=True))
+        if isinstance(self._puts, OpaqueTable):
+            self._puts = dict(zip(self._typed.names(self._puts.place[0]), self._puts, strict=True))
         super()._put(doing, puts)
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:

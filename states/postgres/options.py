@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from trident.errors import ConfigError
 from trident.redaction import redacted
@@ -23,7 +23,8 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
     Attributes
     ----------
     url
-        `postgresql://user:password@host:port/database`; libpq reads its query, and has the defaults.
+        `postgresql://user:password@host:port/database`. The query takes libpq's parameters, such as
+        `target_session_attrs=read-write` with several hosts; the rest comes from libpq's environment (`~/.pgpass`).
     schema
         Where the table is; None: the first schema of the user's `search_path`. It must exist.
     table
@@ -31,6 +32,8 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
     layout
         `"columns"`: fields of plain types are columns of their own; `"binary"`: key and value are bytes;
         `"auto"`: columns if all fields are of plain types.
+    tls
+        True encrypts and checks the server's name (`sslmode=verify-full`).
     """
 
     store: ClassVar[str] = "PostgreSQL"
@@ -41,7 +44,7 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
     url: str = field(kw_only=False)
     schema: str | None = None
     table: str | None = None
-    layout: str = "auto"
+    layout: Literal["auto", "columns", "binary"] = "auto"
     timeout_s: float = seconds(30.0)
     max_keys_per_call: int = whole(10_000, 1)
     max_bytes_per_call: int = whole(16 << 20, 1)
@@ -52,8 +55,6 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
         if not self.url.startswith(("postgresql://", "postgres://")):
             given = redacted(self.url) if "://" in self.url else "no URL"  # other texts may have a password anywhere
             raise ConfigError(f"the url of a PostgreSQL state is {given}: write postgresql://user@host:port/database")
-        if self.layout not in ("auto", "columns", "binary"):
-            raise self.refused("layout", "give 'auto', 'columns' or 'binary'")
         for name in ("schema", "table"):
             value = getattr(self, name)
             if value is not None and not (0 < len(value.encode()) <= MAX_NAME_BYTES and "\0" not in value):

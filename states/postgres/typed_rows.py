@@ -18,16 +18,15 @@ from psycopg import Cursor, errors
 from states.postgres.beside_table import ChangeTable, CommittedView
 from states.postgres.columns import AT, Columns, Packed, column_list, offsets_of, pack_array
 from states.postgres.connection import FencedWrite, Session
-from states.postgres.number_arrays import FoundArrays, TablePuts, fits_arrays, select_list
+from states.postgres.number_arrays import found_table, number_form, select_list, value_arrays
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
 from trident.errors import StateError
 from trident.servers.postgres_connection import PostgresConnection
-from trident.state.columns.number_columns import NumberColumns
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
-from trident.state.table import KeyColumns
+from trident.state.table import KeyColumns, OpaqueTable
 from trident.storekit import InTransaction, Puts, StoredRows, by_count, by_size
 from trident.storekit.plain_columns import TXID
 
@@ -73,6 +72,7 @@ class TypedRows(StoredRows):
         self._options, self._columns, self._what = options, columns, what
         self._session, kept = Session(options, what, conf.read_only), options.kept_changes
         self.changes = None if kept is None else ChangeTable(self._session, options, conf, columns, kept, what)
+        self.form = number_form(columns, conf)  # without one `find` finds nothing
         self._names = options.names(conf)
         self._table = TypedTable(self._names, conf, columns, what, options.ttl_s is not None, view, self.changes)
         self.batch = -1  # the commit under way
@@ -80,11 +80,6 @@ class TypedRows(StoredRows):
         self._keeps_witness = True
         self._test: tuple[bytes, str, dict[str, Any]] | None = None  # the query for a witness
         self._dead: bytes | None = None  # the sentinel that was found without its witness
-
-    @cached_property
-    def fits_arrays(self) -> bool:
-        """Whether `find` may find anything."""
-        return fits_arrays(self._columns)
 
     def names(self, keys: Sequence[Key]) -> list[Any]:
         return self._columns.names(keys)
@@ -112,10 +107,10 @@ class TypedRows(StoredRows):
                 found.update(self._columns.values_by_key(self._rows(f"read {len(keys)} keys", *query)))
         return found
 
-    def find(self, keys: Sequence[Key]) -> NumberColumns | None:
+    def find(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Return what is stored for keys; None if rows are faster, or the keys do not fit arrays."""
         columns, rows = self._columns, len(keys)
-        if rows < _MANY_KEYS or not self.fits_arrays:
+        if rows < _MANY_KEYS or self.form is None:
             return None
         parts = keys.parts if isinstance(keys, KeyColumns) else list(zip(*self.names(keys), strict=True))
         if len(parts) != len(columns.keys):
@@ -129,12 +124,10 @@ class TypedRows(StoredRows):
         for start in range(0, rows, most):
             asked = columns.asked_arrays(nulls, [array.slice(start, most) for array in arrays], "asked")
             answers += self._rows(f"read {rows} keys", *self._select_query(what, nulls, asked), fetch=_cells)
-        found = FoundArrays(columns, answers)
-        if found.is_foreign:
-            return None  # the read of rows names it
-        values = found.of(arrays)
-        values.place = arrays
-        return values
+        found = found_table(columns, self.form, arrays, answers)
+        if found is not None:  # else the read of rows names the row
+            found.place = keys, arrays
+        return found
 
     def pages(self) -> Iterator[Sequence[Any]]:
         """Iterate over the keys page by page, those with nulls in the same fields together."""
@@ -257,7 +250,7 @@ class TypedRows(StoredRows):
 
     def _statements(self, puts: Any) -> list[Statement]:
         """Return the statements of a commit, without their fence."""
-        deleted = [] if isinstance(puts, TablePuts) else [key for key, value in puts.items() if value is None]
+        deleted = [] if isinstance(puts, OpaqueTable) else [key for key, value in puts.items() if value is None]
         written = {key: value for key, value in puts.items() if value is not None} if deleted else puts
         statements: list[Statement] = []
         for at, (nulls, alike) in enumerate(self._columns.by_nulls(deleted)):
@@ -265,10 +258,10 @@ class TypedRows(StoredRows):
             statements.append((self._names.sql(_DELETE, at=str(at), asked=asked, tests=tests), given))
         return [*statements, *self._puts(written)] or [("", {})]
 
-    def _puts(self, rows: Mapping[Key, Any] | TablePuts) -> Iterator[Statement]:
+    def _puts(self, rows: Mapping[Key, Any] | OpaqueTable) -> Iterator[Statement]:
         columns, most = self._columns.read, self._options
-        if isinstance(rows, TablePuts):
-            arrays = rows.arrays()
+        if isinstance(rows, OpaqueTable):
+            arrays = [*rows.place[1], *value_arrays(rows)]
         else:
             arrays = self._columns.arrays_of(list(rows), list(rows.values())) if rows else []
         sizes = sum(map(_sizes, arrays), np.zeros(len(rows), np.int64)).tolist()
@@ -301,8 +294,8 @@ class TypedRows(StoredRows):
     # ---- the witness ----------------------------------------------------------------------------------------------
 
     def _next_witness(self, puts: Any) -> bytes | None:
-        if isinstance(puts, TablePuts):
-            last: Any = puts.keys[-1], puts.table[-1]
+        if isinstance(puts, OpaqueTable):
+            last: Any = puts.place[0][-1], puts[-1]
         else:
             last = next(((key, puts[key]) for key in reversed(puts) if puts[key] is not None), None)
         if last is not None:

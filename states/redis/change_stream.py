@@ -72,31 +72,25 @@ class ChangeStreams:
 
     def __init__(self, wire: Wire, layout: RedisLayout, fence: RedisFence, kept: Retention, what: str) -> None:
         self._wire, self._layout, self._fence, self._kept, self._what = wire, layout, fence, kept, what
-        self._batch: Txid | None = None  # the commit under way
         self._sweeps = Sweeps()
 
-    def begin(self, txid: Txid) -> None:
-        """From now on what is written with this txid are changes."""
-        self._batch = txid
-
     def puts(self, bucket: int, keys: Sequence[Key], values: Sequence[Any]) -> Iterator[Callable[[], Command]]:
-        """Make the call that adds what a call writes; none if that is of no batch, or of another one."""
-        batch = self._batch
-        if batch is None:
+        """Make the call that adds what a call writes; none if that is of no commit, or of another one."""
+        by = self._fence.own
+        if by is None or by.sealed:
             return
-        own = [(key, value) for key, value in zip(keys, values, strict=True) if value.txid == batch]
+        own = [(key, value) for key, value in zip(keys, values, strict=True) if value.txid == by.txid]
         if own:
             columns = [
                 [list(key) for key, _ in own],
                 [value.prev for _, value in own],
                 [value.curr for _, value in own],
             ]
-            given = [b"%d" % batch, b"%d" % batch.attempt, b"%d" % (time.time() * 1000), encode(columns)]
+            given = [b"%d" % by.txid, b"%d" % by.attempt, b"%d" % (time.time() * 1000), encode(columns)]
             yield partial(self._fence.command, _ADD, bucket, Words([self._layout.change_keys[bucket]]), Words(given))
 
     def end(self, txid: Txid) -> None:
         """The commit has ended; now and then delete what need not be kept."""
-        self._batch = None
         if not self._sweeps.due(txid):
             return
         last = b"" if self._kept.batches is None else b"%d" % (txid - self._kept.batches)

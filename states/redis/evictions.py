@@ -41,21 +41,18 @@ class Evictions:
 
     `options`: whether keys expire, and whether evictions are accepted.
     `what`: the state, for messages.
+    `risks`: servers and what they may lose, until it is known whether the state is new.
     """
 
     def __init__(self, options: RedisOptions, what: str) -> None:
         self._options, self._what = options, what
         self._seen: dict[str, tuple[str, _Counters]] = {}  # server -> its run, and its counters at the last check
-        self._risks: list[tuple[str, str]] = []  # until it is known whether the state is new
-        self._level: int | None = None
+        self.risks: list[tuple[str, str]] = []
 
-    def note(self, *risks: tuple[str, str], is_new: bool | None = None) -> None:
-        """Note servers and what they may lose, and whether the state is new: a warning where it begins, and not later."""
-        self._risks += risks
-        if is_new is not None:
-            self._level = logging.WARNING if is_new else logging.INFO
-        while self._level is not None and self._risks:
-            warn_once(_LOGGER, *self._risks.pop(), self._level)
+    def say_risks(self, is_new: bool) -> None:
+        """Say what servers may lose: a warning where the state is new, and not later."""
+        while self.risks:
+            warn_once(_LOGGER, *self.risks.pop(), logging.WARNING if is_new else logging.INFO)
 
     def note_connected(self, server: str, info: Any) -> None:
         """Note a server's INFO when a connection was made."""
@@ -135,14 +132,14 @@ def inspect_server(evictions: Evictions, link: Link) -> None:
     }
     risk = persistence_risk(info, config)
     if risk:
-        evictions.note((server, risk))
+        evictions.risks.append((server, risk))
     if evictions.may_evict(info):
         risk = (
             f"maxmemory-policy {info['maxmemory_policy']} evicts keys of the state when memory runs out, and an evicted key "
             "begins again as if it had never been written. Evictions are found at the end of a commit (evicted_keys of INFO); "
             "set maxmemory-policy noeviction to have such a commit refused instead"
         )
-        evictions.note((server, risk))
+        evictions.risks.append((server, risk))
     evictions.note_connected(link.name, info_answer)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from states.redis.layout import SENTINEL, RedisLayout
 from states.redis.wire import Call, Command, Wire, Words, script
-from trident.errors import BackendError, StateLossDetected
+from trident.errors import BackendError, ConfigError, StateLossDetected
 from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
 from trident.storekit import SentinelRecord
@@ -93,6 +93,7 @@ class RedisFence:
     `wire`, `layout`: where the sentinel is.
     `partition`: its number.
     `what`: the state and partition, for messages.
+    `own`: the sentinel that this writer laid last; None: it is no writer.
     `is_layout_checked`: whether nothing has to be compared before keys are read; see `check_layout`.
     """
 
@@ -104,7 +105,7 @@ class RedisFence:
 
     def forget(self) -> None:
         """Stop being the writer."""
-        self._own: Sentinel | None = None
+        self.own: Sentinel | None = None
         self._renewal, self._record = 0, b""  # of `_own`
         self._acknowledged = [0] * self._layout.buckets  # the writes of the commit
         self._seen: list[bytes | None] | None = None  # the records that were read or written last
@@ -116,16 +117,14 @@ class RedisFence:
 
     def acknowledge(self, doing: str, bucket: int, answer: Any) -> None:
         """Check the answer of a `fenced_script`, and count the call; if this raises, the call wrote nothing."""
-        self._check(doing, self._own, answer)
+        self._check(doing, self.own, answer)
         self._acknowledged[bucket] += 1
 
     def read(self) -> Sentinel | None:
         """Return the copy that is farthest behind; None if one is missing."""
-        layout = self._layout
-        commands = [(b"HMGET", key, self._field, b"buckets") for key in layout.sentinel_keys]
+        commands = [(b"HMGET", key, self._field, b"buckets") for key in self._layout.sentinel_keys]
         answers = self._wire.ask(f"read the sentinel of {self._what}", commands)
-        for _, recorded in answers:
-            layout.check_buckets(recorded, self._place)
+        self._check_buckets(recorded for _, recorded in answers)
         self._seen = records = [record for record, _ in answers]
         found = [self._sentinel(record) for record in dict.fromkeys(records) if record is not None]
         if not found or None in records:
@@ -138,11 +137,8 @@ class RedisFence:
 
     def check_layout(self) -> None:
         """Check that the state is spread over as many buckets as the options say, if it was ever written."""
-        layout = self._layout
-        command = (b"HGET", layout.sentinel_keys[0], b"buckets")
-        (recorded,) = self._wire.ask(f"read the layout of {self._what}", [command])
-        layout.check_buckets(recorded, self._place)
-        self.is_layout_checked = True
+        command = (b"HGET", self._layout.sentinel_keys[0], b"buckets")
+        self._check_buckets(self._wire.ask(f"read the layout of {self._what}", [command]))
 
     def move(self, sentinel: Sentinel, force: bool) -> None:
         """Replace what was read or written last by this sentinel, in each bucket; this is the writer from now on.
@@ -151,7 +147,7 @@ class RedisFence:
         that is not behind this sentinel.
         Raises `BackendError`: it seals a commit, and Redis has lost writes of it.
         """
-        doing, own = "move the sentinel", self._own
+        doing, own = "move the sentinel", self.own
         if self._seen is None:
             self.read()
         seen = self._seen or []
@@ -167,21 +163,21 @@ class RedisFence:
         if calls:
             self._run(doing, calls)
         self.forget()
-        self._own, self._renewal, self._record = sentinel, renewal, record
+        self.own, self._renewal, self._record = sentinel, renewal, record
         self._seen = [record for _ in seen]
 
     def renewals(self) -> Iterable[Call]:
         """Make the calls after which only later calls can write."""
-        if self._own is None:
+        if self.own is None:
             return []
         self._renewal += 1
-        self._record = record = SENTINEL.encode(SentinelRecord(self._own, (self._renewal,)))
+        self._record = record = SENTINEL.encode(SentinelRecord(self.own, (self._renewal,)))
 
         def command(bucket: int) -> Command:
             return self.command(_RENEW, bucket, arguments=Words([b"%d" % self._acknowledged[bucket]]))
 
         def take(bucket: int, answer: Any) -> None:
-            self._check("write again", self._own, answer)
+            self._check("write again", self.own, answer)
             if self._seen is not None:
                 self._seen[bucket] = record
 
@@ -190,7 +186,7 @@ class RedisFence:
 
     def drop(self) -> None:
         """Remove this writer's sentinel, so that no commit can continue as if nothing had been lost."""
-        if self._own is not None:
+        if self.own is not None:
             buckets = range(self._layout.buckets)
             calls = [Call(b, partial(self.command, _DROP, b), lambda _answer: None) for b in buckets]
             self._run("remove the sentinel", calls)
@@ -203,20 +199,30 @@ class RedisFence:
 
     def _move_of(self, bucket: int, sentinel: Sentinel, record: bytes, seen: bytes | None, mine: bool) -> Call:
         """Make the call that writes a record in one bucket; it seals a commit if the sentinel is `mine`."""
-        layout = self._layout
 
         def take(answer: Any) -> None:
             if isinstance(answer, list):
-                layout.check_buckets(answer[0], self._place)
+                self._check_buckets(answer)
             else:
                 self._check("move the sentinel", sentinel, answer, seen)
 
         acknowledged = b"%d" % self._acknowledged[bucket] if mine else b""
         command = (
-            b"EVALSHA", _MOVE, 1, layout.sentinel_keys[bucket], self._field, record, acknowledged, seen or b"",
-            layout.recorded_buckets,
+            b"EVALSHA", _MOVE, 1, self._layout.sentinel_keys[bucket], self._field, record, acknowledged, seen or b"",
+            self._layout.recorded_buckets,
         )  # fmt: skip
         return Call(bucket, command, take)
+
+    def _check_buckets(self, found: Iterable[bytes | None]) -> None:
+        """Refuse a number of buckets that differs from one recorded with the sentinels."""
+        known = self._layout.recorded_buckets
+        for recorded in found if known else ():
+            if recorded is not None and recorded != known:
+                raise ConfigError(
+                    f"{self._place} is spread over {recorded.decode(errors='replace')} buckets, and cluster_buckets is "
+                    f"{known.decode()}; its keys would not be found. Give the recorded number"
+                )
+        self.is_layout_checked = True
 
     def _check(self, doing: str, own: Sentinel | None, answer: Any, before: bytes | None = None) -> None:
         if answer == 1:
@@ -234,6 +240,6 @@ class RedisFence:
         raise displaced(what, own, self._sentinel(answer), seen)
 
     def _sentinel(self, record: bytes) -> Sentinel:
-        if self._own is not None and record == self._record:
-            return self._own
+        if self.own is not None and record == self._record:
+            return self.own
         return SENTINEL.decode(record, f"{self._place} (key {self._layout.sentinel_keys[0]!r})").sentinel

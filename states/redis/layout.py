@@ -9,7 +9,8 @@ One string for each key, P being the prefix::
 
 One hash for each key that its owner can read (`layout="fields"`)::
 
-    P:<text of the key>  hash: <field of the value> -> text, _txid, _attempt, _before; a null has no field
+    P:<text of the key>  hash: <field of the value> -> text, _batch ("txid/attempt"), _before; a null has no
+                         field. Transactional: _txid in their place
     P:\sentinels        hash, as P:sentinels; no text of a key has a backslash before a letter but N
 
 The text of a key is that of its field, or of several, joined by ":", as oslo:7. In a text a backslash is written twice, and,
@@ -29,19 +30,19 @@ of sentinels also has the field "buckets", the number of buckets.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from states.redis.options import RedisOptions
-from trident.errors import ConfigError, CorruptValueError
+from trident.errors import CorruptValueError
 from trident.state.encoding.codec import decode_found, decode_keys, encode, encode_keys
 from trident.state.encoding.equal_keys import canonical_keys
 from trident.state.encoding.serializers import STORED_FORMS, DecodeOpaque
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
-from trident.state.table import OpaqueColumns
+from trident.state.table import OpaqueTable
 from trident.storekit import FieldsCodec
 from trident.storekit.plain_columns import PlainShape, as_declared, asked_shape, json_form
 from trident.types import simple_type
@@ -86,14 +87,6 @@ class RedisLayout:
         self.scan = (b"MATCH", _GLOB.sub(rb"\\\1", before) + tags + glob, *types)
         """What SCAN is given: the glob that the names of all keys match, and few others."""
 
-    def check_buckets(self, recorded: bytes | None, place: str) -> None:
-        """Refuse a number of buckets that differs from the one recorded with the sentinels of `place`."""
-        if self.recorded_buckets and recorded is not None and recorded != self.recorded_buckets:
-            raise ConfigError(
-                f"{place} is spread over {recorded.decode(errors='replace')} buckets, and cluster_buckets is "
-                f"{self.buckets}; its keys would not be found. Give the recorded number"
-            )
-
     def place_of(self, name: bytes) -> tuple[int, bytes] | None:
         """Return the bucket and the encoded key of a name that a scan found; None if it is something else."""
         end = name.find(b"}:", self._before) + 2 if self.recorded_buckets else self._before
@@ -106,9 +99,9 @@ class RedisLayout:
         return decode_keys(encoded) if self.plain is None else self.plain.keys(encoded)
 
 
-TXID, ATTEMPT, BEFORE, NULL = "_txid", "_attempt", "_before", "_null"
+BATCH, TXID, BEFORE, NULL = "_batch", "_txid", "_before", "_null"
 _OWN = {
-    StateType.OPAQUE: (TXID, ATTEMPT, BEFORE),
+    StateType.OPAQUE: (BATCH, BEFORE),
     StateType.TRANSACTIONAL: (TXID,),
     StateType.NON_TRANSACTIONAL: (),
 }
@@ -153,15 +146,11 @@ class PlainHashes:
 
     def names(self, keys: Sequence[Key], start: bytes = b"") -> list[bytes]:
         """Return what keys are called, behind `start`."""
-        escaped = _ESCAPED if len(self._key_forms) > 1 else _BACKSLASH
-        columns = []
-        for (to_text, _), parts in zip(self._key_forms, zip(*canonical_keys(keys), strict=True), strict=bool(keys)):
-            texts = ["" if part is None else to_text(part) for part in parts]
-            if escaped.search("".join(texts)) is not None:
-                texts = [escaped.sub(r"\\\g<0>", text) for text in texts]
-            columns.append([_NO_VALUE if part is None else text for part, text in zip(parts, texts, strict=True)])
         if not keys:
             return []
+        escaped = _ESCAPED if len(self._key_forms) > 1 else _BACKSLASH
+        by_field = zip(self._key_forms, zip(*canonical_keys(keys), strict=True), strict=True)
+        columns = [_key_texts(parts, to_text, escaped) for (to_text, _), parts in by_field]
         texts = columns[0] if len(columns) == 1 else list(map(":".join, zip(*columns, strict=True)))
         return [start + text for text in _encode_texts(texts)]
 
@@ -190,15 +179,24 @@ class PlainHashes:
 
     # ---- hashes -----------------------------------------------------------------------------------------------------
 
-    def encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Sequence[bytes]]:
-        """Return the fields of each value: texts, and `NO_TEXT` for a null."""
-        own = len(_OWN[self.kind])
+    def common(self, values: Sequence[Any]) -> dict[bytes, bytes]:
+        """Return the field of the batch and the attempt that wrote all the values; nothing if they differ."""
+        width = self._ints
+        heads = values.heads() if type(values) is OpaqueTable else {value[:width] for value in values if width}
+        return {_OWN[self.kind][0].encode(): _head_text(heads.pop())} if len(heads) == 1 else {}
+
+    def encode(
+        self, keys: Sequence[Key], values: Sequence[Any], common: Collection[bytes] = ()
+    ) -> list[Sequence[bytes]]:
+        """Return the fields of each value but the common one: texts, and `NO_TEXT` for a null."""
+        ints = self._ints
         by_field = (
-            values.columns if type(values) is OpaqueColumns else list(zip(*values, strict=True)) if own else [values]
+            values.columns if type(values) is OpaqueTable else list(zip(*values, strict=True)) if ints else [values]
         )
         columns = self._value_texts(by_field[-1])
-        columns += [list(map(b"%d".__mod__, numbers)) for numbers in by_field[: min(own, 2)]]
-        if own == len(_OWN[StateType.OPAQUE]):
+        if ints and not common:
+            columns.append(list(map(_head_text, zip(*by_field[:ints], strict=True))))
+        if self.kind is StateType.OPAQUE:
             befores = by_field[2]
             if self.shape.is_struct:
                 columns.append([NO_TEXT if one is None else encode(one) for one in befores])
@@ -206,14 +204,14 @@ class PlainHashes:
                 columns += self._value_texts(befores)
         return list(zip(*columns, strict=True))
 
-    def decode(self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]) -> list[Any]:
-        """Return what is stored; None for a key without a hash.
+    def decode(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
+        """Return what is stored in hashes, whose fields are given one hash after the other; None for a key without one.
 
         Raises `CorruptValueError`: another program wrote a hash: it does not say which batch did, or has a text that is no
         value of the type.
         """
         there, columns = self._present_columns(keys, stored)
-        made: list[Any] = [None] * len(stored)
+        made: list[Any] = [None] * len(keys)
         stored_form = STORED_FORMS.get(self.kind)
         rows = columns[0] if stored_form is None else map(stored_form.stored, *columns)
         for at, one in zip(there, rows, strict=True):
@@ -225,8 +223,8 @@ class PlainHashes:
         """Like `decode`, for opaque values as columns; None for values of another kind."""
         return self._decode_opaque if self.kind is StateType.OPAQUE else None
 
-    def _decode_opaque(self, keys: Sequence[Key], stored: Sequence[Any]) -> OpaqueColumns:
-        return OpaqueColumns.spread(len(stored), *self._present_columns(keys, stored))
+    def _decode_opaque(self, keys: Sequence[Key], stored: Sequence[Any]) -> OpaqueTable:
+        return OpaqueTable.spread(len(keys), *self._present_columns(keys, stored))
 
     @cached_property
     def _value_forms(self) -> list[tuple[ToText, OfText]]:
@@ -249,27 +247,26 @@ class PlainHashes:
         return [*columns, nulls]
 
     def _present_columns(
-        self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]
-    ) -> tuple[list[int], Sequence[list[Any]]]:
+        self, keys: Sequence[Key], stored: Sequence[bytes | None]
+    ) -> tuple[Sequence[int], Sequence[list[Any]]]:
         """Return the places of the hashes that are there, and the fields of what they hold, column by column."""
-        width = len(self.fields)
-        there = [at for at, row in enumerate(stored) if row.count(None) < width]
-        whole = len(there) == len(stored)
-        rows = stored if whole else [stored[at] for at in there]
-        width = 1 if self.kind not in STORED_FORMS else STORED_FORMS[self.kind].width
-        return there, self._columns(keys if whole else [keys[at] for at in there], rows) if there else [[]] * width
+        columns: list[Sequence[bytes | None]] = [stored[at :: len(self.fields)] for at in range(len(self.fields))]
+        there: Sequence[int] = range(len(keys))
+        if None in stored and not any(None not in column for column in columns):
+            there = [at for at, row in enumerate(zip(*columns, strict=True)) if row.count(None) < len(row)]
+            keys, columns = [keys[at] for at in there], [[column[at] for at in there] for column in columns]
+        return there, self._columns(keys, columns)
 
-    def _columns(self, keys: Sequence[Key], rows: Sequence[Sequence[bytes | None]]) -> Sequence[list[Any]]:
-        columns, own = list(zip(*rows, strict=True)), _OWN[self.kind]
-        for name, column in zip(own[:2], columns[-len(own) :] if own else (), strict=False):
-            if None in column:
-                raise self._foreign(keys[column.index(None)], name)
+    def _columns(self, keys: Sequence[Key], columns: Sequence[Sequence[bytes | None]]) -> Sequence[list[Any]]:
+        own = _OWN[self.kind]
+        if own and None in columns[-len(own)]:
+            raise self._foreign(keys[columns[-len(own)].index(None)], own[0])
         try:
             return self._decode_columns(columns)
         except _UNREADABLE as error:
             if len(keys) > 1:  # one after the other, to name the key
-                for key, row in zip(keys, rows, strict=True):
-                    self._columns([key], [row])
+                for at, key in enumerate(keys):
+                    self._columns([key], [column[at : at + 1] for column in columns])
             raise CorruptValueError(f"read key {keys[0]!r}: another program wrote its hash: {error}") from error
 
     def _decode_columns(self, columns: Sequence[Sequence[bytes | None]]) -> Sequence[list[Any]]:
@@ -282,18 +279,50 @@ class PlainHashes:
             (values,) = values
         if not own:
             return [values]
-        numbers = [_values(int, column) for column in columns[-own:][:2]]
+        numbers = _heads(columns[-own], self._ints)
         if own == 1:
             return [*numbers, values]
         befores, is_coded, of_text = columns[-1], self.shape.is_struct, self._value_forms[0][1]
         return [*numbers, decode_found(befores, None) if is_coded else _values(of_text, befores), values]
 
+    @cached_property
+    def _ints(self) -> int:
+        """How many numbers say who wrote a value."""
+        return STORED_FORMS[self.kind].ints if self.kind in STORED_FORMS else 0
+
     def _foreign(self, key: Key, field: str) -> CorruptValueError:
-        known = " and ".join(f"{name} to {number}" for name, number in zip(_OWN[self.kind], (0, -1), strict=False))
+        known = _head_text((0, -1)[: self._ints]).decode()
         return CorruptValueError(
             f"read key {key!r}: its hash has no {field}, so another program wrote it. Delete it; or, to count on from its "
-            f"value, set {known}"
+            f"value, set {field} to {known}"
         )
+
+
+def _key_texts(parts: Sequence[Any], to_text: ToText, escaped: re.Pattern[str]) -> Sequence[str]:
+    """Return the parts of one field of keys as texts, what separates parts escaped."""
+    is_text = {str}.issuperset(map(type, parts))
+    texts = parts if is_text else ["" if part is None else to_text(part) for part in parts]
+    if escaped.search("".join(texts)) is not None:
+        texts = [escaped.sub(r"\\\g<0>", text) for text in texts]
+    if None in parts:
+        texts = [_NO_VALUE if part is None else text for part, text in zip(parts, texts, strict=True)]
+    return texts
+
+
+def _head_text(head: tuple[int, ...]) -> bytes:
+    return b"/".join([b"%d" % number for number in head])
+
+
+def _heads(texts: Sequence[bytes | None], width: int) -> list[list[int]]:
+    """Return the batches, and the attempts if there are any, of their texts, of which there are few."""
+    read = {text: tuple(map(int, (text or b"").split(b"/"))) for text in set(texts)}
+    bad = [text for text, head in read.items() if len(head) != width]
+    if bad:
+        raise ValueError(f"{bad[0]!r} in place of {'a batch and its attempt' if width > 1 else 'a batch'}")
+    if len(read) == 1:
+        return [[number] * len(texts) for (head,) in [read.values()] for number in head]
+    heads = [read[text] for text in texts]
+    return [[head[at] for head in heads] for at in range(width)]
 
 
 def _values(of_text: OfText, texts: Sequence[bytes | None]) -> list[Any]:
@@ -309,6 +338,8 @@ def _text_form(type_: str, is_key: bool) -> tuple[ToText, OfText]:
 
 
 def _texts(to_text: ToText, values: Sequence[Any]) -> list[bytes]:
+    if values and type(values[0]) is int and None not in values:  # as the declared type has it, so are the others
+        return list(map(b"%d".__mod__, values))
     texts = [to_text(value) for value in values if value is not None]
     coded = _encode_texts(texts)
     if len(texts) == len(values):
@@ -317,7 +348,7 @@ def _texts(to_text: ToText, values: Sequence[Any]) -> list[bytes]:
     return [NO_TEXT if value is None else next(some) for value in values]
 
 
-def _encode_texts(texts: list[str]) -> list[bytes]:
+def _encode_texts(texts: Sequence[str]) -> list[bytes]:
     together = "\n".join(texts).encode("utf-8", "surrogatepass").split(b"\n") if texts else []
     if len(together) == len(texts):
         return together
@@ -333,6 +364,6 @@ def hashes_of(conf: StateConf, kind: StateType, options: RedisOptions) -> PlainH
         return None
 
     def why_misnamed(field: str, is_key: bool) -> str | None:
-        return f"no field can be called {field!r}" if not is_key and field in (TXID, ATTEMPT, BEFORE, NULL) else None
+        return f"no field can be called {field!r}" if not is_key and field in (BATCH, TXID, BEFORE, NULL) else None
 
     return PlainHashes(kind, asked_shape(conf, options, _form_of, why_misnamed))

@@ -11,6 +11,7 @@ of acknowledged writes moves the sentinel back, breaks its seal or removes it, a
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -27,14 +28,15 @@ from states.redis.options import RedisOptions
 from states.redis.wire import Call, Command, Link, Server, Wire, Words, script
 from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
-from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues
+from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues, keeps_attempts
 from trident.state.interfaces import Key, StateConf
-from trident.state.table import OpaqueColumns
+from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import by_count, by_size, refuse_read_only
 
-Found = TypeVar("Found", list[Any], OpaqueColumns)
+Found = TypeVar("Found", list[Any], OpaqueTable)
 
+_OF_SENTINELS = re.compile(rb"\d+(:calls)?|buckets")  # a field of a hash of sentinels
 _REMEMBERED = 50_000  # keys of one read whose names are cached for the write that follows
 
 # KEYS[2 …]: the names. ARGV[3 …]: the value of each; in the scripts with TTL, ARGV[3] is the seconds, and the values follow.
@@ -47,22 +49,24 @@ redis.call('MSET', unpack(pairs))"""
 _PUT_TTL = fenced_script("for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[i + 2], 'EX', ARGV[3]) end")
 _DELETE = fenced_script("redis.call('UNLINK', unpack(KEYS, 2))")
 
-# KEYS[2 …]: the hashes. ARGV[3]: the seconds, or ''. ARGV[4]: how many fields there are; then their names, then for each hash
-# as many values, of which a null is a byte that no text has.
+# KEYS[2 …]: the hashes. ARGV[3]: the seconds, or ''. ARGV[4], ARGV[5]: how many fields all of them have in common, and how many
+# others there are. Then the fields in common, each with its value; the names of the others; and for each hash their values, of
+# which a null is a byte that no text has.
 _PLAIN_PUT = fenced_script(
     """\
-local names, given, count = KEYS, ARGV, tonumber(ARGV[4])
-local row, at, call, ttl = {}, 4 + count, redis.call, given[3]
-for field = 1, count do row[2 * field - 1] = given[4 + field] end
+local names, given, ttl, common, count = KEYS, ARGV, ARGV[3], 2 * tonumber(ARGV[4]), tonumber(ARGV[5])
+local fields, call = 5 + common, redis.call
+local row, at = {unpack(given, 6, fields)}, fields + count
+for field = 1, count do row[common + 2 * field - 1] = given[fields + field] end
 for i = 2, #names do
   local gone
   for field = 1, count do
     local value = given[at + field]
     if value == '\\255' then
       gone = gone or {}
-      gone[#gone + 1] = given[4 + field]
+      gone[#gone + 1] = given[fields + field]
     end
-    row[2 * field] = value
+    row[common + 2 * field] = value
   end
   at = at + count
   call('HSET', names[i], unpack(row))
@@ -70,12 +74,16 @@ for i = 2, #names do
   if ttl ~= '' then call('EXPIRE', names[i], ttl) end
 end"""
 )
-# KEYS: the hashes. ARGV: the fields.
+# KEYS: the hashes. ARGV: the fields. One list for all, because Lua takes longer for a list of lists, and so does its reader.
 _PLAIN_GET = script(
     """\
-local rows, names, fields = {}, KEYS, ARGV
-for i = 1, #names do rows[i] = redis.call('HMGET', names[i], unpack(fields)) end
-return rows"""
+local all, names, fields, count, at, call = {}, KEYS, ARGV, #ARGV, 0, redis.call
+for i = 1, #names do
+  local row = call('HMGET', names[i], unpack(fields))
+  for field = 1, count do all[at + field] = row[field] end
+  at = at + count
+end
+return all"""
 )
 
 
@@ -100,11 +108,11 @@ class KeyGroup:
         """Return the values of these keys, from a list of the values of all keys."""
         if isinstance(self.where, slice):
             return values[self.where]
-        return values.at(self.where) if type(values) is OpaqueColumns else [values[place] for place in self.where]
+        return values.at(self.where) if type(values) is OpaqueTable else [values[place] for place in self.where]
 
-    def put(self, values: Any, out: list[Any] | OpaqueColumns) -> None:
+    def put(self, values: Any, out: list[Any] | OpaqueTable) -> None:
         """Put the values of these keys at their positions of `out`."""
-        if isinstance(out, OpaqueColumns):
+        if isinstance(out, OpaqueTable):
             out.put(self.where, values.columns)
         elif isinstance(self.where, slice):
             out[self.where] = values
@@ -155,7 +163,11 @@ class RedisBackingMap(BackingMap):
         self._wire = Wire(servers, options)
         self._fence = RedisFence(self._wire, self._layout, partition, self._what)
         self.facts = replace(self.facts, has_typed_columns=plain is not None)
-        self._values: Any = plain or (None if serializer is None else StoredValues(serializer))
+        self._values: Any = plain
+        if serializer is not None and plain is None:
+            self._values = stored = StoredValues(serializer, conf.value_type)
+            self.keeps_attempts = partial(keeps_attempts, serializer)
+            self.facts = replace(self.facts, keeps_columns=stored.structs is not None)
         self._named: tuple[list[Key], list[KeyGroup]] = ([], [])
         kept = options.kept_changes
         streams = None if kept is None else ChangeStreams(self._wire, self._layout, self._fence, kept, self._what)
@@ -164,13 +176,14 @@ class RedisBackingMap(BackingMap):
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         return self._read(keys, _as_stored if self._values is None else self._values.decode, lambda n: [None] * n)
 
-    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read as `multi_get` does, as columns, if the values are opaque and in the codec."""
+        if isinstance(keys, KeyColumns):
+            read = partial(self._read, decode=_as_stored, absent=lambda n: [None] * n)
+            found: OpaqueTable | None = self._values.structs_of(keys, read)
+            return found
         decode = None if self._values is None else self._values.decode_opaque
-        return None if decode is None else self._read(keys, decode, OpaqueColumns.absent)
-
-    def keeps_attempts(self) -> bool:
-        return not isinstance(self._values, StoredValues) or self._values.keeps_attempts()
+        return None if decode is None else self._read(keys, decode, OpaqueTable.absent)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many distinct keys.
@@ -203,11 +216,6 @@ class RedisBackingMap(BackingMap):
                 seen.update(encoded)
                 yield self._layout.keys(encoded)
 
-    def begin(self, txid: Txid) -> None:
-        """Begin a commit; what it writes with its own txid are changes."""
-        if self._changes is not None:
-            self._changes.begin(txid)
-
     def end(self, txid: Txid) -> None:
         """End the commit; every put is acknowledged.
 
@@ -230,7 +238,8 @@ class RedisBackingMap(BackingMap):
         if not self._is_checked:
             self._refuse_other_layout()
         sentinel = self._fence.read()
-        self._evictions.note(is_new=sentinel is None)
+        if self._evictions.risks:
+            self._evictions.say_risks(is_new=sentinel is None)
         return sentinel
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
@@ -271,10 +280,11 @@ class RedisBackingMap(BackingMap):
         layout, doing = self._layout, f"look for {self._what}"
         there = self._wire.ask(doing, [(b"EXISTS", name) for name in layout.other_sentinels])
         if any(there):
-            # A key in `layout="fields"` may be called as the sentinels in strings are: then its own sentinels are there.
+            # A key in `layout="fields"` may be called as the sentinels in strings are, and may have lost its own.
             own = self._wire.ask(doing, [(b"EXISTS", name) for name in layout.sentinel_keys])
-            for is_other, is_own, other in zip(there, own, layout.other_sentinels, strict=True):
-                if is_other and not is_own:
+            held = self._wire.ask(doing, [(b"HKEYS", name) for name in layout.other_sentinels])
+            for fields, is_own, other in zip(held, own, layout.other_sentinels, strict=True):
+                if fields and not is_own and all(map(_OF_SENTINELS.fullmatch, fields)):
                     given, written = ("fields", "strings") if layout.plain else ("strings", "fields")
                     raise ConfigError(
                         f"{self._what} was written with layout={written!r} (there is {other.decode()!r}); "
@@ -331,11 +341,14 @@ class RedisBackingMap(BackingMap):
         self._wire.run(f"{doing} of {self._what}", calls, self._fence.renewals)
 
     def _puts(self, keys: Sequence[Key], values: Sequence[Any]) -> Iterator[tuple[int, Callable[[], Command]]]:
+        plain = self._layout.plain
         encode = _as_stored if self._values is None else self._values.encode
         for group in self._groups(keys):
             own, mine = group.of(keys), group.of(values)
-            for part, some in self._split_by_size(group, encode(own, mine)):
-                yield group.bucket, self._put(part, some)
+            common = {} if plain is None else plain.common(mine)
+            encoded = encode(own, mine) if plain is None else plain.encode(own, mine, common)
+            for part, some in self._split_by_size(group, encoded):
+                yield group.bucket, self._put(part, some, common)
             if self._changes is not None:
                 yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, own, mine))
 
@@ -356,14 +369,21 @@ class RedisBackingMap(BackingMap):
             return (b"EVALSHA", _PLAIN_GET, group.words.count, group.words, Words(self._layout.plain.stored_fields))
         return (b"MGET", group.words)
 
-    def _put(self, group: KeyGroup, values: Sequence[Any]) -> Callable[[], Command]:
+    def _put(self, group: KeyGroup, values: Sequence[Any], common: dict[bytes, bytes]) -> Callable[[], Command]:
         """Return what makes the call that writes a group; it has the sentinel's record as it is then."""
-        ttl = self._options.ttl_s
+        ttl, plain = self._options.ttl_s, self._layout.plain
         seconds = [] if ttl is None else [b"%d" % ttl]
-        if self._layout.plain is not None:
-            fields = self._layout.plain.stored_fields
-            given = [b"".join(seconds), b"%d" % len(fields), *fields, *itertools.chain.from_iterable(values)]
-            return partial(self._fence.command, _PLAIN_PUT, group.bucket, group.words, Words(given))
+        if plain is not None:
+            names = [name for name in plain.stored_fields if name not in common]
+            head = [
+                b"".join(seconds),
+                b"%d" % len(common),
+                b"%d" % len(names),
+                *itertools.chain(*common.items()),
+                *names,
+            ]
+            given = Words([*head, *itertools.chain.from_iterable(values)])
+            return partial(self._fence.command, _PLAIN_PUT, group.bucket, group.words, given)
         script = PUT if ttl is None else _PUT_TTL
         return partial(self._fence.command, script, group.bucket, group.words, Words([*seconds, *values]))
 

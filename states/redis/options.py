@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from trident.servers.redis_server import RedisServer
 from trident.storekit import Account, Changing, Expiring, ServerCalls, whole
@@ -19,8 +19,9 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
     Attributes
     ----------
     url
-        As for `RedisServer`, or `redis+cluster://` and `rediss+cluster://` with one or several `host:port`, separated
-        by commas.
+        `redis://user:password@host:port/database`, `rediss://` (TLS), `unix://path`, or `redis+cluster://` and
+        `rediss+cluster://` with one or several `host:port`, separated by commas. A query (`?health_check_interval=30`) is
+        passed to redis-py.
     cluster
         True: the server is a node of a Redis cluster, as with `redis+cluster://`.
     cluster_buckets
@@ -41,7 +42,6 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
 
     store: ClassVar[str] = "Redis"
     remains: ClassVar[str] = "in the append-only file until it is rewritten (BGREWRITEAOF), and in RDB copies"
-    what: ClassVar[str] = "Redis state"
     schemes: ClassVar[tuple[str, ...]] = (*RedisServer.schemes, "redis+cluster", "rediss+cluster")
     forms: ClassVar[str] = (
         "redis://host:port/database, rediss:// (TLS), unix://path, redis+cluster://host:port,host:port or rediss+cluster://"
@@ -49,20 +49,16 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
 
     cluster: bool = False
     cluster_buckets: int = whole(64, 1)
-    layout: str = "strings"
+    layout: Literal["strings", "fields"] = "strings"
     prefix: str | None = None
     allow_eviction: bool = False
-    database: int | None = whole(None, 0)
     max_keys_per_call: int = whole(1000, 1, MAX_KEYS_PER_CALL)
 
     def __post_init__(self) -> None:
-        RedisServer.__post_init__(self)
         super().__post_init__()
         prefix = self.prefix
         if prefix is not None and (not prefix or any(char < " " for char in prefix)):
             raise self.refused("prefix", "give a text without control characters")
-        if self.layout not in ("strings", "fields"):
-            raise self.refused("layout", "it is 'strings' or 'fields'")
         if self.layout == "fields" and prefix is not None and ":" in prefix:
             raise self.refused("prefix", "in layout='fields' a ':' ends the prefix; take another character")
         if self.clustered and self.database:

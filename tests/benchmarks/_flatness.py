@@ -25,7 +25,7 @@ from tests.benchmarks._drawn import DrawnKeys
 from tests.benchmarks._drivers import on_redis
 from tests.benchmarks._measuring import apart
 from trident import Config, TridentTopology
-from trident.coordination.transaction_log import FileLog
+from trident.coordination.file_log import FileLog
 from trident.graph import Graph
 from trident.observe.monitoring import Monitoring
 from trident.operations import Count

@@ -38,7 +38,7 @@ def _measure(store: str, port: int, keys: int, rounds: int) -> dict[str, Any]:
         if store == "postgres":
             url = f"postgresql://trident@127.0.0.1:{port}/postgres"
             return Writer(PostgresState.opaque(url, table=name, **options), name, keys_of(keys))
-        layout = "fields" if store == "redis fields" else "strings"
+        layout: Any = "fields" if store == "redis fields" else "strings"
         spec = RedisState.opaque(f"redis://127.0.0.1:{port}/0", prefix=name, layout=layout, **options)
         return Writer(spec, name, keys_of(keys))
 

@@ -27,7 +27,7 @@ from tests.harness.zookeeper_servers import start_zookeeper
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.servers.nodes import NodeEvent
+from trident.nodes.interface import NodeEvent
 
 _EVERY_S = 5.0
 

@@ -31,12 +31,12 @@ from tests.benchmarks._measuring import in_turns, medians, tell
 from tests.harness.servers import start_postgres, start_s3
 from tests.harness.zookeeper_servers import start_zookeeper
 from trident import TridentTopology
+from trident.coordination.file_log import FileLog
 from trident.coordination.log_address import open_log
-from trident.coordination.record_store import Patience
 from trident.coordination.records import CommitRecord, DefineRecord
 from trident.coordination.stored_log import StoredLog
-from trident.coordination.transaction_log import FileLog
 from trident.operations import Count
+from trident.servers.patience import Patience
 
 _WORDS = [(f"word{number % 37}",) for number in range(100)]
 _DEFINITION = {"offsets": [[partition, 1_000_000, 1_001_000] for partition in range(8)]}
@@ -122,14 +122,14 @@ def _start(log: _Log, batches: int) -> dict[str, Any]:
         if isinstance(writer, StoredLog):
             writer._begin_segment()
         elif isinstance(writer, FileLog):
-            writer._segments.begin(state, None)
+            writer._begin_segment(None)
         while state.txid < batches:
             writer.append(CommitRecord(state.txid + 1, 1 << 40, {"lines": _DEFINITION}, {"counts": [0]}, {}, 0))
     requests, run = [0], Patience.run
 
-    def counted(self: Patience, request: Callable[[], Any]) -> Any:
+    def counted(self: Patience, request: Callable[[], Any], *more: Any) -> Any:
         requests[0] += 1
-        return run(self, request)
+        return run(self, request, *more)
 
     with mock.patch.object(Patience, "run", counted):
         since = time.perf_counter()

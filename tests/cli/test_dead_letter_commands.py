@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from tests.harness.commands import environment, write_module
 from trident.cli.app import app
 from trident.cli.target import load_topology
-from trident.coordination.transaction_log import FileLog
+from trident.coordination.file_log import FileLog
 from trident.runtime.running import RunningTopology
 from trident.state.encoding.codec import decode
 

@@ -64,6 +64,26 @@ def test_what_would_be_refused_is_named_with_what_to_do(tmp_path: Path, old: str
     ]
 
 
+def test_advice_in_json_names_the_topology(tmp_path: Path, old: str) -> None:
+    new = tmp_path / "new.py"
+    new.write_text((tmp_path / "old.py").read_text().replace('"shop")', '"shop", "euros")'))
+    (refused,) = json.loads(trident("diff", old, "new.py:topology", "--json", cwd=tmp_path).stdout)["refused"]
+    assert 'TridentTopology("revenue-2")' in refused["remedy"]
+
+
+def test_a_transactional_state_with_another_value_is_refused_as_at_the_start(tmp_path: Path) -> None:
+    job = JOB.replace("DeltaState(", "DeltaState.transactional(")
+    for name, aggregates in (("old", OLD), ("new", '{"orders": Count()}')):
+        write_module(tmp_path, name, job.replace("{aggregates}", aggregates))
+    trident("run", "old.py:topology", "--once", "--conf", "engine=in_process", cwd=tmp_path)
+    done = trident("diff", "trident-log/revenue", "new.py:topology", cwd=tmp_path)
+    assert done.returncode == 4
+    assert "a transactional state does not say which declaration wrote a value. Declare it as it was" in done.stdout
+    started = trident("run", "new.py:topology", "--once", "--conf", "engine=in_process", cwd=tmp_path)
+    assert done.stdout.splitlines()[0].removeprefix("refused: ") in started.stderr
+    assert "goes on" not in done.stdout
+
+
 def test_what_is_no_log_and_no_declaration_is_a_wrong_use(tmp_path: Path, old: str) -> None:
     (tmp_path / "empty").mkdir()
     for what, text in (("empty", "there is no log in empty"), ("nothing", "expected MODULE:TOPOLOGY")):

@@ -22,10 +22,11 @@ from states.memory import MemoryMapState
 from tests.harness.commands import COUNTS, environment, last_txid, started, trident, until, write_module
 from trident import Config
 from trident.cli.app import app
-from trident.cli.get import KeyListing, LookupAnswer, plain, read
+from trident.cli.get import KeyListing, LookupAnswer, read
 from trident.cli.target import settings
-from trident.coordination.transaction_log import FileLog
+from trident.coordination.file_log import FileLog
 from trident.errors import ForeignLogError, LogError, TopologyError, UnsupportedOperation
+from trident.http.plain_json import plain
 from trident.operations import Avg, Count, Sum
 from trident.topology import TridentTopology
 
@@ -260,6 +261,8 @@ def test_the_log_says_how_many_partitions_there_are(tmp_path: Path) -> None:
 def test_a_value_of_any_kind_is_shown_as_json() -> None:
     value = {"a": (1, Decimal("1.5")), 2: [b"x\xff", None, date(2026, 1, 1)]}
     assert plain(value) == {"a": [1, "1.5"], "2": ["x\\xff", None, "2026-01-01"]}
+    odd = [float("nan"), {"a": float("-inf")}]
+    assert json.dumps(plain(odd), allow_nan=False) == '["nan", {"a": "-inf"}]'
 
 
 def _topology(memory: bool = False) -> TridentTopology:

@@ -15,7 +15,7 @@ from tests.command_list import PAGE, with_tables
 from tests.harness.commands import trident
 from trident import __version__
 from trident.cli.app import app
-from trident.coordination.transaction_log import FileLog
+from trident.coordination.file_log import FileLog
 
 COMMANDS = (
     "run", "ui", "get", "drpc", "log", "dead-letters", "state", "explain", "demo", "crashtest", "up", "nimbus", "supervisor",
@@ -42,6 +42,15 @@ def test_the_version_is_printed(tmp_path: Path) -> None:
     done = trident("--version", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stdout.startswith(f"trident {__version__} (PySpark ")
+
+
+@pytest.mark.parametrize("words", [["--version"], ["run", "--help"], ["doctor"]])
+def test_output_that_finds_no_room_is_an_error_in_a_line(words: list[str], tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "trident.cli", *words]
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "error: No space left on device: what the command writes is not complete. Make room\n"
 
 
 def test_the_help_names_every_command() -> None:
@@ -75,6 +84,8 @@ def test_an_address_is_no_folder(words: list[str], tmp_path: Path, monkeypatch: 
     ("words", "said"),
     [
         ("demo --crashes 3", "--crashes says nothing without --crash; add that"),
+        ("submit words.py:topology --timeout 5", "--timeout says nothing without --wait; add that"),
+        ("upgrade words words.py:topology --timeout 5", "--timeout says nothing without --wait; add that"),
         ("run words.py:topology --ui-port 0", "--ui-port says nothing without --ui; add that"),
         ("run words.py:topology --drpc-host db", "--drpc-host says nothing without --drpc-port; add that"),
     ],

@@ -15,8 +15,8 @@ from tests.harness.commands import trident
 from trident.cli.log import log as print_log
 from trident.cli.log import report, short
 from trident.coordination import log_state
+from trident.coordination.file_log import FileLog
 from trident.coordination.records import CommitRecord, DefineRecord, LayoutRecord, StartRecord, TopologyRecord
-from trident.coordination.transaction_log import FileLog
 from trident.errors import CorruptLogError, LogError
 from trident.retention import Retention
 from trident.spout.interfaces import TransactionAttempt

@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from tests.harness.commands import COUNTS, complaints, environment, last_txid, started, trident, until, write_module
-from trident.cli.live_lines import LineDisplay
+from trident.cli.console import LineDisplay
+from trident.coordination.file_log import FileLog
 from trident.coordination.lock import held_by, list_log
-from trident.coordination.transaction_log import FileLog
 
 pytestmark = pytest.mark.slow
 
@@ -119,6 +119,7 @@ def test_the_example_counts_the_words_of_a_folder(tmp_path: Path) -> None:
         (["nowhere:topology"], 2, "there is no module 'nowhere'"),
         (["counts:topology", "--conf", "engin=spark"], 2, "unknown setting 'engin'; did you mean 'engine'?"),
         (["counts:topology", "--state-recovery", "guess"], 2, "'keep_totals'"),
+        (["counts:topology", "--metrics-host", "::1"], 2, "--metrics-host says nothing without --metrics-port"),
         (["counts:ROWS"], 1, "error: counts:ROWS is a list; expected a TridentTopology"),
     ],
 )

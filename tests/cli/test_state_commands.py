@@ -116,8 +116,16 @@ def test_totals_that_new_code_would_change_are_a_table_and_an_exit_code(folder: 
     assert done.exit_code == 0
 
 
+def test_new_code_that_would_be_refused_is_no_success(folder: Path) -> None:
+    text = textwrap.dedent(MODULE).partition("new = ")[0].replace('group_by("word")', 'group_by("line")')
+    write_module(folder, "refused_words", text)
+    done = command("rehearse", TARGET, "--to", "refused_words:topology", "--last", "1")
+    assert done.stdout.startswith("refused: state 'count': key ")
+    assert done.exit_code == 4
+
+
 @pytest.mark.long
-def test_new_code_of_another_folder_has_its_own_modules_though_they_are_called_the_same(folder: Path) -> None:
+def test_new_code_of_another_folder_has_its_own_modules_of_the_same_names(folder: Path) -> None:
     for name, condition in {"former": "word != ''", "new": "word != 'cow'"}.items():
         (folder / name).mkdir()
         write_module(folder / name, "proof_condition", f'WANTED = "{condition}"')

@@ -135,9 +135,9 @@ def test_settings_have_the_types_of_their_keys_and_options_win() -> None:
         ("", "--conf '': expected key=value"),
         ("=spark", "expected key=value"),
         ("engin=spark", "unknown setting 'engin'; did you mean 'engine'?"),
-        ("engine=flink", "engine='flink': expected one of 'spark', 'in_process'"),
-        ("parallelism=two", "parallelism='two': expected"),
-        ("max_spout_pending=0", "max_spout_pending=0: must be at least 1"),
+        ("engine=flink", "engine='flink': give 'spark', 'in_process' or 'auto'"),
+        ("parallelism=two", "parallelism='two': give a whole number from 1 to 1000000"),
+        ("max_spout_pending=0", "max_spout_pending=0: give a whole number of at least 1"),
     ],
 )
 def test_a_setting_that_cannot_be_is_wrong_usage(word: str, said: str) -> None:

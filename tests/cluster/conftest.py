@@ -1,19 +1,16 @@
-"""Where a cluster is kept, once a folder, once a ZooKeeper, and sessions of its state."""
+"""Where a cluster is kept, a folder or a server of each kind, and sessions of its state."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.cluster_states import Opened, Opening
+from tests.harness import cluster_states
+from tests.harness.cluster_states import ON_SERVERS, Opened, Opening, address_on
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
-from trident.cluster.state.cluster_address import open_cluster_state
-
-_roots = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -26,13 +23,10 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
         ensemble.stop()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("zookeeper", marks=pytest.mark.server)])
+@pytest.fixture(params=["sqlite", *(pytest.param(each, marks=pytest.mark.server) for each in ON_SERVERS)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the address of a cluster that no other test has."""
-    if request.param == "sqlite":
-        return str(tmp_path / "cluster")
-    ensemble: ZooKeeperEnsemble = request.getfixturevalue("zookeeper_server")
-    return f"zookeeper://{ensemble.hosts}/cluster{next(_roots)}"
+    return str(tmp_path / "cluster") if request.param == "sqlite" else address_on(request.param, request)
 
 
 @pytest.fixture
@@ -41,9 +35,7 @@ def opening(address: str) -> Iterator[Opening]:
     with contextlib.ExitStack() as stack:
 
         def open_one(session_timeout_s: float = 10.0) -> Opened:
-            state = open_cluster_state(address, session_timeout_s)
-            stack.callback(state.close)
-            return Opened(state)
+            return stack.enter_context(cluster_states.opened(address, session_timeout_s))
 
         yield open_one
 

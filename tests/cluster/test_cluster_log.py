@@ -17,8 +17,8 @@ from trident.cluster.cluster_log import log_of, submitted_log
 from trident.cluster.state.cluster_address import STATE_FILE, open_cluster_state
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterError
 from trident.drpc import LocalDRPC
+from trident.errors import ClusterError
 from trident.operations import Count, MapGet
 
 _ZOOKEEPER = "zookeeper://one:2181/storm"

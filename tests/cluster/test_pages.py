@@ -35,8 +35,8 @@ from trident.cluster.state.cluster_records import (
     machine_names,
 )
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_overviews import TopologyOverview
-from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
+from trident.cluster.topology_overviews import TopologyOverview, overview, overviews
+from trident.errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.operations import Count
 from trident.ui.cluster_pages import OneTopology
 from trident.ui.running_pages import TridentPages
@@ -339,6 +339,20 @@ def test_figures_over_time_are_those_of_the_driver(cluster: StormClusterState) -
 def waiting(number: int, why: str) -> TopologyOverview:
     base = StormBase(f"t{number}", 0.0, WantedStatus("active", 0.0), 1, {}, "trident", "m:t", "0" * 64)
     return TopologyOverview(f"t{number}-{number}-0", base, None, None, why)
+
+
+@pytest.mark.parametrize("apart", [-3600.0, 3600.0])
+def test_a_driver_is_silent_by_the_clock_of_its_own_machine(cluster: StormClusterState, apart: float) -> None:
+    start = assigned(cluster, (storm_id := submitted(cluster)))
+    there = time.time() + apart
+    info = SupervisorInfo(there, "host", "a", (6700,), (6700,), {}, 60.0)
+    cluster.supervisor_heartbeat("a", info)
+    for said, driver in ((there - 2, "active"), (there - 40, "silent")):
+        beat = WorkerHeartbeat(said, 30.0, storm_id, "host", 99, 1, start, "active", "", {})
+        cluster.worker_heartbeat(storm_id, "a", 6700, beat)
+        (listed,), shown = overviews(cluster), overview(cluster, storm_id, cluster.all_bases()[storm_id])
+        for each in (listed, shown):
+            assert (each.driver, each.facts()["heardSecondsAgo"]) == (driver, pytest.approx(there - said))
 
 
 def test_a_reason_that_many_topologies_have_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,8 @@ from tests.coordination.log_homes import ObjectHome, PostgresHome, ZooKeeperHome
 from tests.coordination.log_samples import TOPOLOGY, commit
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
+from trident.coordination.file_log import FileLog
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import FileLog
 
 _numbers = count(1)
 

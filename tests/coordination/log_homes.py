@@ -17,13 +17,13 @@ from obstore.store import from_url
 
 from tests.coordination.log_samples import TOPOLOGY, frames_of
 from trident.coordination import lock, stored_log
+from trident.coordination.file_log import FileLog
 from trident.coordination.head_records import HeadBody, segment_of
 from trident.coordination.log_address import store_at
 from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
 from trident.coordination.stored_log import StoredReader
-from trident.coordination.transaction_log import FileLog
 from trident.servers.log_addresses import PostgresAddress, is_postgres
 
 __all__ = ["FileHome", "Home", "ObjectHome", "PostgresHome", "StoredHome", "ZooKeeperHome", "reopened"]
@@ -85,7 +85,7 @@ class FileHome:
 class StoredHome:
     """A log that a `RecordStore` keeps."""
 
-    claim = (stored_log, "look")
+    claim = (stored_log, "holder_facts")
     claim_type = stored_log.StoredClaim
     keeps_undurable = False
 
@@ -134,7 +134,7 @@ class PostgresHome(StoredHome):
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
-        self._url, self._topology = PostgresAddress.of(address).url, PostgresAddress.of(address).topology
+        self._url, self._topology = PostgresAddress.of(address).url, PostgresAddress.of(address).name
 
     def contents(self) -> list[Any]:
         """Return all rows of the log."""

@@ -26,7 +26,7 @@ DRIVER = """
 import functools
 import sys
 from trident.coordination import log_address
-from trident.coordination.transaction_log import FileLog
+from trident.coordination.file_log import FileLog
 from trident.coordination.stored_log import StoredLog
 from trident.coordination.records import CommitRecord, DefineRecord
 

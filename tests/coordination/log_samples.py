@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from trident.coordination import framing, lock
+from trident.coordination.file_log import FileLog
 from trident.coordination.framing import read_frames
 from trident.coordination.log_state import LogState
 from trident.coordination.records import CommitRecord
-from trident.coordination.transaction_log import FileLog
 
 TOPOLOGY = "word-count"
 ATTEMPT = 1 << 20

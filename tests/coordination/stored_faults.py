@@ -18,10 +18,10 @@ from tests.coordination.log_samples import commit, without_epoch
 from tests.harness.commands import until
 from tests.harness.proxy import Point, Proxy
 from tests.harness.servers import Server
-from trident.coordination import record_store
-from trident.coordination.record_store import Patience
 from trident.coordination.records import DefineRecord
 from trident.errors import FencedError, LogError, LogHeldError
+from trident.servers import patience
+from trident.servers.patience import Patience
 
 WAIT_S = 60
 
@@ -80,7 +80,7 @@ class StoredFaults:
             assert home.segments()[-1].seq >= 3
 
     @pytest.mark.parametrize(("point", "there"), [("held request", 1), ("half request", 1), ("reply", 2)])
-    def test_a_takeover_while_an_append_is_under_way_fences_it_and_loses_nothing_reported(
+    def test_a_takeover_during_an_append_fences_it_and_loses_nothing_reported(
         self, home: StoredHome, behind: StoredHome, proxy: Proxy, point: Point, there: int
     ) -> None:
         seconds: list[Any] = []
@@ -257,7 +257,7 @@ class StoredAway:
     def test_a_server_that_is_away_at_the_start_is_named(
         self, home: StoredHome, server: Server, quick: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(record_store, "START_S", 1.0)
+        monkeypatch.setattr(patience, "START_S", 1.0)
         self.vanish(server)
         try:
             with pytest.raises(LogError, match=self.at_start):

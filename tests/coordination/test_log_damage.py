@@ -13,11 +13,11 @@ import pytest
 from tests.coordination.log_samples import TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
 from trident.coordination import lock
 from trident.coordination import log_reader as reader_module
+from trident.coordination.file_log import FileLog
 from trident.coordination.framing import HEAD_BYTES, decode, encode, frame
 from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
 from trident.coordination.records import DefineRecord
-from trident.coordination.transaction_log import FileLog
 from trident.errors import CorruptLogError, LogError
 
 
@@ -119,9 +119,7 @@ def test_a_reader_that_saw_a_lost_end_goes_on_with_what_is_written_next(path: Pa
     log.close()
 
 
-def test_of_two_records_that_were_not_durable_a_crash_may_leave_any_beginning_of_the_second(
-    path: Path, three: list[LogState]
-) -> None:
+def test_of_two_records_not_durable_a_crash_may_leave_a_part_of_the_second(path: Path, three: list[LogState]) -> None:
     log = FileLog.open(path, TOPOLOGY)
     log.append(DefineRecord(4, "lines", "x" * 100), durable=False)
     log.append(commit(4))
@@ -135,7 +133,7 @@ def test_of_two_records_that_were_not_durable_a_crash_may_leave_any_beginning_of
             assert without_epoch(LogReader(path).refresh()) == without_epoch(three[3]), (size, kept)
 
 
-def test_of_records_that_were_durable_together_damage_is_an_error_once_a_later_one_says_so(
+def test_damage_to_records_durable_together_is_an_error_once_a_later_one_shows(
     path: Path, three: list[LogState]
 ) -> None:
     log = FileLog.open(path, TOPOLOGY)

@@ -15,15 +15,15 @@ import pytest
 
 from tests.coordination.log_samples import TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
 from trident.coordination import lock
+from trident.coordination.file_log import FileLog, LogFile
 from trident.coordination.log_reader import LogReader, exists
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import FileLog, LogFile
 from trident.errors import FencedError, LogError
 
 # ---- a life without trouble ------------------------------------------------------------------------------------------
 
 
-def test_the_names_of_a_new_directory_and_of_those_above_it_are_durable_before_the_first_record(
+def test_names_of_new_directories_are_durable_before_the_first_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
@@ -167,7 +167,7 @@ def test_a_reader_that_never_catches_up_says_so(path: Path, monkeypatch: pytest.
         LogReader(path).refresh()
 
 
-def test_closing_frees_the_log_though_a_process_that_is_being_started_still_has_the_file(path: Path) -> None:
+def test_closing_frees_the_log_though_a_starting_process_still_has_the_file(path: Path) -> None:
     log = FileLog.open(path, TOPOLOGY)
     inherited = os.dup(log._claim._fd)
     log.close()

@@ -24,14 +24,14 @@ from tests.coordination.log_homes import FileHome, Home, ZooKeeperHome
 from tests.coordination.log_samples import ATTEMPT, commit
 from trident import Config, TridentTopology
 from trident.coordination import log_state, zookeeper_records
+from trident.coordination.file_log import LogFile
 from trident.coordination.log_address import read_history
-from trident.coordination.record_store import Patience
 from trident.coordination.records import AdoptRecord, CommitRecord, DefineRecord, Record, RenameRecord, TopologyRecord
-from trident.coordination.transaction_log import LogFile
 from trident.errors import ConfigError, FencedError, HistoryGapError
+from trident.nodes.zookeeper_nodes import ZooKeeperNodes
 from trident.operations import Count
 from trident.retention import Retention
-from trident.servers.zookeeper_nodes import ZooKeeperNodes
+from trident.servers.patience import Patience
 
 ALL, NONE = Retention(batches=1_000_000), Retention(batches=0)
 STEPS = st.lists(st.one_of(st.integers(1, 12), st.sampled_from(["restart", "takeover", "lost"])), max_size=12)

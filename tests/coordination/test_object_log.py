@@ -25,10 +25,10 @@ from trident.coordination import object_records
 from trident.coordination.head_records import HeadBody
 from trident.coordination.lock import SegmentName
 from trident.coordination.object_records import ObjectRecords
-from trident.coordination.record_store import Patience
 from trident.coordination.records import DefineRecord
 from trident.errors import CorruptLogError, EnvironmentProblem, FencedError, LogError, LogHeldError
 from trident.servers.log_addresses import ObjectAddress
+from trident.servers.patience import Patience
 
 
 @pytest.fixture
@@ -119,9 +119,9 @@ def test_the_start_on_a_long_log_takes_few_requests(home: ObjectHome, monkeypatc
     made: list[str] = []
     run = Patience.run
 
-    def counted(self: Patience, request: Callable[[], Any]) -> Any:
+    def counted(self: Patience, request: Callable[[], Any], *more: Any) -> Any:
         made.append(request.__qualname__)
-        return run(self, request)
+        return run(self, request, *more)
 
     monkeypatch.setattr(Patience, "run", counted)
     with closing(home.open()) as again:

@@ -77,7 +77,7 @@ class TestPostgresThatIsKilled(PostgresAway):
 
 
 def connection_of(log: Any) -> Any:
-    return log._store._open_connection()
+    return log._store._session.connection()
 
 
 def test_a_server_that_does_not_wait_for_its_disk_is_told_to(home: PostgresHome) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trident.cli import main
-from trident.coordination.transaction_log import FileLog
+from trident.coordination.file_log import FileLog
 from trident.runtime.start import moving
 from trident.state.map_commits import CommittedMap
 

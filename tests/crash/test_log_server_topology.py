@@ -17,9 +17,9 @@ from tests.harness.commands import until
 from tests.harness.proxy import Point, Proxy
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
-from trident.coordination import record_store
 from trident.errors import LogError
 from trident.runtime.running import RunningTopology, start
+from trident.servers import patience
 from trident.spout.interfaces import TransactionAttempt
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
@@ -73,7 +73,7 @@ def finished(case: Case, directory: Path, outcomes: list[Outcome]) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("pairing", EXACT, ids=str)
-def test_connections_that_are_cut_at_every_step_of_every_batch_lose_and_double_nothing(
+def test_connections_cut_at_every_step_of_every_batch_lose_and_double_nothing(
     pairing: Pairing, zookeeper_server: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome]
 ) -> None:
     proxy, points, cut = Proxy(zookeeper_server.members[0].port), itertools.cycle(POINTS), list[str]()
@@ -126,10 +126,10 @@ def test_a_server_that_is_killed_and_restarted_is_waited_for(
 
 @pytest.mark.long
 @pytest.mark.parametrize("step", ["committed", "recorded"])
-def test_a_topology_that_waits_can_be_stopped_and_the_next_one_counts_everything_once(
+def test_a_waiting_topology_can_be_stopped_and_the_next_counts_all_once(
     step: str, mortal: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_store, "STOP_S", 1.0)
+    monkeypatch.setattr(patience, "STOP_S", 1.0)
     case, away = Case("any", EXACT[2], "memory", log_at=f"zookeeper://{mortal.hosts}/crash"), threading.Event()
 
     def observe(at: str, attempt: TransactionAttempt) -> None:

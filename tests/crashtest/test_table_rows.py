@@ -236,7 +236,7 @@ def test_equal_values_of_another_form_are_equal(one: Any, other: Any) -> None:
     assert Comparison().differences([{"v": one}], [{"v": other}]) == []
 
 
-@pytest.mark.parametrize(("one", "other"), [(0.3, 0.3001), (None, 0), ([1], [2])])
+@pytest.mark.parametrize(("one", "other"), [(0.3, 0.3001), (None, 0), ([1], [2]), (None, "NULL"), ("NULL", "'NULL'")])
 def test_other_values_are_not(one: Any, other: Any) -> None:
     assert len(Comparison().differences([{"v": one}], [{"v": other}])) == 2
 

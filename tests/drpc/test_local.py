@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -221,6 +222,14 @@ def test_a_store_that_does_not_answer_is_asked_once_for_all() -> None:
             "the store does not answer"
         }
         assert broken.calls == 2
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e12])
+def test_a_request_may_be_waited_for_without_an_end(timeout: float) -> None:
+    topology = TridentTopology("waited")
+    topology.new_drpc_stream("f").each("args", Split(), "word").project("word")
+    with LocalDRPC(topology) as drpc:
+        assert drpc.execute("f", "a b", timeout=timeout) == [["a"], ["b"]]
 
 
 def test_a_request_that_takes_too_long_is_given_up_and_one_that_waited_is_not_run() -> None:

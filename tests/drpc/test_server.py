@@ -73,7 +73,7 @@ def test_parallel_clients_get_their_own_answers() -> None:
         assert list(pool.map(lambda one: client.execute("echo", one), args)) == [[[one]] for one in args]
 
 
-def test_a_client_keeps_its_connection_and_makes_a_new_one_when_the_server_was_restarted() -> None:
+def test_a_client_keeps_its_connection_until_the_server_is_restarted() -> None:
     with LocalDRPC(echo()) as drpc, DRPCServer(drpc, port=0) as server, DRPCClient(server.url) as client:
         client.execute("echo", "a")
         connection = client._connection().sock

@@ -19,10 +19,10 @@ from trident.cluster.code.topology_package import make_package
 from trident.cluster.machine.machine_folder import DriverOrder
 from trident.cluster.state.cluster_address import folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_records import WorkerHeartbeat
-from trident.cluster.state.sqlite_nodes import writers_of
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_interface import TransactionLogReader
+from trident.nodes.sqlite_nodes import writers_of
 
 TOKEN = "a-token-of-tests"
 MOVED_AFTER_S = 4.0

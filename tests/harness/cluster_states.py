@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
 
+import pytest
+
+from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.servers.nodes import NodeEvent
+from trident.nodes.interface import NodeEvent
 
 _LIMIT_S = 60.0
+ON_SERVERS = ("zookeeper", "postgres")
+_roots = itertools.count(1)
+
+
+def address_on(kind: str, request: pytest.FixtureRequest) -> str:
+    """Return the address of a cluster on a server of a kind, which no other test has."""
+    server: Any = request.getfixturevalue(f"{kind}_server")
+    name = f"cluster{next(_roots)}"
+    if kind == "postgres":
+        return f"postgresql://trident@{server.address}/postgres?cluster={name}"
+    return f"zookeeper://{server.hosts}/{name}"
 
 
 class Opened:
@@ -55,11 +72,58 @@ class Opened:
             self._more.notify_all()
 
 
+@contextlib.contextmanager
+def opened(address: str | Path, session_timeout_s: float = 10.0) -> Iterator[Opened]:
+    """Open a session of the cluster at an address."""
+    state = open_cluster_state(address, session_timeout_s)
+    try:
+        yield Opened(state)
+    finally:
+        state.close()
+
+
 class Opening(Protocol):
     """Opens one more session of the same cluster."""
 
     def __call__(self, session_timeout_s: float = ...) -> Opened:
         """Open it."""
+
+
+LOST_ANSWERS: list[Any] = [
+    # A compare-and-set is done once; one that was refused is refused.
+    (lambda one, other: one.set_data("/a", b"0"), lambda one: one.compare_and_set("/a", b"1", 0), True, (b"1", 1)),
+    (
+        lambda one, other: (one.set_data("/a", b"0"), other.set_data("/a", b"1")),
+        lambda one: one.compare_and_set("/a", b"2", 0),
+        False,
+        (b"1", 1),
+    ),
+    # A creation is ours.
+    (lambda one, other: None, lambda one: one.create_ephemeral_node("/a", b"1"), True, (b"1", 0)),
+    (lambda one, other: None, lambda one: one.compare_and_set("/a", b"1", None), True, (b"1", 0)),
+    # A node of another, and one that was ours before, is not created.
+    (
+        lambda one, other: other.create_ephemeral_node("/a", b"1"),
+        lambda one: one.create_ephemeral_node("/a", b"1"),
+        False,
+        (b"1", 0),
+    ),
+    (
+        lambda one, other: other.set_data("/a", b"1"),
+        lambda one: one.compare_and_set("/a", b"1", None),
+        False,
+        (b"1", 0),
+    ),
+    (
+        lambda one, other: one.create_ephemeral_node("/a", b"1"),
+        lambda one: one.create_ephemeral_node("/a", b"1"),
+        False,
+        (b"1", 0),
+    ),
+    # A delete is done.
+    (lambda one, other: other.set_data("/a/b/c", b"1"), lambda one: one.delete_node("/a"), None, ()),
+]
+"""What two sessions do before; the change of the first whose answer is lost; what it returns, and the node then."""
 
 
 def set_assignment(cluster: StormClusterState, storm_id: str, info: Assignment) -> None:

@@ -100,7 +100,7 @@ def sum_by_columns(state: Any, txid: int, **counts: int) -> list[int] | None:
     state.begin_commit(txid)
     new = state.multi_combine([list(counts)], np.array(list(counts.values())), "sum")
     state.commit(txid)
-    return None if new is None else [int(each) for each in new]
+    return None if new is None else new.tolist()
 
 
 class ColumnPromises:

@@ -8,7 +8,7 @@ from typing import Any
 from trident.state import IBackingMap, JSONOpaqueSerializer, Key, OpaqueValue, Snapshot, Txid
 from trident.state.backing_map import backing_map
 from trident.state.values import UNKNOWN_ATTEMPT
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 WAYS = ("before", "middle", "after")
 

@@ -143,6 +143,7 @@ RULES: list[tuple[str, str]] = [
     ("int", "tinyint({int})"), ("bool", "boolean({int})"), ("float", "float({double})"), ("date", "date({time})"),
     *[("num", f"cast({{number}} as {type_})") for type_ in ("int", "bigint", "double", "tinyint", "float", "decimal(20,0)")],
     ("dec", "cast({finite} as decimal(20,3))"), ("dec", "cast(if(abs(y) < 1e9, y, 0) as decimal(20,6))"), ("dec",
+    "cast(float(if(abs(y) < 1e9, y, 0)) as decimal(30,20))"), ("dec",
     "cast({big} as decimal(20,0))"), ("dec", "cast(m as decimal(5,2))"),
     ("double", "cast({dec} as double)"), ("double", "cast(k as double)"), ("double", "a::double"), ("int",
     "cast({bool} as int)"),
@@ -161,6 +162,21 @@ RULES: list[tuple[str, str]] = [
 ]  # fmt: skip
 """What a text may be: the kind of its value, and how it is written, with holes for values of a kind."""
 
+FLAT: dict[str, list[str]] = {
+    "flat": ["{both}", "{both}", "{both} and {both}", "{both} or not {both}", "{both} or {both} and {both}", "not {both}"],
+    "both": ["{yes}", "{same}", "{told}", "{sum} {sign} {sum}", "{yes} {sign} {yes}", "! {yes}", "{yes} {sign} {told}",
+             "{sum} {sign} {sum} {sign} {yes}", "{yes} {sign} {sum} {sign} {sum}", "{told} {sign} {yes}"],
+    "told": ["{yes} is null", "{sum} is not null", "{yes} is not true", "{sum} between {sum} and {sum}", "{sum} in (1, 2, -3)",
+             "{yes} not between {yes} and {yes}", "s || t like 'a%'", "{yes} not in (true)", "p is not distinct from {yes}"],
+    "yes": ["p", "q", "true", "(p)", "case when {both} then {yes} end"],
+    "same": ["s || t = t", "s < t || 'a'", "not s = t"],
+    "sum": ["{term}", "{term} + {term}", "{term} - {term} - {term}", "{term} * {term} + {term}", "{term} - {term} % 7"],
+    "term": ["w.euros", "(a % 9)", "1", "-2", "3", "- w.euros", "+w.euros", "- -w.euros", "(w.euros + 1)", "w.euros % 5",
+             "w.euros * 2 % 3"],
+    "sign": ["=", "<", "<=", ">", ">=", "<>", "<=>", "!="],
+}  # fmt: skip
+"""Texts of few parentheses, whose operators have to be taken in Spark's order."""
+
 LEFT_OUT = {
     "explode": "a row per element, not a value",
     "to_timestamp": "of texts that are moments, see `moment_texts`",
@@ -173,6 +189,16 @@ def texts(seed: int, each: int) -> Iterator[str]:
     for _ in range(each):
         for _, rule in RULES:
             yield _filled(rule, draw, 1)
+
+
+def flat_texts(seed: int, count: int) -> list[str]:
+    """Give texts of several operators without parentheses."""
+    draw = random.Random(seed)
+
+    def filled(kind: str) -> str:
+        return re.sub(r"\{(\w+)\}", lambda hole: filled(hole[1]), draw.choice(FLAT[kind]))
+
+    return list(dict.fromkeys(filled("flat") for _ in range(count)))
 
 
 def moment_texts(seed: int, count: int) -> list[str]:

@@ -191,6 +191,20 @@ class Gates:
 GATES = Gates()
 
 
+class GatedState(RowsState):
+    """Waits at a gate in the commit of one batch, the first time."""
+
+    def __init__(self, gate: str, txid: int) -> None:
+        super().__init__()
+        self.gate, self.txid = gate, txid
+
+    def commit(self, txid: int) -> None:
+        if txid == self.txid:
+            self.txid = 0
+            GATES.pass_through(self.gate)
+        super().commit(txid)
+
+
 class Points:
     """An observer: the points in the order in which they were reached, and events to wait for them."""
 

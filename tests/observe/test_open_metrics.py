@@ -26,9 +26,9 @@ from trident import BatchFailedError, TridentTopology
 from trident.counts import KeyCounts
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.observe import open_metrics
-from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import BatchCommitted, Phases, Read
 from trident.observe.component_statistics import Figures, TopologyStatistics, WindowStatistics
+from trident.observe.health import AtWork
 from trident.observe.open_metrics import BOUNDS_S, OTHER, Metrics
 from trident.observe.time_series import WINDOWS_S, TimeSeries
 from trident.observe.topology_status import TopologyStatus

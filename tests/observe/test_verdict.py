@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trident.naming import duration
-from trident.observe.at_work import AtWork, RunningBatch, RunningCall, StallLog, is_stalled, place_of, stalls, verdict
+from trident.observe.health import AtWork, RunningBatch, RunningCall, StallLog, is_stalled, place_of, stalls, verdict
 from trident.observe.topology_status import heartbeat_of
 
 _OF_CLUSTER = ("statusReason", "heardSecondsAgo", "driverDied")

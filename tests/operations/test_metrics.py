@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,14 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import RowsState, keep, run_all, start, touch
+from tests.harness.topology_runs import keep, run_all, touch
 from trident import Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.counts import add_counts, count_again, counting
 from trident.fields import Fields
 from trident.operations import (
-    Aggregator,
     ArrowFunction,
-    BaseQueryFunction,
-    BaseStateUpdater,
-    CombinerAggregator,
     Counter,
-    Filter,
     Function,
-    MultiReducer,
     Sum,
     TridentOperationContext,
 )
@@ -49,12 +43,6 @@ class Keep(Counted, Function):
         collector.emit([tuple[0]])
 
 
-class Odd(Counted, Filter):
-    def is_keep(self, tuple: TridentTuple) -> bool:
-        self.calls.incr()
-        return bool(tuple[0] % 2)
-
-
 class Whole(Counted, ArrowFunction):
     output = Fields("same: int")
 
@@ -63,92 +51,8 @@ class Whole(Counted, ArrowFunction):
         return columns[0]
 
 
-class Add(Counted, CombinerAggregator[int]):
-    output_types = ("bigint",)
-
-    def init(self, tuple: TridentTuple) -> int:
-        self.calls.incr()
-        return int(tuple[0])
-
-    def combine(self, val1: int, val2: int) -> int:
-        return val1 + val2
-
-    def zero(self) -> int:
-        return 0
-
-
-class Many(Counted, Aggregator[int]):
-    output_types = ("bigint",)
-
-    def init(self, batch_id: Any, collector: TridentCollector) -> int:
-        return 0
-
-    def aggregate(self, val: int, tuple: TridentTuple, collector: TridentCollector) -> int:
-        self.calls.incr()
-        return val + 1
-
-    def complete(self, val: int, collector: TridentCollector) -> None:
-        collector.emit([val])
-
-
-class Both(Counted, MultiReducer[int]):
-    output_types = ("bigint",)
-
-    def init(self, collector: TridentCollector) -> int:
-        return 0
-
-    def execute(self, state: int, stream_index: int, input: TridentTuple, collector: TridentCollector) -> int:
-        self.calls.incr()
-        return state + 1
-
-    def complete(self, state: int, collector: TridentCollector) -> None:
-        collector.emit([state])
-
-
-class Update(Counted, BaseStateUpdater[RowsState]):
-    def update_state(self, state: RowsState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        self.calls.incr(len(tuples))
-        state.pending.extend(row.values for row in tuples)
-
-
-class Look(Counted, BaseQueryFunction[Any, Any]):
-    output_types = ("bigint",)
-
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return [0] * len(args)
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        self.calls.incr()
-        collector.emit([result])
-
-
 def numbers(topology: TridentTopology, batch: int = 3) -> Stream:
     return topology.new_stream("n", FixedBatchSpout("n: int", batch, *([n] for n in range(5))))
-
-
-@pytest.mark.sample(1)
-def test_every_kind_of_operation_counts(engine: str) -> None:
-    topology = TridentTopology("t")
-    stream = numbers(topology)
-    sums = stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", Sum(), "sum")
-    stream.each("n", Keep(), "kept").each("n", Odd()).each("n", Whole()).partition_persist(
-        RowsState(), Update(), state_name="updated"
-    )
-    keep(stream.aggregate("n", Add(), "added"), "added")
-    keep(stream.aggregate("n", Many(), "many"), "many")
-    keep(topology.multi_reduce(stream, stream.project("n"), Both(), "both"), "both")
-    keep(stream.state_query(sums, "n", Look(), "found"), "looked")
-    with start(topology, engine) as running:
-        running.process_all_available()
-        batches = {one["batchId"]: one["metrics"] for one in running.recent_progress}
-        totals = running.status["metrics"]
-    assert batches == {
-        1: {"Keep/calls": 3, "Odd/calls": 3, "Whole/calls": 1, "Update/calls": 1, "Add/calls": 3, "Many/calls": 3,
-            "Both/calls": 6, "Look/calls": 3},
-        2: {"Keep/calls": 2, "Odd/calls": 2, "Whole/calls": 1, "Update/calls": 1, "Add/calls": 2, "Many/calls": 2,
-            "Both/calls": 4, "Look/calls": 2},
-    }  # fmt: skip
-    assert totals == {name: batches[1][name] + batches[2][name] for name in batches[1]}
 
 
 # ---- what is dropped ---------------------------------------------------------------------------------------------------

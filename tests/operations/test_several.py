@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -213,7 +214,7 @@ def test_a_replayed_batch_counts_once(engine: str) -> None:
     assert (sales.state_name, round(found["sd"], 9)) == ("aggregates", 1.0)
 
 
-def test_numbers_of_many_keys_in_memory_are_arrays_with_the_same_values_after_a_replay() -> None:
+def test_numbers_of_many_keys_in_memory_are_arrays_and_the_same_after_a_replay() -> None:
     topology = TridentTopology("t")
     rows = {
         txid: [(f"k{at % 40}", None if at == 7 else at * txid, at / 4, "x") for at in range(100)] for txid in (1, 2, 3)
@@ -279,6 +280,19 @@ def test_means_of_decimals_are_exact_however_a_stream_is_cut() -> None:
     assert left["mean"] == Decimal("0.016667")
 
 
+@pytest.mark.parametrize("odd", [[math.inf], [-math.inf, 1.0], [math.nan], [1e308, -1.7e308]])
+def test_a_deviation_of_what_has_none_is_nan_however_a_stream_is_cut(odd: list[float]) -> None:
+    deviation = StdDev("d")
+    values = [0.0, 5.5, *odd, 2.0, 1.0]
+    parts = [deviation.init(TridentTuple(Fields("d"), (value,))) for value in values]
+    for cut in range(1, len(parts)):
+        left, right = (reduce(deviation.combine, some) for some in (parts[:cut], parts[cut:]))
+        found = deviation.combine(left, right)
+        assert math.isnan(found[0])
+        assert found[1] == len(values)
+        assert math.isnan(deviation.combine(found, parts[0])[0])
+
+
 def test_a_sketch_counts_many_values_in_bounded_bytes() -> None:
     made = several({"n": CountDistinct("k", approximate=True)}, FIELDS, "s", aggregate_type)
     value, merged = made.zero(), made.zero()
@@ -300,6 +314,12 @@ def test_a_sketch_counts_many_values_in_bounded_bytes() -> None:
     [
         ([Decimal("1" * 38), Decimal("1" * 37 + "2")], 2),  # Python rounds to 28 digits where it is not told otherwise
         ([Decimal("1.50"), Decimal("1.5")], 1),
+        (["", "a"], 2),
+        (["", ""], 1),
+        (["", "nan"], 2),
+        ([b"", b"a"], 2),
+        (["a", "a\0"], 2),
+        ([0, 1], 2),
         ([datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))], 1),
         ([datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=ZoneInfo("UTC"))], 1),
     ],

@@ -9,8 +9,9 @@ _STATE, _FRAMING, _READER = (
     "trident/coordination/framing.py",
     "trident/coordination/log_reader.py",
 )
-_FILES, _LOCK = "trident/coordination/transaction_log.py", "trident/coordination/lock.py"
+_FILES, _LOCK = "trident/coordination/file_log.py", "trident/coordination/lock.py"
 _ZOOKEEPER = "trident/coordination/zookeeper_records.py"
+_NODES = "trident/nodes/polled_nodes.py"
 _OBJECTS, _POSTGRES = "trident/coordination/object_records.py", "trident/coordination/postgres_records.py"
 _STORED = "trident/coordination/stored_log.py"
 
@@ -57,7 +58,7 @@ OF_LOGS = (
     Mutant(
         "log: a reader may see a batch before its winner",
         _STATE,
-        "        self.winners = self.winners.with_winner(record.txid, record.attempt)\n        self._define_last(record.spouts)\n",
+        "        self._define_last(record.spouts)\n        self.winners = self.winners.with_winner(record.txid, record.attempt)\n",
         "        self.txid = record.txid\n        self._define_last(record.spouts)\n"
         "        self.winners = self.winners.with_winner(record.txid, record.attempt)\n",
         _RECORD_TESTS,
@@ -68,7 +69,7 @@ OF_LOGS = (
         "if _checksum(payload, base + at) == checksum else None",
         "if checksum or True else None",
         (
-            "tests/coordination/test_log_damage.py::test_of_two_records_that_were_not_durable_a_crash_may_leave_any_beginning_of_the_second",
+            "tests/coordination/test_log_damage.py::test_of_two_records_not_durable_a_crash_may_leave_a_part_of_the_second",
         ),
     ),
     Mutant(
@@ -95,20 +96,21 @@ OF_LOGS = (
     Mutant(
         "log in files: a record counts although another driver took over meanwhile",
         _FILES,
-        "                # Check again: a driver that claimed the log since the first check may have read it without this record.\n"
-        "                self._check_claim()\n",
-        "                pass\n",
+        "            # Check again: a driver that claimed the log since the first check may have read it without this record.\n"
+        "            self._check_claim()\n",
+        "            pass\n",
         (
             "tests/coordination/test_log_files.py::test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported",
         ),
     ),
     Mutant(
         "log in files: the state is ahead of the disk",
-        _FILES,
-        "            try:\n                self._segments.append(payload, self.state, durable)\n",
-        "            self.state.fold(written)\n            written = None  # type: ignore[assignment]\n            try:\n"
-        "                self._segments.append(payload, self.state, durable)\n",
-        ("tests/coordination/test_log_damage.py::test_a_last_record_torn_at_any_byte_is_cut",),
+        "trident/coordination/log_interface.py",
+        "                self._append(payload, written, durable, beside)\n            except (FencedError, LogError) as error:\n"
+        "                self._dead = error\n                raise\n            self.state.fold(written)\n",
+        "                self.state.fold(written)\n                self._append(payload, written, durable, beside)\n"
+        "            except (FencedError, LogError) as error:\n                self._dead = error\n                raise\n",
+        ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
         "log in files: a record is not synced",
@@ -121,8 +123,8 @@ OF_LOGS = (
         "log in files: a segment gets its name before it is durable (a rotation too early)",
         _FILES,
         "            file.sync()\n            # It may become the newest segment only now, complete and durable.\n"
-        "            temporary.rename(self._directory / segment.file)\n",
-        "            temporary.rename(self._directory / segment.file)\n            file.sync()\n",
+        "            temporary.rename(self.path / segment.file)\n",
+        "            temporary.rename(self.path / segment.file)\n            file.sync()\n",
         ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
@@ -135,8 +137,8 @@ OF_LOGS = (
     Mutant(
         "log in files: a failed record stays in the file",
         _FILES,
-        "            self._file.cut(self._size)",
-        "            pass",
+        "                self._file.cut(self._size)",
+        "                pass",
         ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
@@ -189,7 +191,7 @@ OF_LOGS = (
     ),
     Mutant(
         "log in ZooKeeper: an append whose answer was lost fails",
-        "trident/servers/zookeeper_nodes.py",
+        "trident/nodes/zookeeper_nodes.py",
         "return None if refusal and repeated and",
         "return None if refusal and not repeated and",
         (
@@ -251,8 +253,8 @@ OF_LOGS = (
     Mutant(
         "log in PostgreSQL: the end of the log is not read again after the claim",
         "trident/coordination/log_interface.py",
-        "return claim, state_to_continue(read(), topology",
-        "return claim, state_to_continue(None, topology",
+        "state = read() or LogState(incarnation",
+        "state = LogState(incarnation",
         ("tests/coordination/test_postgres_log.py::TestPostgresLog::test_everything_is_there_after_a_restart",),
     ),
     Mutant(
@@ -270,7 +272,7 @@ OF_LOGS = (
         "            if refused is not None:\n                raise self._psycopg.Rollback\n",
         "",
         (
-            "tests/states/postgres/test_one_transaction.py::test_a_table_that_is_emptied_before_the_transaction_is_found_and_nothing_is_recorded",
+            "tests/states/postgres/test_one_transaction.py::test_a_table_emptied_before_the_transaction_is_found_and_not_recorded",
         ),
     ),
     Mutant(
@@ -279,7 +281,44 @@ OF_LOGS = (
         "(SELECT count(*) FROM records) > 0 AND (SELECT count(*) FROM fence) > 0 THEN 1",
         "(SELECT count(*) FROM records) > 0 THEN 1",
         (
-            "tests/states/postgres/test_one_transaction.py::test_a_table_that_is_emptied_before_the_transaction_is_found_and_nothing_is_recorded",
+            "tests/states/postgres/test_one_transaction.py::test_a_table_emptied_before_the_transaction_is_found_and_not_recorded",
         ),
+    ),
+    Mutant(
+        "nodes in PostgreSQL: a change whose answer was lost is made again",
+        _NODES,
+        'return "expired" if own is None else {}',
+        'return "expired" if own is None else carry_out(table, steps, self._id)',
+        (
+            "tests/cluster/state/test_postgres_cluster_state.py::test_a_change_is_made_once_though_the_answer_to_its_commit_is_lost",
+        ),
+    ),
+    Mutant(
+        "nodes in PostgreSQL: a session that is set again is ended",
+        _NODES,
+        "seconds + elapsed if node.version == version else 0.0",
+        "seconds + elapsed",
+        ("tests/nodes/test_leased_nodes.py::test_a_session_that_is_set_again_goes_on",),
+    ),
+    Mutant(
+        "nodes in PostgreSQL: what a session owns outlasts it",
+        _NODES,
+        'return {**dict.fromkeys(table.owned(session.rpartition("/")[2])), session: None}',
+        "return {session: None}",
+        ("tests/nodes/test_leased_nodes.py::test_a_session_that_is_silent_is_ended_and_its_process_finds_out",),
+    ),
+    Mutant(
+        "nodes in PostgreSQL: a change is not counted",
+        "trident/nodes/postgres_nodes.py",
+        "SET version = version + 1 WHERE path = %s",
+        "SET version = version WHERE path = %s",
+        ("tests/cluster/state/test_cluster_state.py::test_a_data_watch_tells_once",),
+    ),
+    Mutant(
+        "nodes in PostgreSQL: a compare-and-set takes any version",
+        _NODES,
+        "if wanted not in (None, found.version):",
+        "if wanted == -7:",
+        ("tests/cluster/state/test_cluster_state.py::test_compare_and_set_needs_the_version",),
     ),
 )

@@ -88,15 +88,15 @@ OF_RUNS = (
     Mutant(
         "loop: the next batch may commit before the record is durable",
         _LOOP,
-        "        self._append(CommitRecord(",
-        "        self._coordinator.mark_committed(attempt)\n        self._append(CommitRecord(",
+        "        record = CommitRecord(",
+        "        self._coordinator.mark_committed(attempt)\n        record = CommitRecord(",
         _LOOP_TESTS,
     ),
     Mutant(
         "loop: a spout is told before the record (an ack too early)",
         _LOOP,
-        "        self._append(CommitRecord(",
-        "        self._sources.report_success(batch)\n        self._append(CommitRecord(",
+        "        record = CommitRecord(",
+        "        self._sources.report_success(batch)\n        record = CommitRecord(",
         ("tests/runtime/loop/test_loop.py::test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left",),
     ),
     Mutant(
@@ -112,7 +112,7 @@ OF_RUNS = (
         _COMMITTER,
         "            if one.failure is not None:\n                raise one.failure\n",
         "            if one.failure is not None:\n                continue\n",
-        ("tests/runtime/loop/test_loop.py::test_failures_of_an_earlier_batch_do_not_count_as_tries",),
+        ("tests/runtime/commit/test_partitions_of_states.py::test_a_partition_that_fails_fails_the_batch",),
     ),
     Mutant(
         "commit: the record does not say which partitions were touched",
@@ -190,7 +190,7 @@ OF_RUNS = (
     ),
     Mutant(
         "windows: the watermark does not wait for late rows",
-        "trident/runtime/windows/shares.py",
+        "trident/runtime/windows/window_partitions.py",
         "later(before, max(reached - times.delay, FIRST_MS * times.per_ms))",
         "later(before, reached)",
         ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),
@@ -286,7 +286,7 @@ OF_RUNS = (
     Mutant(
         "forget: the changes of the keys stay",
         _FORGETTING,
-        "            backing.kept_changes.forget(some)\n",
+        "            backing.facts.kept_changes.forget(some)\n",
         "            pass\n",
         ("tests/runtime/start/test_forgetting.py::test_no_byte_of_a_key_is_left_and_all_else_is_as_it_was",),
     ),
@@ -368,7 +368,7 @@ OF_RUNS = (
         "            if other != partition:\n",
         "            if other is None:\n",
         (
-            "tests/runtime/commit/test_partitions_of_states.py::test_a_key_that_two_partitions_of_a_batch_update_is_refused_before_anything_is_written",
+            "tests/runtime/commit/test_partitions_of_states.py::test_a_key_updated_by_two_partitions_is_refused_before_any_write",
         ),
     ),
     Mutant(

@@ -26,9 +26,20 @@ OF_SOURCES = (
     Mutant(
         "sources: a replay asks the spout again",
         _SOURCES,
-        "name: logged[name]\n            if name in logged\n            else self._ask(",
-        "name: self._ask(",
+        "name: logged[name] if name in logged else self._begin(",
+        "name: self._ask(txid, name, self._coordinators[name].initialize_transaction, txid, "
+        "self._earlier(name, txid, in_flight)) or self._begin(",
         ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
+    ),
+    Mutant(
+        "sources: a further source takes part in a batch that was begun without it",
+        _SOURCES,
+        "frozenset(opened.log.state.definitions)",
+        "frozenset[int]()",
+        (
+            "tests/runtime/loop/test_changed_topologies.py::"
+            "test_a_further_source_has_no_part_in_a_batch_that_was_begun_without_it",
+        ),
     ),
     Mutant(
         "sources: a batch begins where the last committed one ended, not the one in flight",
@@ -121,8 +132,8 @@ OF_SOURCES = (
     Mutant(
         "messages: an ack before its emit",
         "spouts/messages/deliveries.py",
-        "            self._out[message.id] = message\n            self._emits",
-        "            self._out[message.id] = message\n            self._done.append(message)\n            self._emits",
+        "            self._out[message.id] = message\n            self._emit(",
+        "            self._out[message.id] = message\n            self._done.append(message)\n            self._emit(",
         (
             "tests/spouts/messages/test_deliveries.py::test_nothing_is_lost_and_nothing_is_acked_before_the_topology_did",
         ),

@@ -314,8 +314,8 @@ OF_STATES = (
     Mutant(
         "cache: a snapshot is read from memory",
         _CACHED,
-        "        return self.inner.past_caches\n",
-        "        return self\n",
+        "        self.facts = replace(self.facts, past_caches=self.inner if behind is None else behind)\n",
+        "",
         _CACHE_TESTS,
     ),
     Mutant(

@@ -24,7 +24,7 @@ OF_STORES = (
         "        if data != self._own_data:",
         "        if data is None:",
         (
-            "tests/states/memcached/test_memcached_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing[memcached]",
         ),
     ),
     Mutant(
@@ -56,7 +56,7 @@ OF_STORES = (
         "WHERE key = %(name)b AND value = %(found)b RETURNING 1",
         "WHERE key = %(name)b RETURNING 1",
         (
-            "tests/states/postgres/test_postgres_contract.py::TestFencedMap::test_a_sentinel_that_was_moved_since_it_was_read_is_not_moved",
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_sentinel_that_was_moved_since_it_was_read_is_not_moved[postgres]",
         ),
     ),
     Mutant(
@@ -65,7 +65,7 @@ OF_STORES = (
         "SELECT given.* FROM fence, unnest({arrays})",
         "SELECT given.* FROM unnest({arrays})",
         (
-            "tests/states/postgres/test_postgres_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing[postgres]",
         ),
     ),
     Mutant(
@@ -74,7 +74,7 @@ OF_STORES = (
         "DELETE FROM {table} AS own USING fence, {asked}",
         "DELETE FROM {table} AS own USING {asked}",
         (
-            "tests/states/postgres/test_postgres_contract.py::TestFencedMap::test_a_writer_that_was_replaced_deletes_nothing",
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_deletes_nothing[postgres]",
         ),
     ),
     Mutant(
@@ -83,7 +83,7 @@ OF_STORES = (
         "if ARGV[2] ~= '' then\n  local found",
         "if false then\n  local found",
         (
-            "tests/states/redis/test_redis_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing[redis]",
         ),
     ),
     Mutant(
@@ -108,7 +108,7 @@ OF_STORES = (
         "return min(found, key=lambda one",
         "return max(found, key=lambda one",
         (
-            "tests/states/redis/test_redis_cluster.py::test_a_run_of_a_task_that_died_while_it_laid_its_sentinel_is_found_by_the_next_run",
+            "tests/states/redis/test_redis_cluster.py::test_a_run_that_died_while_it_laid_its_sentinel_is_found_by_the_next",
         ),
     ),
     Mutant(
@@ -117,7 +117,7 @@ OF_STORES = (
         "        self._guard.check_own()  # after the tokens were read, before the writes are sent: see the top of the module\n",
         "",
         (
-            "tests/states/memcached/test_memcached_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing[memcached]",
         ),
     ),
     Mutant(
@@ -187,13 +187,17 @@ OF_STORES = (
         "states/cassandra/map.py",
         "        self._number += 1\n",
         "",
-        ("tests/states/cassandra/test_cassandra.py::test_a_removed_key_is_gone_and_can_come_back",),
+        (
+            "tests/states/cassandra/test_cassandra_faults.py::test_a_key_that_is_put_twice_in_a_commit_has_the_later_value",
+        ),
     ),
     Mutant(
         "Cassandra: the writes of an adopted state lose against those before",
         "states/cassandra/fence.py",
         "            floor = 0 if found is None else found.ceiling\n",
         "            floor = 0 if found is None else found.floor\n",
-        ("tests/states/cassandra/test_cassandra.py::test_states_that_share_a_table_do_not_meet",),
+        (
+            "tests/states/cassandra/test_cassandra_faults.py::test_a_sentinel_that_is_laid_again_may_go_back_and_its_writes_count",
+        ),
     ),
 )

@@ -32,8 +32,8 @@ from tests.runtime.reading.test_joint_reader import SHOPS
 from tests.spout.partition_source import Emitter
 from tests.storm.spark.journaled import Journal
 from tests.storm.test_tuple_trees import _ack_before_the_children, _emit_and_note_the_children
+from trident.coordination.file_log import FileLog
 from trident.coordination.log_interface import MemoryLog
-from trident.coordination.transaction_log import FileLog
 from trident.errors import TridentError
 from trident.runtime.reading import state_reader
 from trident.state import OpaqueValue

@@ -95,13 +95,13 @@ class AnArrowFunction(Lives, ArrowFunction):
     output = Fields("same: int")
 
     def apply(self, *columns: pa.Array) -> pa.Array:
-        self.calls.incr()
+        self.calls.incr(len(columns[0]))
         return columns[0]
 
 
 class AnArrowFilter(Lives, ArrowFilter):
     def mask(self, *columns: pa.Array) -> pa.Array:
-        self.calls.incr()
+        self.calls.incr(len(columns[0]))
         return columns[0].is_valid()
 
 
@@ -113,10 +113,11 @@ class ACombiner(Lives, CombinerAggregator[int]):
         return int(tuple[0])
 
     def combine(self, val1: int, val2: int) -> int:
-        self.calls.incr()
+        assert self.calls.name
         return val1 + val2
 
     def zero(self) -> int:
+        assert self.calls.name
         return 0
 
 
@@ -143,10 +144,11 @@ class AnAggregator(Lives, Aggregator[int]):
     output_types = ("bigint",)
 
     def init(self, batch_id: Any, collector: TridentCollector) -> int:
-        self.calls.incr()
+        assert self.calls.name
         return 0
 
     def aggregate(self, val: int, tuple: TridentTuple, collector: TridentCollector) -> int:
+        self.calls.incr()
         return val + 1
 
     def complete(self, val: int, collector: TridentCollector) -> None:
@@ -157,10 +159,11 @@ class AMultiReducer(Lives, MultiReducer[int]):
     output_types = ("bigint",)
 
     def init(self, collector: TridentCollector) -> int:
-        self.calls.incr()
+        assert self.calls.name
         return 0
 
     def execute(self, state: int, stream_index: int, input: TridentTuple, collector: TridentCollector) -> int:
+        self.calls.incr()
         return state + 1
 
     def complete(self, state: int, collector: TridentCollector) -> None:
@@ -187,10 +190,11 @@ class AQuery(Lives, BaseQueryFunction[Any, Any]):
     output_types = ("bigint",)
 
     def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        self.calls.incr()
+        assert self.calls.name
         return [0] * len(args)
 
     def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
+        self.calls.incr()
         collector.emit([result])
 
 
@@ -200,7 +204,7 @@ class AStaticQuery(AQuery):
 
 class AnUpdater(Lives, BaseStateUpdater[RowsState]):
     def update_state(self, state: RowsState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        self.calls.incr()
+        self.calls.incr(len(tuples))
         state.pending.extend(row.values for row in tuples)
 
 
@@ -208,11 +212,27 @@ class BehindAState(AFunction):
     """A function of new values."""
 
 
+class CombinesBehindAState(ACombiner):
+    """A combiner of new values."""
+
+
+class AggregatesBehindAState(AnAggregator):
+    """An aggregator of new values."""
+
+
+class ReducesBehindAState(AMultiReducer):
+    """A multi-reducer of new values."""
+
+
 KINDS = [
     AFunction, Assembled, AFilter, AMap, AFlatMap, AConsumer, AnArrowFunction, AnArrowFilter, ACombiner, AStatesCombiner,
     AReducer, AStatesReducer, AnAggregator, AMultiReducer, AGroupedMultiReducer, AQuery, AStaticQuery, AnUpdater, BehindAState,
+    CombinesBehindAState, AggregatesBehindAState, ReducesBehindAState,
 ]  # fmt: skip
-IN_THE_DRIVER = {"AStatesCombiner", "AStatesReducer", "AQuery", "AnUpdater", "BehindAState"}
+IN_THE_DRIVER = {
+    "AStatesCombiner", "AStatesReducer", "AQuery", "AnUpdater", "BehindAState", "CombinesBehindAState",
+    "AggregatesBehindAState", "ReducesBehindAState",
+}  # fmt: skip
 
 
 class Nothing:
@@ -237,15 +257,18 @@ def declare(folder: Path) -> TridentTopology:
     topology.multi_reduce(
         stream.group_by("n"), stream.project("n").group_by("n"), AGroupedMultiReducer(folder), "gm"
     ).peek(_see)
-    _keep(stream, folder)
+    _keep(topology, stream, folder)
     return topology
 
 
-def _keep(stream: Stream, folder: Path) -> None:
+def _keep(topology: TridentTopology, stream: Stream, folder: Path) -> None:
     sums = stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", AStatesCombiner(folder), "sum")
     stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", AStatesReducer(folder), "reduced")
     stream.state_query(sums, "n", AQuery(folder), "found").partition_persist(RowsState(), AnUpdater(folder))
-    sums.new_values_stream().each("sum", BehindAState(folder), "copy").peek(_see)
+    new = sums.new_values_stream().each("sum", BehindAState(folder), "copy")
+    new.aggregate("n", CombinesBehindAState(folder), "c").peek(_see)
+    new.aggregate("n", AggregatesBehindAState(folder), "a").peek(_see)
+    topology.multi_reduce([new], ReducesBehindAState(folder), "m").peek(_see)
 
 
 def _see(row: TridentTuple) -> None:

@@ -507,26 +507,6 @@ def test_poisoned_tuples_are_put_aside_on_the_last_try(
     assert [{name: letter[name] for name in expected} for letter in letters] == [expected] * 2
 
 
-def test_poisoned_tuples_behind_a_state_are_put_aside_as_well(
-    engine: str, topology: TridentTopology, tmp_path: Path
-) -> None:
-    counts = (
-        lines(topology, "good", "bad", "good").group_by("line").persistent_aggregate(MemoryMapState(), Count(), "n")
-    )
-    behind = counts.new_values_stream().each("line", poisonous, "word").group_by("word")
-    seen = behind.persistent_aggregate(MemoryMapState(), Count(), "seen")
-    with start(
-        topology, engine, on_poison="dead_letter", dead_letter_dir=tmp_path / "letters", max_batch_attempts=2
-    ) as running:
-        running.process_all_available()
-        assert running.state(counts).multi_get(["good", "bad"]) == [2, 1]
-        assert sorted(running.state(seen).get_tuples()) == [("good", 1)]
-        assert running.log_state.totals["dead_letters"] == 1
-    (file,) = (tmp_path / "letters").iterdir()
-    (letter,) = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    assert (letter["tuple"], letter["error"]) == ("[line='bad']", "ValueError: cannot read 'bad' ü")
-
-
 def test_dead_letters_are_beside_the_log_by_default(topology: TridentTopology, tmp_path: Path) -> None:
     keep(lines(topology, "bad").each("line", poisonous, "word"))
     run_all(topology, "in_process", log_dir=tmp_path, on_poison="dead_letter")

@@ -36,7 +36,7 @@ from trident.operations import BaseStateUpdater, Count, MapGet
 from trident.runtime.steps.key_columns import keys_of
 from trident.state import StateConf, StateSpec
 from trident.state.encoding.equal_keys import canonical_key
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 # ---- keys, and the forms in which they are written -------------------------------------------------------------------
 

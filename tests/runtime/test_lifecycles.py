@@ -12,11 +12,12 @@ from tests.runtime.lifecycles import IN_THE_DRIVER, KINDS, declare, run
 from trident import Config
 from trident.planner import make_plan
 from trident.runtime.engine import tasks
+from trident.runtime.engine.resident_runner import ResidentRunner
 from trident.runtime.engine.worker import Order, Program
 from trident.spout.interfaces import TransactionAttempt
 
 NAMES = {kind.__name__ for kind in KINDS}
-IN_WORKERS = NAMES - {"AQuery", "AnUpdater", "BehindAState"}  # states' aggregators work in both places
+IN_WORKERS = NAMES - IN_THE_DRIVER | {"AStatesCombiner", "AStatesReducer"}  # which work in both places
 
 
 def notes_of(folder: Path) -> dict[int, list[str]]:
@@ -32,14 +33,17 @@ def whole(names: set[str]) -> list[str]:
 
 def test_every_kind_is_prepared_and_counts_on_both_engines(engine: str, tmp_path: Path) -> None:
     running = run(tmp_path, engine)
-    counts = running.status["metrics"]
-    assert {name.removesuffix("/calls") for name, count in counts.items() if count > 0} == NAMES
+    batches = {one["batchId"]: one["metrics"] for one in running.recent_progress}
+    counts = {f"{name}/calls": 8 if name == "AMultiReducer" else 4 for name in NAMES}  # of one stream and of two
+    assert batches == {1: counts, 2: counts}
+    assert running.status["metrics"] == {name: 2 * count for name, count in counts.items()}
     notes = notes_of(tmp_path)
     here = notes.pop(os.getpid())
     assert here == whole(NAMES if engine == "in_process" else IN_THE_DRIVER)
     assert bool(notes) is (engine == "spark")
-    for lines in notes.values():  # a worker lives on, for the next topology of the session
-        assert lines == [line for line in whole(IN_WORKERS) if line.startswith("prepare")]
+    ends = isinstance(running.opened.runner, ResidentRunner)  # others live on, for the next topology of the session
+    for lines in notes.values():
+        assert lines == [line for line in whole(IN_WORKERS) if ends or line.startswith("prepare")]
 
 
 def test_a_worker_ends_the_operations_of_a_topology_that_makes_room(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +18,6 @@ from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import (
     CountAll,
     Fold,
-    Keep,
     RowsSpout,
     RowsState,
     counted,
@@ -178,23 +176,6 @@ def test_a_peek_sees_every_tuple(engine: str, topology: TridentTopology, tmp_pat
 # ---- prepare and cleanup -----------------------------------------------------------------------------------------------
 
 
-class Prepared(Function):
-    """Writes when it is prepared and cleaned up."""
-
-    output_types = ("string",)
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.setting = str(folder), None
-
-    def prepare(self, conf: Mapping[str, Any], context: Any) -> None:
-        self.setting = conf["on_poison"]
-        with Path(self.folder, str(os.getpid())).open("a", encoding="utf-8") as file:
-            file.write("prepared ")
-
-    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit([self.setting])
-
-
 class CannotPrepare(Function):
     output_types = ("string",)
 
@@ -222,55 +203,6 @@ def test_a_worker_keeps_a_bounded_number_of_programs(monkeypatch: pytest.MonkeyP
         assert list(tasks.run_parts_task(tasks.Job(name, pickled, order), routes, 0, iter(()))) == []
     assert len(kept) == 8
     assert "first" in kept
-
-
-def test_an_operation_is_prepared_once_in_each_process(engine: str, topology: TridentTopology, tmp_path: Path) -> None:
-    kept = keep(lines(topology, "a", "b", "c", "d", size=1).each("line", Prepared(tmp_path), "x").project("x"))
-    run_all(topology, engine)
-    assert kept.rows == [("stop",)] * 4
-    assert {file.read_text() for file in tmp_path.iterdir()} == {"prepared "}
-
-
-class Life:
-    """Counts prepare and cleanup; what the driver calls is never pickled, so the counts are seen here."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def prepare(self, conf: Any, context: Any) -> None:
-        self.calls.append("prepare")
-
-    def cleanup(self) -> None:
-        self.calls.append("cleanup")
-
-
-class LivingKeep(Life, Keep):
-    pass
-
-
-class LivingGet(Life, MapGet):
-    pass
-
-
-class LivingJoin(Life, ReducerAggregator[str]):
-    def init(self) -> str:
-        return ""
-
-    def reduce(self, curr: str, tuple: TridentTuple) -> str:
-        return curr + str(tuple[0])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"calls": []}
-
-
-def test_what_the_driver_calls_is_prepared_and_cleaned_up(engine: str, topology: TridentTopology) -> None:
-    updater, query, reducer = LivingKeep(), LivingGet(), LivingJoin()
-    stream = lines(topology, "a")
-    joined = stream.group_by("line").persistent_aggregate(MemoryMapState(), "line", reducer, "joined")
-    stream.state_query(joined, "line", query, "before").partition_persist(RowsState(), updater, "x: string, y: string")
-    running = run_all(topology, engine)
-    assert running.state(joined).multi_get(["a"]) == ["a"]
-    assert (updater.calls, query.calls, reducer.calls) == (["prepare", "cleanup"],) * 3
 
 
 # ---- persistent_aggregate ----------------------------------------------------------------------------------------------

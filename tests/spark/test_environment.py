@@ -158,7 +158,7 @@ def test_the_active_session_is_used(spark: SparkSession) -> None:
     assert spark_session("another", "local[2]", {"spark.ui.enabled": "false"}) is spark
 
 
-def test_a_local_session_of_the_users_own_runs_the_python_of_the_driver_unless_the_user_says_otherwise(
+def test_a_users_local_session_runs_the_drivers_python_unless_told_otherwise(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "the python3 on PATH")
@@ -513,7 +513,7 @@ def test_bolts_get_a_local_spark_where_nothing_names_another(
 
 
 @pytest.mark.slow
-def test_a_pyspark_without_sources_in_python_is_named_with_what_reads_a_state_instead() -> None:
+def test_a_pyspark_without_python_sources_is_named_with_what_reads_a_state() -> None:
     done = run("import sys; sys.modules['pyspark.sql.datasource'] = None; from trident.spark import TridentDataSource")
     assert (
         'spark.read.format("trident") needs PySpark 4.0 or newer. Read the state with running.state(...)' in done.stderr

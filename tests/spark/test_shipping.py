@@ -125,7 +125,7 @@ def test_the_tridents_that_are_shipped_are_those_that_run() -> None:
     assert ("trident/__init__.py", Path(str(trident.__file__))) in shipping._files()
 
 
-def test_a_second_topology_ships_the_same_packages_though_the_first_put_its_archive_before_them(
+def test_a_second_topology_ships_the_same_packages_behind_the_firsts_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipping, "_own_files", cache(shipping._own_files.__wrapped__))

@@ -13,7 +13,7 @@ from tests.runtime.engine.forked_workers import LocalContext
 from trident.errors import EnvironmentProblem
 from trident.spark import worker_group
 from trident.spark.mailbox import Mailbox
-from trident.spark.worker_group import Leave, Letter, WorkerGroup, WorkerPlace, WorkerTicket
+from trident.spark.worker_group import Letter, Shutdown, WorkerGroup, WorkerPlace, WorkerTicket
 
 
 class _Job:
@@ -88,7 +88,7 @@ def test_a_process_that_was_given_up_is_told_to_end_when_it_wakes_up(group: _Gro
     job.ended(job, "it was killed")
     until(lambda: len(_Job.made) == 2, "another job is started")
     first.speak()
-    until(lambda: Leave() in first.heard, "it is told to end")
+    until(lambda: Shutdown() in first.heard, "it is told to end")
     second.speak()
     until(lambda: "word" in second.heard, "the other one is there")
     assert (group.heard, len(group.losses)) == (["first", "second"], 1)

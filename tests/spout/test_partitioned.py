@@ -78,7 +78,7 @@ def test_a_partition_is_given_what_its_last_reading_returned(kind: SpoutType) ->
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_the_next_batch_begins_where_the_one_before_ends_which_may_be_committing_still(kind: SpoutType) -> None:
+def test_the_next_batch_begins_where_the_one_before_ends_even_if_uncommitted(kind: SpoutType) -> None:
     source = Source({"a": list(range(9))})
     points = Points()
     running = start(summed(source, kind), "in_process", points, max_spout_pending=3)

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -136,7 +136,7 @@ class ParquetSource(Folder):
 class DeltaSource(Folder):
     """Each row is a version, and each filling ends with one that moves a row to another file."""
 
-    mode = "append"
+    mode: Literal["append", "changes"] = "append"
 
     def __init__(self) -> None:
         super().__init__()

@@ -107,7 +107,7 @@ class Life:
             if self.defined is None:
                 self.defined = self.coordinator.initialize_transaction(txid, pickle.loads(pickle.dumps(previous)))
             if self.defined is None:
-                return coordinator_of(self.coordinator).is_preparing()
+                return coordinator_of(self.coordinator).may_have_more()
             read = rows_of(self.spout, self.coordinator, self.defined, 1, txid)
         except SpoutError as error:
             self.errors.append(error)

@@ -97,7 +97,11 @@ def test_the_fields_are_those_of_the_key_and_the_values(spec: StateSpec, tmp_pat
     coordinator = spout.get_coordinator({})
     chosen = coordinator.initialize_transaction(1, None)  # it begins behind what is committed
     assert chosen is not None
-    assert (chosen["until"], coordinator.traits(chosen).is_choice, coordinator.initialize_transaction(2, chosen)) == (
+    assert (
+        chosen["until"],
+        coordinator.traits(chosen).is_start_position,
+        coordinator.initialize_transaction(2, chosen),
+    ) == (
         1,
         True,
         None,

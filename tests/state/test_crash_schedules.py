@@ -26,7 +26,7 @@ from trident.state import (
     Winners,
     map_for,
 )
-from trident.testing.backend.simulated_log import Append
+from trident.testing.backend.schedules import Append
 
 SCHEDULES = 40
 PARTITIONS = 2

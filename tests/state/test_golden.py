@@ -24,7 +24,8 @@ from states.delta.fence import CommitNote
 from tests.harness.crashing_stores import DictMap
 from tests.state.samples import same
 from trident.coordination import framing
-from trident.coordination.lock import SegmentName
+from trident.coordination.file_log import FileLog
+from trident.coordination.lock import Claim, SegmentName
 from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
 from trident.coordination.records import (
@@ -38,7 +39,6 @@ from trident.coordination.records import (
     TopologyRecord,
     record_from_data,
 )
-from trident.coordination.transaction_log import LogFile, SegmentWriter
 from trident.errors import CorruptValueError, SpoutError
 from trident.fields import Fields
 from trident.runtime.commit.dead_letters import DeadLetter
@@ -194,18 +194,15 @@ def test_stored_values_and_sentinels() -> None:
 
 def test_the_transaction_log(tmp_path: Path) -> None:
     state = LogState("0123456789abcdef", "words")
-    writer = SegmentWriter(tmp_path, 7, 1 << 20, LogFile)
-    writer.begin(state, None)
+    (tmp_path / "epoch-00000006").touch()
+    log = FileLog(tmp_path, Claim.take(tmp_path, False, lambda: 0.0), state, 1 << 20)
+    log._begin_segment(None)
     for record in RECORDS.values():
-        writer.append(framing.encode(record.to_data()), state, durable=not isinstance(record, DefineRecord))
-        state.apply(record)
-    first = SegmentName(7, 1).file
-    writer.trim()
+        log.append(record, durable=not isinstance(record, DefineRecord))
+    first, second = SegmentName(7, 1).file, SegmentName(7, 2).file
+    log._begin_segment(log._segment)  # its header is full of state
     written = {"segment-1": (tmp_path / first).read_bytes()}
-    writer.begin(state, None)  # its header is full of state
-    writer.trim()
-    writer.close()
-    second = SegmentName(7, 2).file
+    log.close()
     written["segment-2"] = (tmp_path / second).read_bytes()
     payloads = {name: framing.encode(record.to_data()) for name, record in RECORDS.items()}
 

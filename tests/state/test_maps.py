@@ -21,7 +21,7 @@ from trident.state import (
     Txid,
     Winners,
 )
-from trident.testing.backend.simulated_log import Add, Append
+from trident.testing.backend.schedules import Add, Append
 
 KINDS = [OpaqueMap, TransactionalMap, NonTransactionalMap]
 every_kind = pytest.mark.parametrize("new_map", KINDS, ids=lambda kind: kind.__name__)
@@ -248,7 +248,7 @@ def test_a_snapshot_sees_committed_batches_only() -> None:
     assert (caught.value.txid, caught.value.stored_txid) == (0, 2)
 
 
-def test_the_store_begins_after_the_sentinel_is_claimed_and_ends_before_the_commit_returns() -> None:
+def test_the_store_begins_after_the_claim_and_ends_before_the_commit_returns() -> None:
     calls: list[str] = []
 
     class Spy(MemoryBackingMap[Any]):

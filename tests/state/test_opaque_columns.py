@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.crashing_stores import DictMap
-from trident.errors import BackendError, CorruptValueError, StaleTransactionError
+from trident.errors import CorruptValueError
 from trident.state import CodecSerializer, Key, OpaqueMap, OpaqueValue, SerializedMap, StateType
 from trident.state.encoding.codec import decode, encode, encode_columns
 from trident.state.encoding.serializers import StoredValues
-from trident.state.table import OpaqueColumns
-from trident.testing.backend.simulated_log import Append, Log
+from trident.state.table import OpaqueTable
+from trident.testing.backend.schedules import Append, Log
 
 numbers = st.integers(-(2**70), 2**70)
 parts = st.recursive(
@@ -30,22 +29,12 @@ opaque = st.builds(OpaqueValue, st.integers(1, 3), st.integers(0, 2**21), parts,
 found = st.lists(st.none() | opaque, max_size=8)
 
 
-@given(found, st.integers(0, 7), st.integers(0, 8))
-def test_columns_are_the_list_that_they_were_made_of(values: list[OpaqueValue | None], first: int, end: int) -> None:
-    columns = OpaqueColumns.of(values)
-    assert list(columns) == [columns[at] for at in range(len(columns))] == values
-    assert list(columns[first:end]) == values[first:end]
-    places = list(range(len(values)))[::-1]
-    assert list(columns.at(places)) == values[::-1]
-    assert {value[:2] for value in values if value is not None} == {head for head in columns.heads() if head[0] > 0}
-
-
 @given(st.lists(opaque, max_size=8), st.booleans())
 def test_columns_have_the_bytes_of_rows(values: list[OpaqueValue], of_one_commit: bool) -> None:
     if of_one_commit:
         values = [value._replace(txid=1 << 40, attempt=7) for value in values]
     serializer = CodecSerializer()
-    assert serializer.serialize_many(OpaqueColumns.of(values)) == list(map(serializer.serialize, values))
+    assert serializer.serialize_many(OpaqueTable.of(values)) == list(map(serializer.serialize, values))
 
 
 @given(st.lists(parts, max_size=3), st.lists(st.tuples(parts, parts), min_size=1, max_size=5))
@@ -66,7 +55,7 @@ def test_what_is_stored_is_decoded_as_columns(values: list[OpaqueValue | None]) 
 def test_only_the_codec_of_opaque_values_has_columns() -> None:
     assert StoredValues(CodecSerializer(StateType.TRANSACTIONAL)).decode_opaque is None
     assert SerializedMap(DictMap(), CodecSerializer(StateType.TRANSACTIONAL)).multi_get_opaque([("a",)]) is None
-    assert OpaqueMap(DictMap()).backing.multi_get_opaque([("a",)]) is None
+    assert OpaqueMap(DictMap()).backing.facts.multi_get_opaque is None
 
 
 @pytest.mark.parametrize("bad", [object(), "\ud800"])
@@ -83,32 +72,6 @@ def test_a_damaged_value_is_named_with_its_key() -> None:
     state = OpaqueMap(SerializedMap(store, CodecSerializer()))
     with pytest.raises(CorruptValueError, match=r"read key \('b',\)"):
         state.multi_get([("a",), ("b",), ("c",)])
-
-
-def test_a_later_value_is_named_with_its_key() -> None:
-    store = DictMap({("a",): encode([1, 1, None, 1]), ("b",): encode([9, 1, None, 1])})
-    state, log = OpaqueMap(SerializedMap(store, CodecSerializer())), Log()
-    state.begin_commit(log.next())
-    with pytest.raises(StaleTransactionError, match=r"'b'"):
-        state.multi_put([("a",), ("b",)], [1, 2])
-
-
-class FailsOnce(DictMap):
-    """The put behind that of the sentinel writes nothing."""
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        if len(self.puts) == 1:
-            self.puts.append(list(keys))
-            raise BackendError("the store is away")
-        super().multi_put(keys, values)
-
-
-def test_within_a_commit_a_failed_put_does_not_look_written() -> None:
-    state, log = OpaqueMap(SerializedMap(FailsOnce(), CodecSerializer())), Log()
-    state.begin_commit(log.next())
-    with pytest.raises(BackendError):
-        state.multi_update([("a",), ("b",)], [Append(1), Append(1)])
-    assert state.multi_update([("a",), ("b",)], [Append(1), Append(1)]) == [[1], [1]]
 
 
 @pytest.mark.parametrize("seed", range(30))

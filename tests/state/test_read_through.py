@@ -14,7 +14,7 @@ from tests.harness.crashing_stores import WAYS, Crash, CrashingMap, DictMap, Fau
 from trident.errors import BackendError
 from trident.state import IBackingMap, Key, OpaqueMap, StateType, Txid, map_for
 from trident.state.cached import ReadThroughMap, SpacedCache
-from trident.testing.backend.simulated_log import Add, Log
+from trident.testing.backend.schedules import Add, Log
 
 Entry = tuple[str, Key]
 Batch = list[dict[Key, int]]

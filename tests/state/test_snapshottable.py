@@ -24,7 +24,7 @@ from trident.state import (
     TransactionalMap,
     map_state,
 )
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 
 def test_the_single_value_is_kept_under_the_fixed_key() -> None:
@@ -41,30 +41,11 @@ def test_the_single_value_is_kept_under_the_fixed_key() -> None:
     assert SnapshottableMap(NonTransactionalMap(store)).snapshot_key == ("$GLOBAL$",)
 
 
-def test_the_single_value_as_of_a_snapshot() -> None:
-    state = SnapshottableMap(OpaqueMap(DictMap()))
-    for txid in (1, 2):
-        state.begin_commit(txid)
-        state.update(Add(5))
-        state.commit(txid)
-    assert [state.get_at(Snapshot(1)), state.get_at(Snapshot(2)), state.get()] == [5, 10, 10]
-
-
 def test_a_map_without_earlier_values_says_so() -> None:
     state = SnapshottableMap(TransactionalMap(DictMap()))
-    assert not state.offers("multi_get_at")
+    assert state.facts.multi_get_at is None
     with pytest.raises(UnsupportedOperation, match="as of batch 4: a TransactionalMap keeps the latest value only"):
         state.get_at(Snapshot(4))
-
-
-def test_what_the_map_cannot_do_the_wrapper_does_not_offer() -> None:
-    class Bare:
-        begin_commit = commit = multi_get = multi_update = multi_put = lambda self, *args: None
-
-    state = SnapshottableMap(Bare())  # type: ignore[arg-type]  # signatures do not matter here
-    assert not any(map(state.offers, ("reset", "read_sentinel", "multi_remove", "get_tuples")))
-    assert state.kind is None
-    assert SnapshottableMap(TransactionalMap(DictMap())).kind is StateType.TRANSACTIONAL
 
 
 @pytest.mark.parametrize(

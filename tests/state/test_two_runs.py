@@ -23,7 +23,7 @@ from tests.storekit.test_whole_commits import DictRows
 from trident.errors import FencedError, SecondRunError, StateError
 from trident.state import CachedMap, IBackingMap, OpaqueMap, Sentinel, Snapshot, StateConf, Txid, Winners
 from trident.storekit import WholeCommitMap
-from trident.testing.backend.simulated_log import Append
+from trident.testing.backend.schedules import Append
 
 A = 1 << 20
 Rows = dict[str, int]

@@ -16,6 +16,17 @@ from tests.states.redis.redis_cluster import Cluster, cluster_in
 
 
 @pytest.fixture(scope="module")
+def always_columns() -> Iterator[None]:
+    """Few keys are committed by columns too, and removed ones deleted soon."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
+        patched.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
+        patched.setattr("trident.state.encoding.serializers._FEWEST_IN_ARRAYS", 0)
+        patched.setattr("trident.state.columns.text_index._FEW_TEXTS", 0)
+        yield
+
+
+@pytest.fixture(scope="module")
 def connected(cassandra_server: Server) -> Iterator[Home]:
     home = Home(cassandra_server)
     home.map(home.conf())  # holds the connection, so that no test has to make it again

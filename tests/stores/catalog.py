@@ -187,7 +187,7 @@ _ATOMIC = replace(
     _SERVER, max_key_bytes=2_600, moves_at_commit=True, atomic_put=True, isolated=True, atomic_commit=True
 )
 _DELTA = replace(_MEMORY, durable=True, shared=False, moves_at_commit=True, isolated=True, atomic_commit=True)
-_OWN = {"contract": 0}  # contracts are among its own tests; the suite adds random schedules, which the full size has
+_OWN = {"contract": 0}  # test_contracts.py has it; the suite adds random schedules, which the full size has
 STORES = {
     store.name: store
     for store in (

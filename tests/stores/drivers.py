@@ -15,7 +15,7 @@ from trident.runtime.reading.views import StateView
 from trident.runtime.steps.key_columns import partitions_of
 from trident.state import Key, OpaqueMap, Txid
 from trident.state.txid import RETRY_BITS
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 KEYS: list[Key] = [(f"key {number:02}",) for number in range(20)]
 Batch = Mapping[Key, int | None]

@@ -19,7 +19,7 @@ def go_on(point: str) -> None:
     """Nothing happens at any point."""
 
 
-class Seam(MapWrapper):
+class FaultHooks(MapWrapper):
     """Tells of every chunk before it is written, and of a delete."""
 
     def __init__(self, delegate: IBackingMap[Any], reach: Reach) -> None:
@@ -47,7 +47,7 @@ class SeamedState:
     """
 
     def __init__(self, state: Any, reach: Reach, name: str, partition: int, cache: int = 0) -> None:
-        backing: Any = MicroBatchIBackingMap(Seam(state.map_state.backing, reach), 0, CHUNK)
+        backing: Any = MicroBatchIBackingMap(FaultHooks(state.map_state.backing, reach), 0, CHUNK)
         self.map = OpaqueMap(CachedMap(backing, cache) if cache else backing, name, partition)
         self._reach = reach
 

@@ -1,4 +1,7 @@
-"""Each store keeps one order of sentinels, in whatever language it states it: the same table of cases, on real servers."""
+"""Each store keeps one order of sentinels, in whatever language it states it: the same table of cases, on real servers.
+
+And none where a commit is of no log.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from tests.stores.conftest import cases
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.sentinel import fenced
 from trident.state.txid import Sentinel, Txid
+from trident.testing.backend.schedules import Add
 from trident.testing.backend.store_under_test import Store
 
 
@@ -65,3 +69,21 @@ def lay(backing: BackingMap, sentinel: Sentinel | None) -> None:
     guard = fenced(backing, 0)
     guard.read_sentinel()
     guard.move_sentinel(sentinel, force=True)
+
+
+@pytest.mark.slow
+@cases(lambda store: store.name != "sqlite" and "-" not in store.name)
+def test_commits_of_plain_numbers_follow_each_other_and_leave_no_sentinel(
+    name: str, home_of: Callable[[str], Home]
+) -> None:
+    home = home_of(name)
+    state_name = home.fresh_name("plain")
+    writer, reader = (home.open(state_name)[0] for _ in range(2))
+    for txid in (1, 2, 2):
+        writer.begin_commit(txid)
+        writer.multi_update([("a",)], [Add(1)])
+        writer.commit(txid)
+    assert reader.multi_get([("a",)]) == [2]
+    assert reader.read_sentinel() is None
+    for each in (writer, reader):
+        each.close()

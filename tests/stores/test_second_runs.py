@@ -11,7 +11,7 @@ from tests.stores.catalog import Home
 from tests.stores.conftest import cases
 from trident.errors import BackendError, FencedError, SecondRunError
 from trident.state import Sentinel, Snapshot, Txid, Winners
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 A = 1 << 20
 KEYS = [(name,) for name in ("both", "first", "second", "again")]

@@ -88,7 +88,7 @@ def test_bolts_may_hold_tuples_back_and_anchor_to_many(seed: int, holds: int) ->
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(SEEDS)
-def test_losses_and_doubles_never_complete_a_tree_early_and_replays_complete_every_message(seed: int) -> None:
+def test_losses_and_doubles_complete_no_tree_early_and_replays_complete_all(seed: int) -> None:
     run = Run(seed, losses=0.1, doubles=0.1)
     run.cluster.run()
     run.time_out()

@@ -7,8 +7,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trident.cluster_errors import NoSuchTopology
-from trident.observe.at_work import verdict
+from trident.errors import NoSuchTopology
+from trident.observe.health import verdict
 from trident.ui.cluster_pages import LogOf, Page
 
 _WINDOWS = (("600", "10m 0s"), ("10800", "3h 0m 0s"), ("86400", "1d 0h 0m 0s"), (":all-time", "All time"))

@@ -26,8 +26,8 @@ from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.observe import at_work
-from trident.observe.at_work import verdict
+from trident.observe import health
+from trident.observe.health import verdict
 from trident.runtime.running import RunningTopology
 from trident.storm import StormTopology, TopologyBuilder, Tuple
 from trident.storm.testing import MockedSpout
@@ -202,7 +202,7 @@ def test_a_batch_can_be_chosen_and_the_last_followed_again(browser: Browser, ord
 def test_what_is_stuck_is_said_in_the_first_lines(
     browser: Browser, monkeypatch: pytest.MonkeyPatch, stuck: Any, said: list[str]
 ) -> None:
-    monkeypatch.setattr(at_work, "_LONG_S", 1.5)
+    monkeypatch.setattr(health, "_LONG_S", 1.5)
     with (
         stuck() as running,
         UIServer(OneTopology(running.name, pages_of(running)), port=0) as server,

@@ -21,8 +21,15 @@ from tests.storm.components import SENTENCES, word_count
 from tests.storm.components import Split as SplitBolt
 from tests.ui.page_servers import NASTY, TOKEN, allowed, ask, counting, get, storm_server, trident_server
 from trident import TridentTopology
-from trident.cluster_errors import ClusterUnreachable, NameTaken, NoLeader, NoSuchTopology, NotAllowed
-from trident.errors import ConfigError, TridentError
+from trident.errors import (
+    ClusterUnreachable,
+    ConfigError,
+    NameTaken,
+    NoLeader,
+    NoSuchTopology,
+    NotAllowed,
+    TridentError,
+)
 from trident.operations import Count
 from trident.runtime.commit.dead_letters import DeadLetters, state_of
 from trident.runtime.running import RunningTopology
@@ -397,7 +404,7 @@ def test_a_wrong_action_is_refused(bolts: UIServer, path: str, body: Any, status
     assert found.json()["error"].startswith(str(status))
 
 
-def test_nothing_can_be_changed_without_a_token_of_the_server_or_where_pages_are_read_only() -> None:
+def test_nothing_changes_without_a_token_or_where_pages_are_read_only() -> None:
     noted: Any = Noted()
     with UIServer(OneTopology("a", noted), port=0) as server:
         assert ask(server, "POST", f"{T}/a/activate", **allowed()).status_code == 403

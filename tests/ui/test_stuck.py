@@ -22,7 +22,7 @@ from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_overviews import overview
-from trident.observe import at_work
+from trident.observe import health
 from trident.observe.topology_status import heartbeat_of
 from trident.ui.cluster_pages import OneTopology, TopologyPages
 from trident.ui.running_pages import StormPages, TridentPages
@@ -57,8 +57,8 @@ BATCH = (
 @pytest.fixture(params=["bolts", "trident"])
 def stuck(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]:
     """A topology that has been stuck for as long as is a warning, which is shorter than it is for users."""
-    monkeypatch.setattr(at_work, "_LONG_S", 1.5)
-    monkeypatch.setattr(at_work, "_NOTED_S", 0.5)
+    monkeypatch.setattr(health, "_LONG_S", 1.5)
+    monkeypatch.setattr(health, "_NOTED_S", 0.5)
     with ExitStack() as stack:
         if request.param == "bolts":
             running = stack.enter_context(stuck_bolts(metrics_port=0))

@@ -143,7 +143,7 @@ def test_without_the_packages_the_error_names_the_extra(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("what", ["ui", "metrics"])
 def test_what_is_no_port_is_refused(what: str, port: int) -> None:
     conf: dict[str, Any] = {f"{what}_port": port}
-    with pytest.raises(ConfigError, match=f"{what}_port={port}: must be a port from 0 to 65535"):
+    with pytest.raises(ConfigError, match=f"{what}_port={port}: give a whole number from 0 to 65535 or None"):
         started(word_topology("port", 1, "a"), **conf)
 
 

@@ -10,7 +10,10 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line; if its packages are missing, say which extra brings them."""
+    import errno
+    import os
     import sys
+    from contextlib import suppress
     from importlib import import_module
     from io import TextIOWrapper
 
@@ -28,4 +31,14 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         # An error that a dead letter keeps may say a lone surrogate, which no encoding has.
         sys.stdout.reconfigure(errors="backslashreplace")
-    app(prog_name="trident")
+    try:
+        app(prog_name="trident")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python tries once more at its end
+        named = "" if error.filename is None else f" ({error.filename})"
+        raise SystemExit(
+            f"error: {error.strerror}: what the command writes{named} is not complete. Make room"
+        ) from error

@@ -12,17 +12,9 @@ import typer
 from typer.core import TyperGroup
 
 from trident import __version__
-from trident.cli import (
-    cluster_commands,
-    crashtest_command,
-    daemon_commands,
-    dead_letters,
-    run,
-    state_commands,
-)
+from trident.cli import cluster_commands, crashtest_command, daemon_commands, dead_letters, run, state_commands
 from trident.cli.commands import (
     AsJson,
-    Engine,
     LogPlace,
     StateName,
     Target,
@@ -33,6 +25,7 @@ from trident.cli.commands import (
     command,
     feed_position,
     flag,
+    host,
     local_folder,
     log_named,
     needs,
@@ -41,6 +34,7 @@ from trident.cli.commands import (
     port,
 )
 from trident.cli.console import print_json, results, say
+from trident.config import Engine
 from trident.extras import pyspark_version
 
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
@@ -148,7 +142,7 @@ def changes_command(
     ] = None,
     snapshot: Annotated[bool, flag("--snapshot", "Begin with the rows of the state.")] = False,
     follow: Annotated[bool, flag("--follow", "Wait for what is still to come.", "-f")] = False,
-    host: Annotated[str, typer.Option(metavar="HOST", help="The address to serve events at.")] = "127.0.0.1",
+    host: Annotated[str, host("The address to serve events at.")] = "127.0.0.1",
     port: Annotated[int | None, port("Serve events over HTTP; 0 takes a free port.", show_default=False)] = None,
     token: Token = None,
 ) -> int | None:

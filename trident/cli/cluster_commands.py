@@ -21,6 +21,7 @@ from trident.cli.commands import (
     Workers,
     command,
     flag,
+    needs,
     option,
     seconds,
 )
@@ -36,7 +37,7 @@ _MOST_NAMES = 5
 _LOOK_S = 0.5
 
 Wait = Annotated[bool, flag("--wait", "Wait until its driver runs; Ctrl-C ends only the wait.")]
-Timeout = Annotated[float, seconds("How long --wait waits.", 0.1, "--timeout")]
+Timeout = Annotated[float | None, seconds("How long --wait waits.", 0.1, "--timeout", show_default="300")]
 _REHEARSE = "Change nothing: run the last N batches through both codes, and show which totals would differ."
 Rehearsal = Annotated[int | None, typer.Option("--rehearse", metavar="N", min=1, help=_REHEARSE)]
 Pause = Annotated[float, seconds("How long what has begun may take.", 0.0, "--wait-secs", "-w")]
@@ -49,15 +50,13 @@ PANEL = "Clusters"
 def submit_command(
     of: ClusterAndToken,
     target: Target,
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="Names the topology and its log.", show_default="that of the topology")
-    ] = "",
+    name: Annotated[str, option("Names the topology and its log.", "NAME", show_default="that of the topology")] = "",
     conf: Conf = None,
     workers: Workers = None,
     requirements: Requirements = None,
     include: Include = None,
     wait: Wait = False,
-    timeout: Timeout = 300.0,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit a topology to a cluster, which keeps it running from then on.
@@ -72,9 +71,10 @@ def submit_command(
     from trident.cli.submitting import Code, submit
     from trident.cli.target import conf_of
 
+    waits_s = _wait_s(wait, timeout)
     code = Code(target, include or [], requirements, conf_of(conf or []))
     with of.client() as client:
-        submit(client, code, name, workers, timeout if wait else None, as_json)
+        submit(client, code, name, workers, waits_s, as_json)
 
 
 @command(app, "upgrade", "`trident upgrade words word_counts.py:topology --wait`", PANEL)
@@ -86,7 +86,7 @@ def upgrade_command(
     requirements: Requirements = None,
     include: Include = None,
     wait: Wait = False,
-    timeout: Timeout = 300.0,
+    timeout: Timeout = None,
     rehearsed: Rehearsal = None,
     as_json: AsJson = False,
 ) -> int | None:
@@ -97,17 +97,21 @@ def upgrade_command(
 
     Exit codes: as for `trident submit`; with --rehearse as for `trident rehearse`.
     """
-    from trident.cli.submitting import Code, rehearse, upgrade
+    from trident.cli.submitting import Code, rehearse_package, upgrade
     from trident.cli.target import conf_of
 
+    waits_s = _wait_s(wait, timeout)
     code = Code(target, include or [], requirements, conf_of(conf or []))
     with of.client() as client:
         if rehearsed is not None:
-            from trident.cli.state_commands import print_rehearsed
-
-            return print_rehearsed(rehearse(client, topology, code, conf is None, rehearsed), as_json)
-        upgrade(client, topology, code, conf is None, timeout if wait else None, as_json)
+            return rehearse_package(client, topology, code, conf is None, rehearsed, as_json)
+        upgrade(client, topology, code, conf is None, waits_s, as_json)
     return None
+
+
+def _wait_s(wait: bool, timeout: float | None) -> float | None:
+    needs("--wait", wait, timeout=timeout)
+    return (timeout or 300.0) if wait else None
 
 
 @command(app, "list", "`trident list`", PANEL)
@@ -208,9 +212,6 @@ def _say_done(overview: TopologyOverview, done: str, as_json: bool) -> None:
     tell(overview.as_json(), as_json, lambda: say(f"{overview.base.storm_name} {done}"))
 
 
-# ---- what is printed ---------------------------------------------------------------------------------------------------
-
-
 def print_list(overviews: Sequence[TopologyOverview]) -> None:
     if not overviews:
         say("no topologies; `trident submit MODULE:TOPOLOGY` adds one")
@@ -277,8 +278,8 @@ def _driver(overview: TopologyOverview) -> str:
     beat = overview.heartbeat
     if overview.driver in ("active", "inactive") and beat is not None:
         return f"{overview.driver} for {duration(beat.uptime_secs)}"
-    if overview.driver == "silent" and beat is not None:
-        return f"silent for {duration(time.time() - beat.time_secs)}"
+    if overview.driver == "silent" and overview.heard_s is not None:
+        return f"silent for {duration(overview.heard_s)}"
     return overview.driver
 
 
@@ -295,7 +296,7 @@ def print_logs(client: ClusterClient, topology: str, follow: bool) -> None:
 
     When the topology gets another driver, its log follows from the beginning.
     """
-    from trident.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
+    from trident.errors import ClusterUnreachable, NoLeader, NoSuchTopology
 
     log = client.log(topology)
     typer.echo(log["text"], nl=False)

@@ -13,26 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from trident.cli.console import reporting, wrong_use
+from trident.config import NO_URL, Config
+from trident.servers.log_addresses import is_url
 
 if TYPE_CHECKING:
     from trident.cluster.client import ClusterClient
-    from trident.config import Config
     from trident.topology import TridentTopology
 
 Function = Callable[..., int | None]
 
-Recovery = Literal["refuse", "rewind", "keep_totals", "keep_totals_even_if_wrong", "discard_totals"]
-"""What to do when the log and a store do not belong together."""
-Engine = Literal["spark", "in_process", "auto"]
-"""What runs the stages."""
 LogFormat = Literal["text", "json"]
 """What standard error is made of."""
 
 
 def local_folder(folder: Path | None) -> Path | None:
     """Refuse a URL where only a folder of this machine will do (a callback of typer)."""
-    from trident.config import NO_URL, is_url
-
     if folder is not None and is_url(str(folder)):
         raise typer.BadParameter(f"{str(folder)!r} {NO_URL}")
     return folder
@@ -45,7 +40,6 @@ def log_named(log: str) -> str:
     if is_log_address(log) or os.sep in log or Path(log).exists():
         return log
     from trident.cluster.cluster_log import submitted_log
-    from trident.config import Config
 
     place = submitted_log(log) or Config().log_folder(log)
     return place if is_log_address(place) or Path(place).exists() else log
@@ -53,7 +47,6 @@ def log_named(log: str) -> str:
 
 def existing_log(log: str) -> str:
     """Refuse what can be neither a folder of this machine nor the address of a log on a server (a callback of typer)."""
-    from trident.config import Config
     from trident.errors import ConfigError
 
     with wrong_use(ConfigError):
@@ -68,9 +61,9 @@ def feed_position(since: str | None) -> str | None:
         return None if since is None else str(FeedPosition.of(since))
 
 
-def option(help: str, metavar: str, *names: str, **more: Any) -> Any:
-    """Return an option whose default is not shown, as None says nothing."""
-    return typer.Option(*names, metavar=metavar, help=help, show_default=False, **more)
+def option(help: str, metavar: str | None, *names: str, show_default: bool | str = False, **more: Any) -> Any:
+    """Return an option; its default is not shown, as None says nothing, or in the words of `show_default`."""
+    return typer.Option(*names, metavar=metavar, help=help, show_default=show_default, **more)
 
 
 def argument(help: str, metavar: str | None = None, **more: Any) -> Any:
@@ -80,28 +73,31 @@ def argument(help: str, metavar: str | None = None, **more: Any) -> Any:
 
 def secret(variable: str, help: str, show_default: str, *names: str) -> Any:
     """Return an option that the environment gives as well."""
-    return typer.Option(*names, metavar="TEXT", envvar=variable, help=help, show_default=show_default, show_envvar=True)
+    return option(help, "TEXT", *names, show_default=show_default, envvar=variable, show_envvar=True)
+
+
+def host(help: str, show_default: bool | str = True) -> Any:
+    return option(help, "HOST", show_default=show_default)
 
 
 def port(help: str, show_default: bool | str = True) -> Any:
-    return typer.Option(metavar="PORT", min=0, max=65535, help=help, show_default=show_default)
+    return option(help, "PORT", show_default=show_default, min=0, max=65535)
 
 
 def flag(name: str, help: str, *short: str) -> Any:
     return typer.Option(name, *short, help=help)
 
 
-def number(help: str, least: int = 1, **more: Any) -> Any:
-    return typer.Option(metavar="N", min=least, help=help, **more)
+def number(help: str, least: int = 1, show_default: bool | str = True, **more: Any) -> Any:
+    return option(help, "N", show_default=show_default, min=least, **more)
 
 
-def seconds(help: str, least: float, *names: str) -> Any:
+def seconds(help: str, least: float, *names: str, show_default: bool | str = True) -> Any:
     """Return an option that is a time."""
-    return typer.Option(*names, metavar="SECONDS", min=least, help=help)
+    return option(help, "SECONDS", *names, show_default=show_default, min=least)
 
 
 def needs(other: str, is_there: object, **given: object) -> None:
-    """Refuse options that say nothing without another one."""
     for name, value in given.items():
         if value is not None and not is_there:
             raise typer.BadParameter(f"--{name.replace('_', '-')} says nothing without {other}; add that")
@@ -124,20 +120,15 @@ Conf = Annotated[
 ]
 LogDir = Annotated[
     str | None,
-    typer.Option(
-        metavar="DIR",
-        help="Folder of the transaction log, or its address (zookeeper://…, postgresql://…, s3://…).",
+    option(
+        "Folder of the transaction log, or its address (zookeeper://…, postgresql://…, s3://…).",
+        "DIR",
         show_default="trident-log/TOPOLOGY",
     ),
 ]
 SubmittedName = Annotated[
     str | None,
-    typer.Option(
-        "--name",
-        metavar="NAME",
-        help="The name under which it was submitted to a cluster.",
-        show_default="the topology's own",
-    ),
+    option("The name under which it was submitted to a cluster.", "NAME", "--name", show_default="the topology's own"),
 ]
 LogPlace = Annotated[
     str, argument("Folder of the log, or its address; or the name of a topology.", "DIR|NAME", callback=existing_log)
@@ -157,12 +148,13 @@ Token = Annotated[
 
 ClusterAddress = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "The cluster: zookeeper://host1:2181,host2:2181/storm, postgresql://USER@HOST/DATABASE?cluster=NAME, or a folder of "
+        "this machine.",
+        "ADDRESS",
         "--cluster",
-        metavar="ADDRESS",
-        envvar="TRIDENT_CLUSTER",
-        help="The cluster: zookeeper://host1:2181,host2:2181/storm, or the folder of one on this machine.",
         show_default="trident-cluster",
+        envvar="TRIDENT_CLUSTER",
         show_envvar=True,
     ),
 ]

@@ -66,21 +66,21 @@ class CrashOptions:
     ] = ""
     folder: Annotated[
         Path,
-        typer.Option(
-            metavar="DIR",
+        option(
+            "The job's folder; each run has a copy of it as its working directory.",
+            "DIR",
+            show_default="the current one",
             exists=True,
             file_okay=False,
             callback=local_folder,
-            help="The job's folder; each run has a copy of it as its working directory.",
-            show_default="the current one",
         ),
     ] = Path()
     kills: Annotated[int, number("How often it is killed.")] = len(USUAL)
     moment: Annotated[
         list[KillMoment] | None,
-        typer.Option(
-            metavar="MOMENT",
-            help="When it is killed: after, line, time, before, committed, uncommitted or older. Repeatable.",
+        option(
+            "When it is killed: after, line, time, before, committed, uncommitted or older. Repeatable.",
+            "MOMENT",
             show_default="all but older",
         ),
     ] = None

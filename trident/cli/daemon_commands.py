@@ -10,23 +10,23 @@ from typing import Annotated, NamedTuple
 import typer
 
 from trident.cli.cluster_commands import PANEL
-from trident.cli.commands import ClusterAndToken, Logs, command, flag, number, port, seconds
+from trident.cli.commands import ClusterAndToken, Logs, command, flag, host, number, option, port, seconds
 from trident.cli.console import EndingSignals, json_line, say, say_page
 from trident.extras import needs_package
 
 _LOCAL = "127.0.0.1"
 _FIRST_PORT = 6700
 
-Host = Annotated[
-    str, typer.Option(metavar="HOST", help="The address to answer at, under which other machines reach this one.")
-]
+Host = Annotated[str, host("The address to answer at, under which other machines reach this one.")]
 Port = Annotated[int, port("The port of the page; 0 takes a free one.")]
 Slots = Annotated[int, number("How many topologies may run on this machine.", max=1000)]
 Timeout = Annotated[float, seconds("A driver without a heartbeat for this long is started elsewhere.", 1.0)]
 Session = Annotated[
     float,
     seconds(
-        "A daemon that a ZooKeeper has not heard of for this long counts as gone; in a folder, one that has ended.", 1.0
+        "A daemon that is out of touch with ZooKeeper or PostgreSQL for this long counts as gone; in a folder, one that has "
+        "ended.",
+        1.0,
     ),
 ]
 
@@ -72,7 +72,7 @@ class DaemonOptions(ClusterAndToken):
         with needs_package("a daemon of a cluster", "cluster"):
             import trident.cluster.machine.machine_supervisor
             import trident.cluster.nimbus.nimbus_daemon  # noqa: F401
-        from trident.cluster_errors import ClusterError
+        from trident.errors import ClusterError
 
         logging.getLogger("trident.cluster").setLevel(logging.INFO)
         logging.getLogger("kazoo").setLevel(logging.CRITICAL)
@@ -91,9 +91,9 @@ def nimbus_command(
     port: Port = 8080,
     code: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Where the code of topologies is stored; several Nimbuses of a cluster share it.",
+        option(
+            "Where the code of topologies is stored; several Nimbuses of a cluster share it.",
+            "DIR",
             show_default="code in the cluster's folder",
         ),
     ] = None,
@@ -134,9 +134,9 @@ def supervisor_command(
     slots: Slots = 4,
     folder: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="What it keeps on this machine: code, logs, its id.",
+        option(
+            "What it keeps on this machine: code, logs, its id.",
+            "DIR",
             show_default="supervisor in the cluster's folder, or trident-supervisor",
         ),
     ] = None,
@@ -205,7 +205,7 @@ def up_command(of: DaemonOptions, port: Port = 8080, slots: Slots = 4) -> int:
 @command(app, "ui", "`trident ui --cluster zookeeper://zk1,zk2,zk3/storm`", PANEL)
 def ui_command(
     of: DaemonOptions,
-    host: Annotated[str, typer.Option(metavar="HOST", help="The address to serve at.")] = "127.0.0.1",
+    host: Annotated[str, host("The address to serve at.")] = "127.0.0.1",
     port: Annotated[int, port("0 takes a free port.")] = 8080,
 ) -> int:
     """Serve the page of a cluster until Ctrl-C. Every Nimbus serves it too; this is for another machine or port.

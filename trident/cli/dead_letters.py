@@ -10,7 +10,7 @@ import typer
 
 from trident.cli.commands import AsJson, LogPlace, argument, command, flag, log_named, option
 from trident.cli.console import print_json, say, show
-from trident.naming import counted
+from trident.naming import counted, cut
 
 if TYPE_CHECKING:
     from trident.cli.letter_box import LetterBox
@@ -63,7 +63,7 @@ def list_command(
         print_json([box.as_data(letter) for letter in letters])
     elif letters:
         facts = [(each.id, box.state_of(each), each.failure) for each in letters]
-        rows = [(id_, state, one.step, _cut(one.row or ""), _cut(one.cause)) for id_, state, one in facts]
+        rows = [(id_, state, one.step, cut(one.row or "", _SHORT), cut(one.cause, _SHORT)) for id_, state, one in facts]
         show(rows, "id", "state", "step", "tuple", "error")
     else:
         say(box.NONE)
@@ -145,7 +145,3 @@ def export_command(of: LogOptions, letters: Letters = None) -> None:
     for letter in box.select(letters):
         facts = {"id": letter.id, "step": letter.failure.step, "error": letter.failure.cause}
         print_json({**facts, "tuple": plain(dict(letter.left_out.values))})
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"

@@ -284,7 +284,6 @@ def _tuples(log: LogState | None) -> int:
 
 
 def _stored_txid(folder: DemoFolder, topology: TridentTopology) -> int | None:
-    """Return the last batch that the store has, whatever the log says."""
     plan = make_plan(topology.graph())
     state: Any = make_state(plan, Config.of(log_dir=str(folder.log_dir)), "count", 0, 1, read_only=True)
     with closing(state):

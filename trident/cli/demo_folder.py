@@ -17,6 +17,7 @@ from trident.coordination.lock import held_by, list_log
 from trident.coordination.log_reader import LogReader, exists
 from trident.coordination.log_state import LogState
 from trident.errors import LogHeldError, SpoutError, StateError
+from trident.servers.local_processes import write_whole
 
 _BATCH_BYTES = (1 << 10, 8 << 20)
 
@@ -55,10 +56,6 @@ class DemoFolder:
         return self.path / "word_count.py"
 
     @property
-    def target(self) -> str:
-        return f"{_near(self.module)}:topology"
-
-    @property
     def log_dir(self) -> Path:
         return self.path / "log"
 
@@ -95,11 +92,7 @@ class DemoFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self.module.write_text(_TOPOLOGY, encoding="utf-8")
         demo = {"paths": list(paths), "files": text.files, "max_batch_bytes": size}
-        temporary = self.path / "demo.json.tmp"
-        temporary.write_text(json.dumps(demo, indent=1), encoding="utf-8")
-        temporary.replace(
-            self.path / "demo.json"
-        )  # atomic: a run that is killed here leaves the old file or the new one
+        write_whole(self.path / "demo.json", json.dumps(demo, indent=1))
         return size
 
     def log(self) -> LogState | None:
@@ -107,8 +100,8 @@ class DemoFolder:
         return LogReader(self.log_dir).refresh() if exists(self.log_dir) else None
 
     def command(self, *words: str) -> list[str]:
-        """Return the words of a command that reads this demo: `trident get …`, callable as it stands."""
-        return [_program(), "get", self.target, "count", *words, "--log-dir", _near(self.log_dir)]
+        target = f"{_near(self.module)}:topology"
+        return [_program(), "get", target, "count", *words, "--log-dir", _near(self.log_dir)]
 
     def _read_demo_json(self) -> dict[str, Any]:
         try:

@@ -43,7 +43,6 @@ class Extra:
 
     @property
     def uses(self) -> str:
-        """What it is for, in one line."""
         return ", ".join([*self.names, *filter(None, [self.more])])
 
 
@@ -65,7 +64,7 @@ EXTRAS = {
     "redis": _brings("redis hiredis", "RedisState TransactionalRedisStreamSpout RedisStreamRichSpout RedisStreamBolt"),
     "memcached": _brings("pymemcache", "MemcachedState"),
     "cassandra": _brings("cassandra-driver", "CassandraState"),
-    "postgres": _brings("psycopg", "PostgresState", "a log in PostgreSQL"),
+    "postgres": _brings("psycopg", "PostgresState", "a log or a cluster in PostgreSQL"),
     "kafka": _brings(
         "confluent-kafka fastavro", "KafkaTopicState OpaqueTridentKafkaSpout TransactionalTridentKafkaSpout KafkaSpout"
     ),
@@ -126,9 +125,6 @@ def doctor(as_json: bool = False) -> int:
         _print(here, extras)
         _conclude(problems)
     return 1 if problems else 0
-
-
-# ---- what is here ----------------------------------------------------------------------------------------------------
 
 
 def _java() -> Checkup:
@@ -198,9 +194,6 @@ def _number(version: str) -> list[int]:
 
 def _install(extra: str) -> str:
     return f"pip install '{_DISTRIBUTION}[{extra}]'" if extra else f"pip install {_DISTRIBUTION}"
-
-
-# ---- telling it ------------------------------------------------------------------------------------------------------
 
 
 def _fields(each: Checkup) -> dict[str, Any]:

@@ -21,8 +21,6 @@ from trident.runtime.reading.written_values import parse_prefix
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 
-__all__ = ["KeyListing", "LookupAnswer", "plain", "read"]
-
 
 @dataclass(frozen=True)
 class KeyListing:

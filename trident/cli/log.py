@@ -19,7 +19,7 @@ from trident.coordination.log_reader import exists
 from trident.coordination.log_state import LogState
 from trident.coordination.records import LETTERS, TIME, CommitRecord, numbers_of
 from trident.errors import LogError
-from trident.naming import amount, counted
+from trident.naming import amount, counted, cut
 from trident.redaction import redacted
 from trident.servers.log_addresses import is_log_address
 from trident.spout.interfaces import TransactionAttempt
@@ -95,8 +95,7 @@ def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
 
 def short(definition: Any, width: int = 60) -> str:
     """Return a spout's definition in a few words: the ends of long lists and of long texts."""
-    text = _short(definition)
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return cut(_short(definition), width)
 
 
 def _said(name: str, definition: Any, wide: bool) -> str:

@@ -14,28 +14,28 @@ import typer
 
 from trident.cli.commands import (
     Conf,
-    Engine,
     LogDir,
     Logs,
-    Recovery,
     Target,
     Token,
     TopologyOptions,
     command,
     flag,
+    host,
     needs,
     number,
+    option,
     port,
     seconds,
     secret,
 )
 from trident.cli.console import EndingSignals, problems, say, say_page
+from trident.config import Config, Engine, Recovery
 from trident.errors import EnvironmentProblem, RewindError, StoreAwayError
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
 
 if TYPE_CHECKING:
-    from trident.config import Config
     from trident.drpc import DRPCServer, LocalDRPC
     from trident.runtime.running import RunningTopology
     from trident.storm import StormConfig, StormTopology
@@ -69,11 +69,12 @@ class RunOptions:
 
     target: Target
     conf: Conf = None
-    master: Annotated[str | None, typer.Option(metavar="URL", help="The Spark master.", show_default="local[*]")] = None
+    master: Annotated[str | None, option("The Spark master.", "URL", show_default="local[*]")] = None
     engine: Annotated[
         Engine | None,
-        typer.Option(
-            help="What runs the stages: Spark, this process (no Java), or this process for small batches.",
+        option(
+            "What runs the stages: Spark, this process (no Java), or this process for small batches.",
+            None,
             show_default="spark",
         ),
     ] = None
@@ -86,9 +87,10 @@ class RunOptions:
     ] = False
     state_recovery: Annotated[
         Recovery | None,
-        typer.Option(
-            help="When log and store do not belong together: refuse, and say what to do; rewind a store that was set back; "
-            "keep the totals, if right or even if wrong; or discard them and count on.",
+        option(
+            "When log and store do not belong together: refuse, and say what to do; rewind a store that was set back; keep "
+            "the totals, if right or even if wrong; or discard them and count on.",
+            None,
             show_default="refuse",
         ),
     ] = None
@@ -97,25 +99,16 @@ class RunOptions:
         int | None,
         port("Answer the DRPC functions here, over HTTP; 0 takes a free port.", show_default="they are not served"),
     ] = None
-    drpc_host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="The address to answer at.", show_default=_LOCAL)
-    ] = None
+    drpc_host: Annotated[str | None, host("The address to answer at.", _LOCAL)] = None
     drpc_token: Token = None
     metrics_port: Annotated[
         int | None, port("Serve metrics here, in OpenMetrics; 0 takes a free port.", show_default="they are not served")
     ] = None
-    metrics_host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="The address to serve metrics at.", show_default=_LOCAL)
-    ] = None
+    metrics_host: Annotated[str | None, host("The address to serve metrics at.", _LOCAL)] = None
     ui: Annotated[bool, flag("--ui", "Serve a page about the topology while it runs.")] = False
     ui_port: Annotated[int | None, port("The port of the page; 0 takes a free one.", show_default="8080")] = None
     ui_host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST",
-            help="The address to serve the page at; anyone who reaches it may read.",
-            show_default=_LOCAL,
-        ),
+        str | None, host("The address to serve the page at; anyone who reaches it may read.", _LOCAL)
     ] = None
     ui_token: Annotated[
         str | None,
@@ -160,8 +153,11 @@ def run_command(of: RunOptions) -> int:
                     raise typer.BadParameter(
                         f"--{name.replace('_', '-')} is for Trident topologies; this one has spouts and bolts, and no batches"
                     )
-            return _run_storm(topology, storm_settings(of.target, of.conf or [], served), beside, as_json)
+            conf = storm_settings(of.target, of.conf or [], served)
+            needs("--metrics-port", conf.metrics_port is not None, metrics_host=of.metrics_host)
+            return _run_storm(topology, conf, beside, as_json)
         config = settings(of.conf or [], given, topology)
+        needs("--metrics-port", config.metrics_port is not None, metrics_host=of.metrics_host)
         if (drpc_port := of.drpc_port) is not None:
             at = of.drpc_host or _LOCAL, drpc_port
             beside.append(lambda running: serving(running.local_drpc(), *at, token=of.drpc_token))
@@ -235,7 +231,7 @@ def _run(
     The first SIGINT or SIGTERM ends it after the running commit, the second one at once. `as_json`: what goes to standard
     error is JSON. `fail_on_left_out`: a run that is complete but for tuples that it left out gives `LEFT_OUT`.
     """
-    from trident.cli.live_lines import LineDisplay
+    from trident.cli.console import LineDisplay
 
     def start() -> RunningTopology:
         running = topology.start(config)
@@ -264,7 +260,6 @@ def _run(
 
 
 def _of_left_out(topology: str, config: Config, count: int) -> str:
-    """Say how many tuples were left out, and where they are."""
     log, folder = config.log_folder(topology), config.dead_letter_folder(topology)
     shown = f"they are in {folder}"  # of a log in memory nothing is left to read
     if is_log_address(log) or any(Path(log).glob("*.log")):
@@ -340,7 +335,7 @@ def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Be
 
     The first SIGINT or SIGTERM deactivates the spouts, waits for what is pending and ends it; the second one ends it at once.
     """
-    from trident.cli.live_lines import StormLines
+    from trident.cli.console import StormLines
     from trident.storm.builder import start_on_spark
 
     display = None if as_json else StormLines(problems(), config.name)
@@ -358,7 +353,7 @@ def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Be
 @command(app, "drpc", "`trident drpc examples/word_count.py:topology --port 3774`")
 def drpc_command(
     of: TopologyOptions,
-    host: Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")] = "127.0.0.1",
+    host: Annotated[str, host("The address to answer at.")] = "127.0.0.1",
     port: Annotated[int, port("0 takes a free port.")] = 3774,
     token: Token = None,
     timeout: Annotated[float, seconds("How long a request may take.", 0.001)] = 30.0,

@@ -28,6 +28,7 @@ from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
 
 if TYPE_CHECKING:
+    from trident.config import Config
     from trident.planner.meaning import Meaning, TopologyChanges
     from trident.runtime.replaying.rehearsing import Rehearsed
     from trident.runtime.replaying.verifying import ValueOrigin, Verified
@@ -126,14 +127,10 @@ def rehearse_command(
     Both start from what the stores have now, as if these batches came again. Nothing is written anywhere. For a
     topology on a cluster, `trident upgrade --rehearse` takes the former code from there.
 
-    Exit codes: 0 no total would change, 1 failed, 2 wrong usage, 4 totals would change, 130 ended by Ctrl-C.
+    Exit codes: 0 no total would change, 1 failed, 2 wrong usage, 4 totals would change, or the new code would be refused, 130
+    ended by Ctrl-C.
     """
-    from trident.reading import rehearse_upgrade
-
-    former, new, config = of.load_both(to)
-    if not as_json:
-        _print_changes(_compare_topologies(former, new), new.name)
-    return print_rehearsed(rehearse_upgrade(former, new, last, config), as_json)
+    return rehearse(*of.load_both(to), last, as_json)
 
 
 @command(app, "diff", "`trident diff trident-log/words words_new.py:topology`")
@@ -162,7 +159,10 @@ def diff_command(
         former, declared = load_both(old, new, name)
         compared = _compare_topologies(former, declared)
     if as_json:
-        shown = {"taken": compared.taken, "refused": [one._asdict() for one in compared.refused]}
+        refused = [
+            {"text": text, "remedy": remedy.replace("{name}", declared.name)} for text, remedy in compared.refused
+        ]
+        shown = {"taken": compared.taken, "refused": refused}
         print_json({**shown, "added": compared.added, "dropped": compared.dropped})
     else:
         _print_changes(compared, declared.name)
@@ -199,11 +199,17 @@ def _print_changes(compared: TopologyChanges, topology: str) -> None:
         say("the totals go on: no state or stream is declared differently")
 
 
-def print_rehearsed(done: Sequence[Rehearsed], as_json: bool) -> int:
-    """Say what new code would change; returns the exit code, which tells whether it would."""
+def rehearse(former: TridentTopology, new: TridentTopology, config: Config, last: int, as_json: bool) -> int:
+    """Say what new code would change; returns the exit code, which tells whether it would, or would be refused."""
+    from trident.reading import rehearse_upgrade
+
+    compared = _compare_topologies(former, new)
+    if not as_json:
+        _print_changes(compared, new.name)
+    done = rehearse_upgrade(former, new, last, config)
     for each in done:
         _print_rehearsed(each, as_json)
-    return WRONG if any(each.changed for each in done) else 0
+    return WRONG if compared.refused or any(each.changed for each in done) else 0
 
 
 def _progress(topology: str) -> Callable[[int], None]:

@@ -9,27 +9,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from trident.cli.console import INTERRUPTED, print_json, problems, say, wrong_use
+from trident.cli.state_commands import rehearse
 from trident.cluster.client import ClusterClient
 from trident.cluster.code.package_archive import read_package
 from trident.cluster.code.topology_package import TopologyPackage, load_package, make_package, settings_of
 from trident.cluster.topology_overviews import TopologyOverview, first_line
-from trident.cluster_errors import ClusterError, NameTaken
 from trident.config import Config, settings_of_environment
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_reader import exists
-from trident.errors import ConfigError
-from trident.reading import rehearse_upgrade
+from trident.errors import ClusterError, ConfigError, NameTaken
 from trident.runtime.reading.targets import NoSuchTarget, forget_modules
 from trident.setting_types import nest_spark_conf
-
-if TYPE_CHECKING:
-    from trident.runtime.replaying.rehearsing import Rehearsed
 
 NOT_YET = 4
 """The exit code if a topology was submitted or upgraded, and did not run within the time."""
@@ -65,7 +61,6 @@ class Code:
 def submit(
     client: ClusterClient, code: Code, name: str, workers: int | None, wait_s: float | None, as_json: bool
 ) -> None:
-    """Submit a topology and say its id; `wait_s`: wait for so long until its driver is active."""
     package = code.package(name)
     wanted = name or package.manifest.name
     if any(each.base.storm_name == wanted and each.base.status.kind != "killed" for each in client.topologies()):
@@ -90,7 +85,6 @@ def submit(
 def upgrade(
     client: ClusterClient, topology: str, code: Code, keep_conf: bool, wait_s: float | None, as_json: bool
 ) -> None:
-    """Give a topology new code and say what that means for its log."""
     base = client.show(topology).base
     package = code.package(base.storm_name)
     with _upload(package, as_json) as progress:
@@ -109,8 +103,13 @@ def upgrade(
         print_json(done)
 
 
-def rehearse(client: ClusterClient, topology: str, code: Code, keep_conf: bool, batches: int) -> list[Rehearsed]:
-    """Say which totals new code would change: the last batches go through the code at work and the new one, in this process."""
+def rehearse_package(
+    client: ClusterClient, topology: str, code: Code, keep_conf: bool, batches: int, as_json: bool
+) -> int:
+    """Say which totals new code would change: the last batches go through the code at work and the new one, in this process.
+
+    Returns the exit code.
+    """
     base = client.show(topology).base
     if base.kind != "trident":
         raise typer.BadParameter(f"{base.storm_name} consists of spouts and bolts, which keep no batches to run again")
@@ -121,7 +120,7 @@ def rehearse(client: ClusterClient, topology: str, code: Code, keep_conf: bool, 
     with tempfile.TemporaryDirectory(prefix="trident-rehearsal-") as place:
         packages = {"former": client.package_of(topology), "new": package.data}
         former, new = (_load(data, Path(place, name).resolve(), base.storm_name) for name, data in packages.items())
-        return rehearse_upgrade(former, new, batches, Config.of(nest_spark_conf(conf)))
+        return rehearse(former, new, Config.of(nest_spark_conf(conf)), batches, as_json)
 
 
 def _load(data: bytes, folder: Path, name: str) -> Any:

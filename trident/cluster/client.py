@@ -21,9 +21,8 @@ from trident.cluster.state.cluster_address import STATE_FILE, find_token, folder
 from trident.cluster.state.cluster_records import WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews, with_last_error
-from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed
 from trident.coordination.log_reader import exists
-from trident.errors import TridentError
+from trident.errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed, TridentError
 from trident.roles import Closes
 from trident.ui.cluster_pages import client_of, error_of
 
@@ -43,14 +42,10 @@ Progress = Callable[[int], None]
 class ClusterClient(Closes):
     """A client of a cluster. A context manager: leaving it ends its session. For one thread.
 
-    Parameters
-    ----------
-    address
-        `zookeeper://host1:2181,host2:2181/storm`, or the folder of a cluster on this machine.
-    token
-        What changes need; by default that in the folder of the cluster.
-    patience_s
-        For how long it tries again when no Nimbus answers.
+    `address`: `zookeeper://host1:2181,host2:2181/storm`, `postgresql://user@host/database?cluster=name`, or a folder of this
+    machine.
+    `token`: what changes need; by default that in the folder of the cluster.
+    `patience_s`: for how long it tries again when no Nimbus answers.
 
     Raises
     ------
@@ -82,10 +77,8 @@ class ClusterClient(Closes):
     ) -> str:
         """Submit a topology and return its id. It is sent again when the answer is lost, and becomes one topology all the same.
 
-        Parameters
-        ----------
-        submission
-            What makes this submission one, chosen at random by default. A client that was interrupted may give it again.
+        `submission`: what makes this submission one, chosen at random by default. A client that was interrupted may give it
+        again.
 
         Raises
         ------
@@ -132,7 +125,7 @@ class ClusterClient(Closes):
         """End a topology: what has begun may take `wait_s`. Returns it as it was last seen: it may be forgotten at once."""
         before = self.show(topology)
         with suppress(NoSuchTopology):  # forgotten already: an earlier try, whose answer was lost, has ended it
-            self._ask("POST", f"{self._path(before.storm_id)}/kill/{wait_s:g}")
+            self._ask("POST", f"{self._path(before.storm_id)}/kill/{wait_s}")
             return self.show(before.storm_id)
         return replace(before, base=replace(before.base, status=WantedStatus("killed", time.time(), wait_s)))
 
@@ -148,7 +141,7 @@ class ClusterClient(Closes):
         if executors:
             options["executors"] = dict(executors)
         # A rebalance may be a new driver, so one whose answer was lost is not sent again.
-        path = f"{self._path(topology)}/rebalance/{wait_s:g}"
+        path = f"{self._path(topology)}/rebalance/{wait_s}"
         self._ask("POST", path, again=False, json={"rebalanceOptions": options})
 
     def topologies(self) -> list[TopologyOverview]:
@@ -232,7 +225,6 @@ class ClusterClient(Closes):
         return f"/api/v1/topology/{quote(storm_id, safe='')}"
 
     def _send(self, package: TopologyPackage, progress: Progress | None) -> None:
-        """Send a package, unless Nimbus has it."""
         data = package.data
         report = progress or (lambda sent: None)
 

@@ -9,18 +9,18 @@ from trident.cluster.state.cluster_address import (
     default_address,
     folder_of,
     is_embedded,
+    log_below,
     open_cluster_state,
-    with_root,
 )
 from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterError
 from trident.config import Config
 from trident.coordination.log_reader import exists
+from trident.errors import ClusterError
 
 
 def log_of(cluster_address: str, name: str, daemon_dir: Path | None = None) -> str:
-    """Return the log of the topologies of this name: in the ZooKeeper of the cluster, or on this machine.
+    """Return the log of the topologies of this name: on the servers of the cluster, or on this machine.
 
     On this machine it is that of `trident run`, if there is one or the cluster is in the same folder: then either may continue
     what the other has begun, as relative paths of states are below that folder too. Else it is in the folder of the cluster.
@@ -28,7 +28,7 @@ def log_of(cluster_address: str, name: str, daemon_dir: Path | None = None) -> s
     `daemon_dir`: the working directory of the daemons; that of this process by default.
     """
     if not is_embedded(cluster_address):
-        return f"{with_root(cluster_address)}/transactional/{name}"
+        return log_below(cluster_address, name)
     folder, here = folder_of(cluster_address), (daemon_dir or Path.cwd()).absolute()
     own, of_run = folder / "transactional" / name, here / Config().log_folder(name)
     if exists(own):

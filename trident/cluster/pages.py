@@ -13,8 +13,7 @@ from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import ErrorInfo, StatusKind, machine_names
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews
-from trident.cluster_errors import ClusterError, NoSuchTopology, NotRunning
-from trident.errors import TridentError
+from trident.errors import ClusterError, NoSuchTopology, NotRunning, TridentError
 from trident.observe.topology_status import pretty_seconds
 from trident.redaction import shown_configuration
 from trident.ui.cluster_pages import Action, HttpTopologyPages, LogOf, Page, TopologyPages, topology_row
@@ -183,7 +182,6 @@ class ClusterTopologyPages:
         return {**page, "componentErrors": recent or page.get("componentErrors", [])}
 
     def visualization(self, window_s: int = 0) -> Page:
-        """Return the picture; an empty one while there is no driver."""
         _, driver = self._look_up()
         return {"nodes": [], "edges": []} if driver is None else driver.visualization(window_s)
 
@@ -192,7 +190,6 @@ class ClusterTopologyPages:
         return {} if driver is None else driver.series(window_s)
 
     def batches(self) -> Sequence[Page]:
-        """Return the last batches; none while there is no driver."""
         _, driver = self._look_up()
         return [] if driver is None else driver.batches()
 
@@ -200,7 +197,6 @@ class ClusterTopologyPages:
         return self._driver().lookup(state, key)
 
     def dead_letters(self) -> Page:
-        """Return the dead letters that wait; none while there is no driver."""
         _, driver = self._look_up()
         return {"deadLetters": []} if driver is None else driver.dead_letters()
 

@@ -7,9 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trident.cluster.state.cluster_records import DRIVER, Assignment, ErrorInfo, StormBase, WorkerHeartbeat
+from trident.cluster.state.cluster_records import (
+    DRIVER,
+    Assignment,
+    ErrorInfo,
+    StormBase,
+    SupervisorInfo,
+    WorkerHeartbeat,
+)
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.observe.at_work import verdict
+from trident.observe.health import verdict
 from trident.observe.topology_status import pretty_seconds
 from trident.redaction import shown_configuration
 from trident.ui.cluster_pages import Page
@@ -27,6 +34,7 @@ class TopologyOverview:
     `driver_died`: why its last driver died, while another one starts; "" if none did within half an hour.
     `last_error`: of any component, while no driver of it runs; None if there was none, or it was not asked for.
     `page`: its address on the page of the leading Nimbus, which is read without a token; "" while none leads.
+    `clock_secs`: what the clock of its driver's machine last showed, as its supervisor says; None: no supervisor is there.
     """
 
     storm_id: str
@@ -37,6 +45,17 @@ class TopologyOverview:
     driver_died: str = ""
     last_error: ErrorInfo | None = None
     page: str = ""
+    clock_secs: float | None = None
+
+    @property
+    def heard_s(self) -> float | None:
+        """How long its driver has said nothing, in seconds; None if it never said anything.
+
+        Both times are of the driver's machine: the clock here may differ from it by more than a driver is ever silent.
+        """
+        if self.heartbeat is None:
+            return None
+        return max(0.0, (self.clock_secs or time.time()) - self.heartbeat.time_secs)
 
     @property
     def driver(self) -> str:
@@ -48,7 +67,7 @@ class TopologyOverview:
         beat = self.heartbeat
         if beat is None or beat.generation != self.base.generation:
             return "starting"
-        return beat.state if time.time() - beat.time_secs < _FRESH_S else "silent"
+        return beat.state if (self.heard_s or 0.0) < _FRESH_S else "silent"
 
     @property
     def status(self) -> str:
@@ -67,7 +86,6 @@ class TopologyOverview:
 
     @property
     def why_no_driver(self) -> str:
-        """Why there is no driver that could be asked."""
         if self.base.status.kind == "failed":
             return f"it was marked as failed: {first_line(self.base.status.reason)}"
         if self.base.status.kind == "killed":
@@ -78,7 +96,7 @@ class TopologyOverview:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """Whether all is well with it, in the words of its page; see `trident.observe.at_work`."""
+        """Whether all is well with it, in the words of its page; see `trident.observe.health`."""
         judged: dict[str, Any] = self.with_verdict(self.stats)["verdict"]
         return judged
 
@@ -108,7 +126,7 @@ class TopologyOverview:
             "host": None if assigned is None else assigned.machine,
             "supervisor": None if assigned is None else assigned.slot.node,
             "driverUptimeSeconds": None if beat is None else beat.uptime_secs,
-            "heardSecondsAgo": None if beat is None else max(0.0, now - beat.time_secs),
+            "heardSecondsAgo": self.heard_s,
             "generation": base.generation,
             "target": base.target,
             "conf": shown_configuration(base.conf),
@@ -142,13 +160,14 @@ class TopologyOverview:
 def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
     """Return all topologies, in the order of submission, in a few requests however many there are."""
     bases, assignments = cluster.all_bases(), cluster.all_assignments()
-    beats, leader = cluster.all_heartbeats(list(bases)), cluster.leader()
+    beats, leader, supervisors = cluster.all_heartbeats(list(bases)), cluster.leader(), cluster.all_supervisor_info()
     why = why_waiting(cluster, assignments, leader) if set(bases) - set(assignments) else ""
     found = []
     for storm_id, base in sorted(bases.items(), key=lambda item: (item[1].launch_time_secs, item[0])):
         assigned, said = assignments.get(storm_id), beats.get(storm_id, {})
         beat = None if assigned is None else said.get(f"{assigned.slot.node}-{assigned.slot.port}")
-        found.append(_overview(cluster, TopologyOverview(storm_id, base, assigned, beat), why, leader))
+        at = None if assigned is None else supervisors.get(assigned.slot.node)
+        found.append(_overview(cluster, TopologyOverview(storm_id, base, assigned, beat), why, leader, at))
     return found
 
 
@@ -157,11 +176,16 @@ def overview(cluster: StormClusterState, storm_id: str, base: StormBase) -> Topo
     beat = None if assigned is None else cluster.get_worker_heartbeat(storm_id, *assigned.slot)
     read = TopologyOverview(storm_id, base, assigned, beat)
     why = why_waiting(cluster, cluster.all_assignments(), leader) if read.status == "WAITING" else ""
-    return _overview(cluster, read, why, leader)
+    at = None if assigned is None else cluster.supervisor_info(assigned.slot.node)
+    return _overview(cluster, read, why, leader, at)
 
 
 def _overview(
-    cluster: StormClusterState, read: TopologyOverview, why: str, leader: Mapping[str, Any] | None
+    cluster: StormClusterState,
+    read: TopologyOverview,
+    why: str,
+    leader: Mapping[str, Any] | None,
+    supervisor: SupervisorInfo | None,
 ) -> TopologyOverview:
     """Complete what was read: without the heartbeat of another assignment, with what is known beside the records."""
     assigned, beat = read.assignment, read.heartbeat
@@ -177,6 +201,7 @@ def _overview(
         why_waiting=why if read.status == "WAITING" else "",
         driver_died=died.error if died is not None and time.time() - died.time_secs < _RECENT_DEATH_S else "",
         page="" if leader is None else f"{leader['url']}/#/topology/{read.storm_id}",
+        clock_secs=None if supervisor is None else supervisor.time_secs,
     )
 
 
@@ -199,7 +224,6 @@ def first_line(error: str) -> str:
 def why_waiting(
     cluster: StormClusterState, assignments: Mapping[str, Assignment], leader: Mapping[str, Any] | None
 ) -> str:
-    """Return why a topology has no slot that needs one."""
     if leader is None:
         return "no Nimbus leads the cluster, so it is not assigned"
     supervisors = cluster.all_supervisor_info()

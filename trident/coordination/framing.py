@@ -73,16 +73,9 @@ def frame(payload: bytes, offset: int, synced: bool = True) -> bytes:
 def read_frames(data: bytes, base: int, path: Path) -> tuple[list[Frame], int]:
     """Read the frames of `data`, which starts at byte `base` of `path`.
 
-    Returns
-    -------
-    tuple
-        The frames up to the first whose checksum is wrong, and the number of bytes from that one on, without zeros at the
-        end, which are space that the writer allocated in advance.
-
-    Raises
-    ------
-    CorruptLogError
-        The frame with a wrong checksum was durable, as a later one says.
+    Returns the frames up to the first whose checksum is wrong, and the number of bytes from that one on, without zeros at the
+    end, which are space that the writer allocated in advance.
+    Raises `CorruptLogError`: the frame with a wrong checksum was durable, as a later one says.
     """
     frames: list[Frame] = []
     at = 0

@@ -21,15 +21,17 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trident.coordination.framing import decode, encode, frame, read_frames
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_state import CommittedUpTo
-from trident.coordination.record_store import Head, LogEnd, Patience, RecordStore
+from trident.coordination.record_store import Head, LogEnd, RecordStore
 from trident.errors import CorruptLogError, LogError
-from trident.servers.nodes import StoredNode
+from trident.nodes.interface import StoredNode
+from trident.servers.patience import Patience
 from trident.state.kinds import LaterWrite
 
 FORMAT = "trident-log-head"
@@ -163,12 +165,8 @@ class HeadRecords(RecordStore):
 
     def read(self, head: Head, first: int) -> list[bytes] | None:
         body = _body(head)
-        wanted: list[LogChunk] = []
-        number = 0
-        for chunk in body.chunks:
-            number += chunk.length
-            if number > first:
-                wanted.append(chunk)
+        ends = accumulate(chunk.length for chunk in body.chunks)
+        wanted = [chunk for chunk, end in zip(body.chunks, ends, strict=True) if end > first]
         payloads: list[bytes] = []
         for chunk, found in zip(wanted, self._get_each([each.name for each in wanted]), strict=True):
             if found is None:
@@ -213,9 +211,6 @@ class HeadRecords(RecordStore):
         # The last heads first: no chunk goes that one names.
         for names in filter(None, (heads, [name for name in old if not name.endswith(_LAST_HEAD)])):
             self._remove(names)
-
-    def carry(self, timeout_s: float) -> None:
-        raise NotImplementedError(f"{self.patience.server} has no transactions with writes of states")
 
     def _keep(self, body: HeadBody, tag: Any) -> bool:
         """Note the head that is there now, if it is; whether it is."""

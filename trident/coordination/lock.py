@@ -100,10 +100,8 @@ class Claim:
     def take(cls, directory: Path, takeover: bool, clock: Callable[[], float]) -> Claim:
         """Claim the next epoch.
 
-        Raises
-        ------
-        LogHeldError
-            Another process is the writer and `takeover` is False, or it claimed the same epoch at the same time.
+        Raises `LogHeldError`: another process is the writer and `takeover` is False, or it claimed the same epoch at the same
+        time.
         """
         before = list_log(directory)
         if not takeover and before.claims and (holder := held_by(directory, before.claims[-1])) is not None:

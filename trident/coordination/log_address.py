@@ -2,7 +2,7 @@
 
 ::
 
-    log_dir="trident-log/word-count"                                    files, `transaction_log.py`
+    log_dir="trident-log/word-count"                                    files, `file_log.py`
     log_dir="zookeeper://host1:2181,host2:2181/trident/word-count"      ZooKeeper, `stored_log.py` on `zookeeper_records.py`
     log_dir="postgresql://user@host/db?topology=word-count"             PostgreSQL, `stored_log.py` on `postgres_records.py`
     log_dir="s3://bucket/trident/word-count"                            an object store, `stored_log.py` on `object_records.py`
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 
+from trident.coordination.file_log import FileLog
 from trident.coordination.framing import decode
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_interface import TransactionLog, TransactionLogReader
@@ -29,7 +30,6 @@ from trident.coordination.postgres_records import PostgresRecords
 from trident.coordination.record_store import RecordStore
 from trident.coordination.records import AdoptRecord, CommitRecord, Record, RenameRecord, record_from_data
 from trident.coordination.stored_log import StoredLog, StoredReader
-from trident.coordination.transaction_log import FileLog
 from trident.coordination.zookeeper_records import ZooKeeperRecords
 from trident.errors import CorruptLogError, HistoryGapError
 from trident.retention import Retention

@@ -18,6 +18,7 @@ from trident.coordination.records import Record, record_from_data
 from trident.errors import AlreadyRunningError, FencedError, ForeignLogError, LogError
 from trident.retention import Retention
 from trident.servers import local_processes
+from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 C = TypeVar("C", bound="LogClaim")
@@ -32,21 +33,12 @@ class TransactionLog(Protocol):
     def append(self, record: Record, durable: bool = True) -> None:
         """Write a record. When it returns the record is applied to `state`, and it and all before it are durable.
 
-        Parameters
-        ----------
-        durable
-            False: the record is durable once a later one is. Until then it survives the end of this process, but not of the
-            machine, in a log in files; in ZooKeeper it is sent together with the later one. That append checks whether another
-            driver has claimed the log.
-
-        Raises
-        ------
-        ValueError
-            The record cannot come next, or is not plain data. Nothing was written; the log can still be used.
-        FencedError
-            Another driver has claimed the log; the record is not valid. Every later append fails as well.
-        LogError
-            The record could not be made durable. Every later append fails as well.
+        `durable`: False: the record is durable once a later one is. Until then it survives the end of this process, but not of
+        the machine, in a log in files; in ZooKeeper it is sent together with the later one. That append checks whether another
+        driver has claimed the log.
+        Raises `ValueError`: the record cannot come next, or is not plain data. Nothing was written; the log can still be used.
+        Raises `FencedError`: another driver has claimed the log; the record is not valid. Every later append fails as well.
+        Raises `LogError`: the record could not be made durable. Every later append fails as well.
         """
 
     def check_owner(self) -> None:
@@ -98,10 +90,7 @@ class TransactionLogReader(Protocol):
 class MemoryLog(TransactionLog):
     """A log in this process, for topologies whose states are in memory as well.
 
-    Parameters
-    ----------
-    epoch
-        That of its writer; 0 of a log that needs `reopen` before it is written.
+    `epoch`: that of its writer; 0 of a log that needs `reopen` before it is written.
     """
 
     def __init__(self, topology: str, epoch: int = 1) -> None:
@@ -151,24 +140,41 @@ class MemoryLog(TransactionLog):
 class DurableLog(TransactionLog):
     """A log that is open for writing. Threads may append at the same time; a forked child may not.
 
-    Parameters
-    ----------
-    place
-        Where it is, as errors name it.
-    state
-        What it says so far, in the epoch of this writer.
-    check_claim
-        Raises `FencedError` if another driver has claimed the log.
+    `place`: where it is, as errors name it.
+    `state`: what it says so far, in the epoch of this writer.
+    `check_claim`: raises `FencedError` if another driver has claimed the log.
     """
 
     def __init__(self, place: object, state: LogState, check_claim: Callable[[], None]) -> None:
         self.state, self.epoch = state, state.epoch
-        self._place, self._still_claimed = place, check_claim
+        self._place, self._check_claim = place, check_claim
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._dead: FencedError | LogError | None = None
         # A forked child must not hold the claim after its parent ends, nor write to the parent's files and sockets.
         local_processes.abandon_in_children(self)
+
+    def append(self, record: Record, durable: bool = True, beside: Sequence[LaterWrite] = ()) -> None:
+        """Write a record; see `TransactionLog.append`. On a server it waits while that does not answer.
+
+        `beside`: writes of states that are made in the same transaction; only for a log that can.
+        Raises `NotWrittenError`: a state refuses its write. Nothing was written, and the log goes on.
+        """
+        with self._lock:
+            self._check_usable()
+            payload = encode(record.to_data())
+            written = record_from_data(decode(payload))  # a copy of the caller's record, as a reader will see it
+            self.state.check(written)
+            try:
+                self._append(payload, written, durable, beside)
+            except (FencedError, LogError) as error:
+                self._dead = error
+                raise
+            self.state.fold(written)
+
+    @abstractmethod
+    def _append(self, payload: bytes, record: Record, durable: bool, beside: Sequence[LaterWrite]) -> None:
+        """Write the bytes of a record, which is not folded yet."""
 
     @abstractmethod
     def abandon(self) -> None:
@@ -177,20 +183,16 @@ class DurableLog(TransactionLog):
     def check_owner(self) -> None:
         """Raise `FencedError` if another driver has claimed the log, `LogError` if the log can no longer be used."""
         self._check_usable()
-        self._check_claim()
+        try:
+            self._check_claim()
+        except (FencedError, LogError) as error:
+            self._dead = error
+            raise
 
     @property
     def _is_ours(self) -> bool:
         """Whether this process opened it, and not one that it was forked from."""
         return os.getpid() == self._pid
-
-    def _to_write(self, record: Record) -> tuple[bytes, Record]:
-        """Return a record's bytes, and what a reader will see of it; `ValueError` if it cannot come next."""
-        self._check_usable()
-        payload = encode(record.to_data())
-        written = record_from_data(decode(payload))  # a copy of the caller's record
-        self.state.check(written)
-        return payload, written
 
     def _check_usable(self) -> None:
         if not self._is_ours:
@@ -200,13 +202,6 @@ class DurableLog(TransactionLog):
             )
         if self._dead is not None:
             raise type(self._dead)(*self._dead.args)
-
-    def _check_claim(self) -> None:
-        try:
-            self._still_claimed()
-        except (FencedError, LogError) as error:
-            self._dead = error
-            raise
 
     def _refuse_all(self) -> None:
         """Refuse all further calls: the log is closed. In a forked child they must not hang either."""
@@ -234,6 +229,7 @@ def claim_log(
     """Become the writer of a log; return the claim, and the state with which the writer begins.
 
     `stored`: reads what the log holds, None if there is no log. `take`: claims it.
+    `history`: how long the log keeps its history from now on; None: as long as it does.
     Raises `ForeignLogError`: it is of another topology.
     """
 
@@ -247,19 +243,11 @@ def claim_log(
     claim = take()
     try:
         # After the claim, because no later append of another driver is valid, so this is all of the log.
-        return claim, state_to_continue(read(), topology, claim.epoch, history)
+        state = read() or LogState(incarnation=secrets.token_hex(8), topology=topology)
     except BaseException:
         claim.release()
         raise
-
-
-def state_to_continue(stored: LogState | None, topology: str, epoch: int, history: Retention | None) -> LogState:
-    """Return the state with which a writer begins: what the log holds, or a new log's, with the writer's epoch.
-
-    `history`: how long the log keeps its history from now on; None: as long as it does.
-    """
-    state = stored or LogState(incarnation=secrets.token_hex(8), topology=topology)
-    state.epoch = epoch
+    state.epoch = claim.epoch
     if history is not None:
         state.retention = None if history.keeps_nothing else history
     elif state.retention is not None:
@@ -267,7 +255,7 @@ def state_to_continue(stored: LogState | None, topology: str, epoch: int, histor
             "topology %s keeps the history that its log has, history=%s, which this start does not set; history=0 gives it up",
             topology, state.retention,
         )  # fmt: skip
-    return state
+    return claim, state
 
 
 AT_ONCE = 10

@@ -33,14 +33,8 @@ def exists(path: str | os.PathLike[str]) -> bool:
 class LogReader(TransactionLogReader):
     """Follows the log in the directory `path`; never writes. For one thread.
 
-    Attributes
-    ----------
-    segment
-        The segment that the state was read from; None before the first `refresh`.
-    offset
-        How many bytes of it are in the state.
-    torn
-        Bytes of an unfinished last record that the latest `refresh` passed over.
+    `segment`: the segment that the state was read from; None before the first `refresh`.
+    `offset`: how many bytes of it are in the state.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

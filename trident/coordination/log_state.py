@@ -210,8 +210,8 @@ class LogState:
             self.runs[record.epoch] = record.run
 
     def _commit(self, record: CommitRecord) -> None:
-        self.winners = self.winners.with_winner(record.txid, record.attempt)
         self._define_last(record.spouts)
+        self.winners = self.winners.with_winner(record.txid, record.attempt)
         sentinel = Sentinel(self.incarnation, record.txid, record.attempt)
         for state, partitions in record.touched.items():
             self.touched.setdefault(state, {}).update(dict.fromkeys(partitions, sentinel))

@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from trident.coordination.head_records import CHUNKS, HEAD, HeadBody, HeadRecords
-from trident.coordination.record_store import Head, Patience
+from trident.coordination.record_store import Head
 from trident.errors import LogError
 from trident.extras import needs_package
+from trident.nodes.interface import StoredNode
 from trident.object_stores import is_unanswered, short
 from trident.servers.log_addresses import ObjectAddress
-from trident.servers.nodes import StoredNode
+from trident.servers.patience import Patience
 
 T = TypeVar("T")
 _Tag = dict[str, str]
@@ -44,7 +45,7 @@ class ObjectRecords(HeadRecords):
             import obstore
             from obstore import exceptions
             from obstore.store import from_url
-        super().__init__(address, Patience("the object store", address, self._away))
+        super().__init__(address, Patience("the object store", address))
         self._obstore, self._errors = obstore, exceptions
         options: Any = {"client_options": {**_TIMEOUT, "allow_http": True}, "retry_config": {"max_retries": 0}}
         self._store: Any = from_url(address.url, **options)
@@ -163,7 +164,7 @@ class ObjectRecords(HeadRecords):
                     "that they allow to read, write, list and remove objects there"
                 ) from error
 
-        return self.patience.run(explain_refusal)
+        return self.patience.run(explain_refusal, self._away)
 
     def _away(self, error: Exception) -> str | None:
         if isinstance(error, _UnderWayError):

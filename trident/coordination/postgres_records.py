@@ -17,25 +17,23 @@ on it but the refusal to start a second driver without `takeover`.
 from __future__ import annotations
 
 import logging
-import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_state import CommittedUpTo
-from trident.coordination.record_store import STOP_S, Head, LogEnd, NotWrittenError, Patience, RecordStore
-from trident.errors import ConfigError, CorruptLogError, LogError, TridentError
+from trident.coordination.record_store import Head, LogEnd, NotWrittenError, RecordStore
+from trident.errors import CorruptLogError, LogError, TridentError
 from trident.extras import needs_package
 from trident.servers.log_addresses import PostgresAddress
+from trident.servers.patience import Patience
 from trident.state.kinds import LaterWrite
 
 if TYPE_CHECKING:
     from trident.servers.postgres_connection import PostgresConnection
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _ANSWER_S = 10.0
 _CREATE = (  # trident_log last: where it is, both are
@@ -47,16 +45,8 @@ _CREATE = (  # trident_log last: where it is, both are
     b"CREATE TABLE IF NOT EXISTS trident_log (topology text, epoch bigint, segment bigint, number bigint, "
     b"record bytea NOT NULL, PRIMARY KEY (topology, epoch, segment, number))",
 )
-# A session whose machine is gone is to end soon: it holds the lock.
-_GREETING = """
-    SELECT set_config(name, value, false) FROM (VALUES
-        ('statement_timeout', %(ms)s), ('idle_in_transaction_session_timeout', %(ms)s), ('jit', 'off'),
-        ('tcp_keepalives_idle', '5'), ('tcp_keepalives_interval', '2'), ('tcp_keepalives_count', '3'),
-        ('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'))) AS t(name, value)
-"""
 _LOOK = "SELECT epoch, id, about, segment_epoch, segment, count FROM trident_log_heads WHERE topology = %(topology)s"
 _HAS = "SELECT 1 FROM trident_log_heads WHERE topology = %(topology)s AND id = %(id)s"
-_HOLD = "SELECT pg_try_advisory_lock_shared(%(key)s)"  # shared, because a session that was lost may not have ended yet
 _HELD = """
     SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = %(key)s
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -113,15 +103,11 @@ class PostgresRecords(RecordStore):
             import psycopg
 
             from trident.servers import postgres_connection
-        self._psycopg, self._driver = psycopg, postgres_connection
-        self.patience = Patience("PostgreSQL", address, self._away)
-        self._address = address
-        self._lock = threading.RLock()
-        self._connection: PostgresConnection | None = None
-        self._process = 0
-        self._key: int | None = None  # of the advisory lock that this session holds
-        self._answer_s = _ANSWER_S
-        self._limit_s = self._answer_s + 1  # so that the server gives up first
+        self._psycopg, self._make_tables = psycopg, postgres_connection.make_tables
+        self.patience, self._address = Patience("PostgreSQL", address), address
+        self._session = postgres_connection.PostgresSession(
+            address.url, address, "log_dir", self.patience, LogError, (NotWrittenError,), _ANSWER_S
+        )
 
     def look(self) -> Head | None:
         for epoch, claim_id, about, *segment, length in self._ask(_LOOK):
@@ -130,9 +116,8 @@ class PostgresRecords(RecordStore):
 
     def claim(self, before: Head | None, epoch: int, id: str, about: str) -> Head | None:
         if before is None:
-            self._run(self._create)
-        self._key = _key(id)
-        self._ask(_HOLD, {"key": self._key})  # before the claim, which is never found without
+            self._session.run(lambda connection: self._make_tables(connection, "trident_log", _CREATE))
+        self._session.hold(_key(id))  # before the claim, which is never found without
         given = {"epoch": epoch, "id": id, "about": about, "before": "" if before is None else before.id}
         if self._ask("SHOW fsync") == [("off",)]:
             logger.warning(
@@ -152,17 +137,12 @@ class PostgresRecords(RecordStore):
         self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: CommittedUpTo,
         beside: Sequence[LaterWrite] = (),
     ) -> bool:  # fmt: skip
-        old = {"old_epoch": before.segment.epoch, "old_segment": before.segment.seq, "old_count": before.length}
-        given = {
-            "id": claim.id,
-            "first": after.length - len(payloads),
-            "payloads": list(payloads),
-            "count": after.length,
-        }
-        given |= {**old, **_segment_arguments(after.segment), **_columns(committed)}
+        given: dict[str, Any] = {"id": claim.id, "payloads": list(payloads), **_columns(committed)}
+        given |= {**_segment_arguments(after.segment), "first": after.length - len(payloads), "count": after.length}
+        given |= {"old_epoch": before.segment.epoch, "old_segment": before.segment.seq, "old_count": before.length}
         if not beside:
             return bool(next(iter(self._ask(_WRITE, given)), (0,))[0])
-        given["topology"] = self._address.topology
+        given["topology"] = self._address.name
         tries = count()
 
         def write(connection: PostgresConnection) -> bool:
@@ -171,7 +151,7 @@ class PostgresRecords(RecordStore):
                 given, beside, connection
             )
 
-        if not self._run(write):
+        if not self._session.run(write):
             return False
         for one in beside:
             one.written()
@@ -232,97 +212,21 @@ class PostgresRecords(RecordStore):
 
     def carry(self, timeout_s: float) -> None:
         """From now on also make writes of states, each of which may take so long."""
-        self._answer_s = max(self._answer_s, timeout_s)
-        self._limit_s = self._answer_s + 1
-        self._run(self._greet)  # in the same session, because that holds the lock
+        self._session.wait_longer(timeout_s)
 
     def stop(self) -> None:
         self.patience.stop()
-        self._limit_s = STOP_S
-        if (connection := self._connection) is not None:
-            connection.limit_s = STOP_S
+        self._session.stop()
 
     def close(self) -> None:
-        with self._lock:
-            connection, self._connection = self._connection, None
-            if connection is not None and self._process == os.getpid():
-                connection.close()
+        self._session.close()
 
     def abandon(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None and self._process != os.getpid() and not connection.closed:
-            # Open here as well, it would outlive its process, and the lock with it; closing it would say goodbye for both.
-            nothing = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nothing, connection.pgconn.socket)
-            os.close(nothing)
+        self._session.abandon()
 
     def _ask(self, query: str, given: Mapping[str, Any] | None = None) -> list[Any]:
         """Return the rows of an answer; none if the tables are not there."""
-        all_given = {"topology": self._address.topology, **(given or {})}
-        return self._run(lambda connection: list(connection.execute(query, all_given))) or []
-
-    def _run(self, work: Callable[[PostgresConnection], T]) -> T | None:
-        """Return what `work` does with the connection, again if it breaks; None if the tables are not there."""
-
-        def request() -> T | None:
-            with self._lock:
-                return self._once(work)
-
-        return self.patience.run(request)
-
-    def _once(self, work: Callable[[PostgresConnection], T]) -> T | None:
-        try:
-            return work(self._open_connection())
-        except NotWrittenError:
-            raise
-        except self._psycopg.errors.UndefinedTable:
-            return None
-        except self._psycopg.Error as error:
-            self.close()
-            if self._away(error) is not None:
-                raise
-            raise LogError(
-                f"PostgreSQL refuses {self._address}: {self._driver.text_of(error)}. Check user, password and database, the "
-                "server's pg_hba.conf, and whether the user may create tables in the first schema of its search_path"
-            ) from error
-        except BaseException:
-            self.close()  # the answer to what was asked may still come, and would be taken for the next one
-            raise
-
-    def _open_connection(self) -> PostgresConnection:
-        if self._connection is None or self._process != os.getpid():
-            self._connection, self._process = self._connect(), os.getpid()
-            self._connection.limit_s = self._limit_s
-        return self._connection
-
-    def _connect(self) -> PostgresConnection:
-        try:
-            connection = self._driver.PostgresConnection.connect(
-                self._address.url, autocommit=True, connect_timeout=5, client_encoding="utf8",
-                fallback_application_name="trident",
-            )  # fmt: skip
-        except self._psycopg.ProgrammingError as error:
-            raise ConfigError(f"log_dir={str(self._address)!r}: libpq cannot read it: {error}") from None
-        self._greet(connection)
-        if self._key is not None:
-            connection.execute(_HOLD, {"key": self._key})
-        return connection
-
-    def _greet(self, connection: PostgresConnection) -> None:
-        connection.limit_s = self._limit_s
-        connection.execute(_GREETING, {"ms": str(round(1000 * self._answer_s))})
-
-    def _create(self, connection: PostgresConnection) -> None:
-        if connection.execute("SELECT to_regclass('trident_log')").fetchone() == (
-            None,
-        ):  # else by this user, or one who may
-            for statement in _CREATE:
-                self._driver.make(connection, statement)
-
-    def _away(self, error: Exception) -> str | None:
-        if isinstance(error, self._psycopg.Error) and self._driver.passes(error):
-            return self._driver.text_of(error)
-        return None
+        return self._session.ask(query, {"topology": self._address.name, **(given or {})})
 
 
 def _refusing(beside: Sequence[LaterWrite], connection: PostgresConnection) -> LaterWrite | None:

@@ -52,19 +52,12 @@ class DefineRecord(Record):
 class CommitRecord(Record):
     """The commit of a batch: this record, and nothing else, makes the batch committed.
 
-    Attributes
-    ----------
-    spouts
-        Definition of each spout that had one in this batch; under `LETTERS` the dead letters that it put back, which
-        this record marks as put back.
-    touched
-        State name -> partitions that had input.
-    counts
-        The counts of the batch by name, such as `{"tuples": 1000}`; summed in `LogState.totals`.
-    at_ms
-        The time, in milliseconds since 1970.
-    declares
-        "states" and "streams" that from this batch on mean something new, as in `TopologyRecord`.
+    `spouts`: definition of each spout that had one in this batch; under `LETTERS` the dead letters that it put back, which this
+    record marks as put back.
+    `touched`: state name -> partitions that had input.
+    `counts`: the counts of the batch by name, such as `{"tuples": 1000}`; summed in `LogState.totals`.
+    `at_ms`: the time, in milliseconds since 1970.
+    `declares`: "states" and "streams" that from this batch on mean something new, as in `TopologyRecord`.
     """
 
     tag = "commit"
@@ -107,12 +100,8 @@ class StartRecord(Record):
 class LayoutRecord(Record):
     """The layout of a state: the number of its partitions and its kind.
 
-    Attributes
-    ----------
-    attempt
-        The sentinels of all partitions were written again, at `LogState.claimed_at` and this attempt; None: none was.
-    means
-        What the state means from now on, as in `TopologyRecord`; empty: as before.
+    `attempt`: the sentinels of all partitions were written again, at `LogState.claimed_at` and this attempt; None: none was.
+    `means`: what the state means from now on, as in `TopologyRecord`; empty: as before.
     """
 
     tag, later = "layout", ("means",)
@@ -127,12 +116,9 @@ class LayoutRecord(Record):
 class AdoptRecord(Record):
     """A store was taken as it is, up to batch `txid`.
 
-    Attributes
-    ----------
-    foreign
-        True if another log wrote the store, so that the winners of its batches are unknown: each value is valid as found.
-    sentinels
-        Partition -> (txid, attempt), exactly as just written to the store.
+    `foreign`: True if another log wrote the store, so that the winners of its batches are unknown: each value is valid as
+    found.
+    `sentinels`: partition -> (txid, attempt), exactly as just written to the store.
     """
 
     tag = "adopt"

@@ -18,7 +18,7 @@ from trident.coordination.record_store import Head, LogEnd, NotWrittenError, Rec
 from trident.coordination.records import Record, record_from_data
 from trident.errors import AlreadyRunningError, CorruptLogError, FencedError, LogError, LogHeldError
 from trident.retention import Retention
-from trident.roles import Closes
+from trident.roles import Closes, close_on_error
 from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
@@ -44,15 +44,14 @@ class StoredClaim:
 
         Raises `LogHeldError`: another process is the writer and `takeover` is False, or it claimed the log at the same time.
         """
-        before = look(store)
+        before = store.look()
         if before is not None and not takeover and (holder := holder_of(store, before, wait=True)) is not None:
             raise (AlreadyRunningError if before.id in held_here else LogHeldError)(str(place), holder)
         epoch = 1 if before is None else before.epoch + 1
         head = store.claim(before, epoch, secrets.token_hex(8), holder_facts(epoch, clock))
         if head is None:
             now = store.look()
-            other = "another driver" if now is None else holder_text(now.about, now.epoch)
-            raise LogHeldError(str(place), other)
+            raise LogHeldError(str(place), "another driver" if now is None else holder_text(now.about, now.epoch))
         return cls(store, place, head)
 
     def check(self) -> None:
@@ -77,11 +76,6 @@ class StoredClaim:
     def abandon(self) -> None:
         """Forget the claim, in a forked child as well."""
         held_here.discard(self.head.id)
-
-
-def look(store: RecordStore) -> Head | None:
-    """Return the head before a claim is taken."""
-    return store.look()
 
 
 class StoredLog(DurableLog):
@@ -112,29 +106,20 @@ class StoredLog(DurableLog):
         history: Retention | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
-        """Open the log in a store, or make one there, and become its writer.
+        """Open the log in a store, or make one there, and become its writer; see `FileLog.open`.
 
-        `takeover`: replace a driver that holds the log, running or paused: its next append raises `FencedError`.
         `segment_bytes`: the size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
-        `history`: how long segments are kept; None: as long as the last start that said so asked for.
-        Raises `LogHeldError`, `ForeignLogError`, `CorruptLogError`: nothing was changed.
         Raises `LogError`: the server does not answer or refuses.
         """
         reader = StoredReader(address, store, closes=False)
-        try:
+        with close_on_error(store.close):
             claim, state = claim_log(
                 address, topology, reader.state_if_there,
                 lambda: StoredClaim.take(store, address, takeover, clock), history,
             )  # fmt: skip
-            try:
+            with close_on_error(claim.release):
                 log = cls(address, store, claim, state, segment_bytes)
                 log._begin_segment()
-            except BaseException:
-                claim.release()
-                raise
-        except BaseException:
-            store.close()
-            raise
         store.patience.seconds = math.inf  # a running topology waits for its log
         return log
 
@@ -146,18 +131,10 @@ class StoredLog(DurableLog):
         """Let an append that waits for the server wait for some seconds more at most."""
         self._store.stop()
 
-    def append(self, record: Record, durable: bool = True, beside: Sequence[LaterWrite] = ()) -> None:
-        """Write a record; see `TransactionLog.append`. It waits while the server does not answer.
-
-        `beside`: writes of states that are made in the same transaction; only for a log that can.
-        Raises `NotWrittenError`: a state refuses its write. Nothing was written, and the log goes on.
-        """
-        with self._lock:
-            payload, written = self._to_write(record)
-            self._waiting.append(payload)
-            if durable:
-                self._send(written, beside)
-            self.state.fold(written)
+    def _append(self, payload: bytes, record: Record, durable: bool, beside: Sequence[LaterWrite]) -> None:
+        self._waiting.append(payload)
+        if durable:
+            self._send(record, beside)
 
     def close(self) -> None:
         """Release the log and its connection; harmless when it is closed already."""
@@ -234,7 +211,6 @@ class StoredLog(DurableLog):
         self._at = after
 
     def _fail(self, error: LogError) -> NoReturn:
-        """Refuse all further records."""
         self._dead = LogError(
             f"cannot append to the transaction log {self._place}: {error}. "
             f"Batch {self.state.txid} is the last one known to be committed; whether the next one is, the log says when "
@@ -256,13 +232,8 @@ class StoredReader(Closes):
         self._end = weakref.finalize(self, store.close if closes else lambda: None)  # for those that forget to close it
         self._state: LogState | None = None
         self._claim = (0, "")  # that was there when the state was read, and from which segment
-        self._segment = SegmentName(0, 0)
+        self.segment = SegmentName(0, 0)
         self._number = 0
-
-    @property
-    def segment(self) -> SegmentName | None:
-        """The segment that the state was read from; None before the first `refresh`."""
-        return self._segment if self._number else None
 
     def is_there(self) -> bool:
         return _is_begun(self._store.look())
@@ -286,8 +257,8 @@ class StoredReader(Closes):
             segment, count = head.position
             # Another one of the same name, of a log that was removed and begun again, is read from its header on.
             is_same = (head.epoch, head.id) == self._claim or head.epoch > self._claim[0]
-            if segment != self._segment or count < self._number or not is_same:
-                self._segment, self._number, self._state = segment, 0, None
+            if segment != self.segment or count < self._number or not is_same:
+                self.segment, self._number, self._state = segment, 0, None
             self._claim = head.epoch, head.id
             if self._read(head):
                 return self._state
@@ -303,7 +274,7 @@ class StoredReader(Closes):
         return [*self._store.segments(head.position.segment), head.position.segment]
 
     def read_segment(self, segment: SegmentName, header_only: bool = False) -> Iterator[bytes]:
-        if segment != self._segment:  # the one that `refresh` has read
+        if segment != self.segment:  # the one that `refresh` has read
             return self._store.read_old(segment, header_only)
         head = self._store.look()
         if head is None or head.position.segment == segment:
@@ -332,7 +303,7 @@ class StoredReader(Closes):
             else:
                 self._state.apply(record_from_data(content))
         except (ValueError, KeyError) as error:
-            where, self._segment = f"{self.address}, segment {segment.file}, record {self._number}", SegmentName(0, 0)
+            where, self.segment = f"{self.address}, segment {segment.file}, record {self._number}", SegmentName(0, 0)
             raise CorruptLogError(where, 0, str(error)) from error
 
 

@@ -21,15 +21,16 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from trident.coordination.head_records import CHUNKS, HEAD, HeadBody, HeadRecords
 from trident.coordination.lock import SegmentName, holder_text
-from trident.coordination.record_store import Head, Patience
+from trident.coordination.record_store import Head
 from trident.errors import LogError
+from trident.nodes.interface import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode
+from trident.nodes.zookeeper_nodes import ZooKeeperNodes
 from trident.servers.log_addresses import ZooKeeperAddress
-from trident.servers.nodes import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode
-from trident.servers.zookeeper_nodes import AUTH, ZooKeeperNodes
+from trident.servers.patience import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -39,45 +40,6 @@ MOST_OLD = 100
 _CLAIM, _ALIVE, _FORMER = "/claim", "/alive", "/segments"
 _AT_ONCE = 200  # nodes that are removed together
 _PARTS = re.compile(r".*\.(\d+)")
-
-
-class LogNodes(ZooKeeperNodes):
-    """The nodes at an address, whose requests wait as long as the log has patience.
-
-    `on_connection`: called in a thread of its own whenever there is a connection again, perhaps in another session.
-    `has_fired`: what was watched has changed.
-    """
-
-    needed_for, error = "a log in ZooKeeper", LogError
-
-    def __init__(self, address: ZooKeeperAddress, patience: Patience, on_connection: Callable[[], None]) -> None:
-        self.address, self.has_fired = address, threading.Event()
-        self._patience, self._on_connection = patience, on_connection
-        super().__init__(address.hosts, address.path, SESSION_S, f"the connection to {address}", self._on_event)
-
-    def _on_event(self, event: NodeEvent) -> None:
-        if event.kind == "changed":
-            self.has_fired.set()
-        elif event.kind != "suspended":
-            self._client.handler.spawn(self._on_connection)
-
-    def check_patience(self, since: float) -> None:
-        self._patience.check(since)
-
-    def note_answer(self) -> None:
-        self._patience.note_answer()
-
-    def unreachable(self) -> LogError:
-        return LogError(
-            f"no ZooKeeper answers at {self.hosts} (waited {self.timeout_s:g} seconds for {self.address}). Start it, or "
-            "correct the address; a majority of an ensemble's servers must be up"
-        )
-
-    def refusal_error(self) -> LogError:
-        return LogError(
-            f"ZooKeeper refuses access to {self.address}: its access control list (ACL) does not allow it. Give the "
-            f"credentials that the list names as {AUTH}=digest:USER:PASSWORD, or name another path"
-        )
 
 
 class ZooKeeperRecords(HeadRecords):
@@ -93,7 +55,9 @@ class ZooKeeperRecords(HeadRecords):
         super().__init__(address, Patience("ZooKeeper", address))
         self._own = ""  # the name of this writer's claim
         self._has_warned = False
-        self._nodes = LogNodes(address, self.patience, self._show_life)
+        self._has_fired = threading.Event()  # what was watched has changed
+        what = f"the log at {address}"
+        self._nodes = ZooKeeperNodes(address, what, SESSION_S, self.patience, LogError, self._on_event)
 
     def look(self) -> Head | None:
         head = super().look()
@@ -107,7 +71,7 @@ class ZooKeeperRecords(HeadRecords):
         return self._node(f"{_CLAIM}/{claim.name}") is not None
 
     def is_held(self, claim: Head, wait: bool = False) -> bool:
-        self._nodes.has_fired.clear()
+        self._has_fired.clear()
         if self._nodes.read([f"{_ALIVE}/{claim.name}"], watch=wait) == [None]:
             return False
         if not wait:
@@ -116,7 +80,7 @@ class ZooKeeperRecords(HeadRecords):
             "transaction log %s was written by %s; waiting up to %g seconds for the end of its session",
             self._address, holder_text(claim.about, claim.epoch), SESSION_S,
         )  # fmt: skip
-        return not self._nodes.has_fired.wait(SESSION_S + 1)
+        return not self._has_fired.wait(SESSION_S + 1)
 
     def release(self, claim: Head) -> None:
         """Let the ephemeral node go with the session, which is closed next."""
@@ -190,6 +154,12 @@ class ZooKeeperRecords(HeadRecords):
     def _write(self, *steps: Step) -> Refusal | None:
         """Carry out steps if this writer's claim is there."""
         return self._nodes.change(Check(f"{_CLAIM}/{self._own}"), *steps)
+
+    def _on_event(self, event: NodeEvent) -> None:
+        if event.kind == "changed":
+            self._has_fired.set()
+        elif event.kind != "suspended":
+            self._nodes.spawn(self._show_life)  # a connection again, perhaps in another session
 
     def _show_life(self) -> None:
         """Create the ephemeral node again if it went with its session, unless another driver has claimed the log."""

@@ -193,7 +193,6 @@ class CrashTest:
             return run.told.calls, rows
 
     def _trial(self, number: int, point: KillPoint) -> Trial:
-        """Run the job, kill it, start it again and look at its table."""
         with self._copy() as job:
             self._check_before(job.folder)
             copy = job.folder.with_name("older")
@@ -215,7 +214,6 @@ class CrashTest:
 
     @contextmanager
     def _copy(self) -> Iterator[JobCopy]:
-        """Make a copy of the folder, as it is before the first run."""
         folder = self._place / "job"
         copy_folder(self.folder, folder, self.most_bytes, self.on_progress)
         try:

@@ -323,7 +323,6 @@ class JobRun:
 
     @property
     def _waits(self) -> bool:
-        """Whether a query has been started and no batch runs."""
         return bool(self.told.checkpoints) and not self.told.running
 
     def _listen(self) -> bool:

@@ -102,9 +102,6 @@ def _relative(path: str, text: str) -> str:
     return inside
 
 
-# ---- files -------------------------------------------------------------------------------------------------------------
-
-
 def _rows_of_path(table: Table, folder: Path) -> Iterable[Row]:
     path = folder / table.place
     try:
@@ -182,9 +179,6 @@ def _as_row(row: Any) -> Row:
     return {f"_c{number}": value for number, value in enumerate(values)}  # as Spark calls columns without a name
 
 
-# ---- databases and functions -------------------------------------------------------------------------------------------
-
-
 def _rows_of_sqlite(table: Table, folder: Path) -> list[Row]:
     path = folder / table.place
     if not path.exists():
@@ -245,9 +239,6 @@ def _rows_of_function(table: Table, folder: Path) -> list[Row]:
 _READ: Mapping[str, Callable[[Table, Path], Iterable[Row]]] = {
     "path": _rows_of_path, "sqlite": _rows_of_sqlite, "postgres": _rows_of_postgres, "function": _rows_of_function,
 }  # fmt: skip
-
-
-# ---- comparing ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -312,7 +303,12 @@ def _text(row: Mapping[str, Any], bare: bool = False) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, dict | list | tuple):
         return json.dumps(_rounded(value), sort_keys=True, default=str)
+    if isinstance(value, str):  # one that would be taken for a null is quoted, and so is what is quoted
+        return repr(value) if value == "NULL" or value[:1] in _QUOTES else value
     return "NULL" if value is None else format(value + 0.0, ".12g") if isinstance(value, float) else str(value)
+
+
+_QUOTES = ("'", '"')
 
 
 def _rounded(value: Any) -> Any:

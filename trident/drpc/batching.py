@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from trident.channel import waitable
 from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.drpc.requests import RequestSteps
@@ -60,33 +61,21 @@ class QueriedTopology(Protocol):
 class OwnLog:
     """The log of a topology that runs in this process. It says what is committed, to any thread.
 
-    `gate`: holding it delays the next commit; None if another process commits.
+    `gate`: holding it delays the next commit.
     """
 
     def __init__(self, running: QueriedTopology) -> None:
-        self._running = running
-        self.gate: AbstractContextManager[Any] | None = running.gate
+        self._running, self.gate = running, running.gate
 
     def now(self) -> LogState:
         """Return what is committed now. The object may change with the next call."""
         return self._running.log_state
 
     def partitions(self, state: str) -> int:
-        """Return the number of partitions of a state, as of the latest `now`."""
         return self._running.partitions.get(state, 1)
 
 
-class LogOfOthers(ForeignLog):
-    """The log of a topology that another process runs, or ran."""
-
-    gate: AbstractContextManager[Any] | None = None
-
-    def __init__(self, topology: str, config: Config, states: Mapping[str, StateNode]) -> None:
-        instead = 'Ask that process (running.drpc("function"), or trident run with --drpc-port)'
-        super().__init__(topology, config, states.values(), instead)
-
-
-CommittedLog = OwnLog | LogOfOthers
+CommittedLog = OwnLog | ForeignLog
 
 
 class RequestStates:
@@ -139,7 +128,7 @@ class RequestExecutor:
 
     def __init__(self, plan: RequestPlan, config: Config, log: CommittedLog | None) -> None:
         self._function, self._steps = plan.function, RequestSteps(plan)
-        self._gate = None if log is None else log.gate
+        self._gate = log.gate if isinstance(log, OwnLog) else None
         self._states = RequestStates(plan, config, log)
         self._numbers, self._bounds = itertools.count(1), Bounds.of(config.as_mapping())
         self._operations = list({id(each): each for node in plan.nodes for each in node.operations}.values())
@@ -206,14 +195,9 @@ class _Request:
 class DRPCFunction:
     """One function, to be asked from any thread: its waiting requests, and the threads that answer them, all that wait at once.
 
-    Parameters
-    ----------
-    name
-        Its name.
-    executors
-        One for each thread.
-    max_batch
-        How many requests are answered together at most.
+    `name`: its name.
+    `executors`: one for each thread.
+    `max_batch`: how many requests are answered together at most.
     """
 
     def __init__(self, name: str, executors: Sequence[RequestExecutor], max_batch: int) -> None:
@@ -238,7 +222,7 @@ class DRPCFunction:
         """
         answer = self.submit(args)
         try:
-            return answer.result(timeout)
+            return answer.result(waitable(timeout))
         except TimeoutError:
             self.forget(answer)
             raise DRPCExecutionException(self.name, f"no answer within {timeout} s", reason="timeout") from None
@@ -291,7 +275,6 @@ class DRPCFunction:
         executor.close()
 
     def _take(self) -> list[_Request]:
-        """Wait for requests; none if it is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batch))]

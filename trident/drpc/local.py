@@ -12,7 +12,6 @@ from trident.drpc.batching import (
     Answer,
     CommittedLog,
     DRPCFunction,
-    LogOfOthers,
     OwnLog,
     QueriedTopology,
     RequestExecutor,
@@ -21,10 +20,13 @@ from trident.drpc.batching import (
 from trident.errors import ConfigError, TopologyError, describe
 from trident.graph import Graph
 from trident.planner import RequestPlan, make_request_plan
-from trident.roles import Closes
+from trident.roles import Closes, close_on_error
 from trident.runtime.reading.open_partitions import graph_to_read
+from trident.runtime.reading.state_reader import ForeignLog
 
 __all__ = ["DRPCFunction", "DeclaredTopology", "LocalDRPC"]
+
+_INSTEAD = 'Ask that process (running.drpc("function"), or trident run with --drpc-port)'
 
 
 class DeclaredTopology(Protocol):
@@ -85,16 +87,13 @@ class LocalDRPC(Closes):
         if running is not None:
             self._log = OwnLog(running)
         elif updated:
-            self._log = LogOfOthers(graph.name, config, updated)
+            self._log = ForeignLog(graph.name, config, updated.values(), _INSTEAD)
         plans = _as_stored(graph, plans, self._log)
         self._functions: dict[str, DRPCFunction] = {}
-        try:
+        with close_on_error(self.close):
             for plan in plans:
                 executors = [RequestExecutor(copy, config, self._log) for copy in _copies(plan, threads)]
                 self._functions[plan.function] = DRPCFunction(plan.function, executors, max_batch)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def functions(self) -> list[str]:
@@ -121,7 +120,7 @@ class LocalDRPC(Closes):
         self.closed = True
         for function in self._functions.values():
             function.close()
-        if isinstance(self._log, LogOfOthers):
+        if isinstance(self._log, ForeignLog):
             self._log.close()
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import strict_array
+from trident.arrow import python_of, strict_array
 from trident.fields import Fields
 from trident.graph import (
     AggregateNode,
@@ -63,7 +63,7 @@ class RequestSteps:
 
 def _by_request(table: pa.Table, fields: Fields, requests: int) -> list[list[list[Any]]]:
     rows_of: list[list[list[Any]]] = [[] for _ in range(requests)]
-    columns = [table.column(name).to_pylist() for name in fields.names]
+    columns = [python_of(table.column(name)) for name in fields.names]
     rows = zip(*columns, strict=True) if columns else itertools.repeat((), table.num_rows)
     for number, row in zip(table.column(_REQUEST).to_pylist(), rows, strict=True):
         rows_of[number].append(list(row))

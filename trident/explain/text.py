@@ -62,12 +62,8 @@ class Explanation(str):
 def explain(graph: Graph, placements: Mapping[str, str] | None = None, config: Config | None = None) -> Explanation:
     """Return what a topology does, stage by stage; `TopologyError` if there is nothing to run.
 
-    Parameters
-    ----------
-    placements
-        Where states are committed, by name; what was declared for a state that is not named.
-    config
-        The settings: those that are given are shown, each with its origin.
+    `placements`: where states are committed, by name; what was declared for a state that is not named.
+    `config`: the settings: those that are given are shown, each with its origin.
     """
     plan = make_plan(graph)
     placed = {**dict.fromkeys(plan.partitions, "auto"), **plan.placements, **(placements or {})}

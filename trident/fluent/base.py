@@ -47,6 +47,10 @@ class StreamBase(TridentNames):
     def _child_id(self, label: str) -> str:
         return self._topology._child_id(self._node.id, self._label or label)
 
+    def _state_name(self, given: str | None, otherwise: str) -> str:
+        """Return what a state is called: as it is given, else as the stream, else otherwise."""
+        return (self._label or otherwise) if given is None else given
+
     def _then(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Self:
         return type(self)(self._topology, child_of([self], label, kind, fields, **rest))
 

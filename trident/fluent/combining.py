@@ -259,7 +259,7 @@ def join_within(
     earliest, latest = _bounds(handles[0], within)
     inputs = [stream.fields for stream in handles]
     fields = rename_to("join_within", handles[0], Fields(out), joined_fields(JoinOutFieldsMode.COMPACT, inputs, groups))
-    name = state_name or handles[0]._label or f"{fields.names[0]}-join"
+    name = handles[0]._state_name(state_name, f"{fields.names[0]}-join")
     spec = MemoryMapState.opaque() if state is None else spec_of(state)
     # A row is kept until the other side's watermark is beyond the last time that may meet it.
     kept_us = max(0, latest + sides[1].delay_us, sides[0].delay_us - earliest)

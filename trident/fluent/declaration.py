@@ -15,6 +15,7 @@ from trident.state.interfaces import StateFactory, StateSpec, is_factory
 PLACES = ("auto", "driver", "executors")
 """Where a state may be committed."""
 
+_MOST = 1_000_000  # partitions
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -86,8 +87,8 @@ class Declaration(TridentNames):
         return node
 
     def _hint(self, node_id: str, parallelism: int) -> None:
-        if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
-            raise TopologyError(f"parallelism_hint({parallelism!r}): expected a whole number of at least 1")
+        if not isinstance(parallelism, int) or isinstance(parallelism, bool) or not 1 <= parallelism <= _MOST:
+            raise TopologyError(f"parallelism_hint({parallelism!r}): expected a whole number from 1 to {_MOST:,}")
         self._hints[node_id] = max(parallelism, self._hints.get(node_id, 0))
 
     @contextmanager

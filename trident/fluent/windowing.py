@@ -58,18 +58,12 @@ class Windowing(TridentNames, Generic[S]):
 
         Several combiners by name, `(config, [state,] {"revenue": Sum("euros"), "orders": Count()}[, out])`, give a field each.
 
-        Parameters
-        ----------
-        config
-            `TumblingCountWindow`, `SlidingCountWindow`, `TumblingDurationWindow`, `SlidingDurationWindow` or
-            `SessionWindow`, by their `of`. Sessions are those of each key of a grouped stream.
-        bounds
-            Names of two fields that stand before the aggregator's: where the window begins and where it ends (the
-            end is not in it). Timestamps; of a count window positions, from 0. Of a session the times of its first and
-            of its last tuple.
-        state_name
-            The stream's label (`name`), or the first field of `out` and `-window`, unless given; of several aggregates
-            `aggregates-window`.
+        `config`: `TumblingCountWindow`, `SlidingCountWindow`, `TumblingDurationWindow`, `SlidingDurationWindow` or
+        `SessionWindow`, by their `of`. Sessions are those of each key of a grouped stream.
+        `bounds`: names of two fields that stand before the aggregator's: where the window begins and where it ends (the end is
+        not in it). Timestamps; of a count window positions, from 0. Of a session the times of its first and of its last tuple.
+        `state_name`: the stream's label (`name`), or the first field of `out` and `-window`, unless given; of several
+        aggregates `aggregates-window`.
 
         Raises
         ------
@@ -92,12 +86,8 @@ class Windowing(TridentNames, Generic[S]):
         A late tuple has all fields of the stream, and comes out in the batch in which it came. For this all tuples go to the
         window, also where partial results would do.
 
-        Parameters
-        ----------
-        config, bounds, state_name
-            As of `window`.
-        parallelism
-            What `parallelism_hint` says behind `window`: the number of partitions of the state.
+        `config`, `bounds`, `state_name`: as of `window`.
+        `parallelism`: what `parallelism_hint` says behind `window`: the number of partitions of the state.
 
         Raises
         ------
@@ -191,7 +181,7 @@ def _add_timed_node(
     **more: Fields,
 ) -> S:
     """Add the node of a window or of a process, and its state."""
-    name = name or stream._label or f"{member.outputs.names[0]}-{config.what}"
+    name = stream._state_name(name, f"{member.outputs.names[0]}-{config.what}")
     kept = keeping(stream, config.what, name, spec, config.kept_ms, by_key=len(member.group) > 0)
     stream._topology._add_state(StateNode(name, kept))
     label, more = step_label(config.what, member.aggregator, name), {"inputs": member.inputs, **more}

@@ -26,8 +26,8 @@ def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None
     return Response(to_json(value), status, headers, "application/json")
 
 
-def plain(value: Any, not_finite: Callable[[float], Any] = lambda number: number) -> Any:
-    """Return a value as JSON has it: numbers, texts, lists and mappings; all else as text."""
+def plain(value: Any, not_finite: Callable[[float], Any] = str) -> Any:
+    """Return a value as JSON has it: finite numbers, texts, lists and mappings; all else as text."""
     if isinstance(value, Mapping):
         return {str(key): plain(each, not_finite) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
-from trident.roles import Closes
+from trident.roles import Closes, close_on_error
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -117,17 +117,13 @@ def listens_at(cannot: str, host: str, port: int) -> Iterator[None]:
 
 
 def listening(cannot: str, host: str, port: int) -> socket.socket:
-    """Return a socket that listens, as of `listens_at`."""
     with listens_at(cannot, host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
-        try:
+        with close_on_error(listener.close):
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             listener.listen(1024)
-        except BaseException:
-            listener.close()
-            raise
     return listener
 
 
@@ -181,7 +177,6 @@ class Guard:
     headers: Callable[[Scope], Mapping[str, str]] = lambda scope: {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
         from starlette.datastructures import MutableHeaders
 
         if scope["type"] != "http":

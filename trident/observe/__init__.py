@@ -2,7 +2,7 @@
 
 Begin with `events.py` and `batch_committed.py`. `monitoring.py` passes events on: to the log, to the metrics
 (`open_metrics.py`), to each listener through a queue. What components did in windows (`time_series.py`) is in
-`component_statistics.py`; `topology_status.py` makes pages of it, and `at_work.py` judges it.
+`component_statistics.py`; `topology_status.py` makes pages of it, and `health.py` judges it.
 """
 
 from trident.counts import KeyCounts

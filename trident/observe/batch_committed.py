@@ -224,7 +224,6 @@ class RecentBatches:
 
     @property
     def tasks(self) -> int:
-        """Into how many parts the last batch was cut."""
         return self._all[-1].read.tasks if self._all else 0
 
     def rates(self) -> Entry:
@@ -235,7 +234,6 @@ class RecentBatches:
         }
 
     def phases(self) -> Entry:
-        """Return the mean milliseconds of each phase of the remembered batches."""
         count = len(self._all)
         means = [sum(column) / count * 1000 for column in zip(*(each.phases for each in self._all), strict=True)]
         of_phases = dict(zip((*Phases._fields, "total"), (*means, sum(means)), strict=True)) if count else {}

@@ -333,7 +333,6 @@ class ErrorFeed:
         self._reported: frozenset[ReportedError] = frozenset()
 
     def new(self) -> list[ReportedError]:
-        """Return the errors since the last call, oldest first."""
         errors = self._errors()
         new = [each for each in errors if each not in self._reported]
         self._reported = frozenset(errors)

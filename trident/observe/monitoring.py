@@ -26,6 +26,7 @@ from trident.observe.events import (
 )
 from trident.observe.open_metrics import Metrics, MetricsServer
 from trident.observe.topology_status import TopologyStatus
+from trident.roles import close_on_error
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +56,9 @@ class Monitoring:
         if port is not None:
             self._metrics = Metrics(topology, self.listeners)
             self._server = MetricsServer(topology, self._metrics, host, port)
-        try:
+        with close_on_error(self.close):
             for listener in listeners:
                 self.add(listener)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def metrics_url(self) -> str | None:

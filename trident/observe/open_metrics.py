@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trident.extras import needs_package
 from trident.http.server_thread import is_loopback, listens_at, stranger, url_of
-from trident.observe.at_work import is_stalled
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.component_statistics import Figures
 from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
+from trident.observe.health import is_stalled
 from trident.observe.time_series import ALL_TIME, WINDOWS_S
 from trident.observe.topology_status import TopologyStatus
 
@@ -59,9 +59,6 @@ def _families(topology: str, table: Sequence[_Family], source: Any) -> Iterator[
             ]  # of data: a lone surrogate
             family.add_metric(texts, *(value if isinstance(value, tuple) else (value,)))
         yield family
-
-
-# ---- topologies of Trident: counted as events come -------------------------------------------------------------------
 
 
 class _Counts:
@@ -220,15 +217,11 @@ class Metrics:
                 self._counts.add(event)
 
     def collect(self) -> Iterator[Metric]:
-        """Iterate over the metrics, as `prometheus_client` asks for them."""
         with self._lock:
             families = list(_families(self._topology, _OF_BATCHES, self._counts))
         yield from (*families, *_families(self._topology, _OF_LISTENERS, self._listeners()))
         if self.status is not None:
             yield from _families(self._topology, _OF_OPERATIONS, self.status())
-
-
-# ---- topologies of spouts and bolts ----------------------------------------------------------------------------------
 
 
 def _by_stream(measure: str) -> Callable[[TopologyStatus], Values]:
@@ -301,9 +294,6 @@ class StormMetrics:
     def collect(self) -> Iterator[Metric]:
         status = self._status()
         yield from _families(status.name, _OF_BOLTS, status)
-
-
-# ---- over HTTP, in OpenMetrics or the older text format, as the request asks -----------------------------------------
 
 
 class MetricsServer:

@@ -80,7 +80,6 @@ class Windows(Generic[K]):
         return Difference(now - self._began - first * window / BUCKETS, added)
 
     def over_all(self, now: float) -> dict[int, Difference[K]]:
-        """Return what was added in each of `WINDOWS_S`, and in `ALL_TIME`."""
         return {window: self.over(window, now) for window in (*WINDOWS_S, ALL_TIME)}
 
     def _turn(self, now: float) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from trident.http.plain_json import to_json
 from trident.naming import page_entry
-from trident.observe.at_work import AtWork
 from trident.observe.component_statistics import (
     ComponentStatistics,
     EdgeStatistics,
@@ -26,6 +25,7 @@ from trident.observe.component_statistics import (
     picture,
 )
 from trident.observe.events import ReportedError
+from trident.observe.health import AtWork
 from trident.observe.time_series import ALL_TIME, TimeSeries
 from trident.redaction import redacted
 
@@ -152,8 +152,6 @@ class TopologyStatus:
         """Return throughput, latency, lag and failures over a window, as columns; see `TimeSeries.page`."""
         names = {"window": window_names(window_s)["window"], "status": self.state}
         return {"id": topology_id or self.name, **names, **self.series.page(window_s, self.now, time.time())}
-
-    # ---- parts of pages ---------------------------------------------------------------------------------------------
 
     def _head(self, id_: str, window: WindowStatistics) -> Entry:
         names = window_names(window.window_s)

@@ -52,8 +52,6 @@ class Expression:
         for operand in self.operands:
             yield from operand.fields()
 
-    # ---- operators --------------------------------------------------------------------------------------------------
-
     __add__, __radd__ = _operator("+"), _reflected_operator("+")
     __sub__, __rsub__ = _operator("-"), _reflected_operator("-")
     __mul__, __rmul__ = _operator("*"), _reflected_operator("*")
@@ -78,8 +76,6 @@ class Expression:
             f"{self!r} has no truth value before there are tuples; write &, | and ~ for and, or and not, "
             "with each comparison in parentheses"
         )
-
-    # ---- functions --------------------------------------------------------------------------------------------------
 
     def is_null(self) -> Expression:
         """Whether the value is null."""

@@ -12,7 +12,7 @@ from trident.fields import Fields, fields_of_struct
 from trident.graph import Aggregation
 from trident.operations.builtin import Count, First, Last, MapGet, Max, Min, SnapshotGet, Sum
 from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator, function_name
-from trident.operations.several import Several
+from trident.operations.several import MultiAggregate
 from trident.roles import has
 from trident.tuples import TridentCollector, TridentTuple
 
@@ -23,7 +23,7 @@ def operation_name(operation: Any) -> str:
     """Return the name of an operation's class, with its order if it has one, or of the plain function that it is."""
     if isinstance(operation, MergedCombiner):
         return operation_name(operation.combiner)
-    if isinstance(operation, Several):
+    if isinstance(operation, MultiAggregate):
         return operation.name
     if isinstance(operation, StructQuery):
         return operation_name(operation.query)

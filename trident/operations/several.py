@@ -34,10 +34,7 @@ class WideAggregator(CombinerAggregator[Values]):
 
     `init`, `combine` and `zero` give all of them, in order.
 
-    Attributes
-    ----------
-    of
-        The fields that it is given.
+    `of`: the fields that it is given.
     """
 
     of: tuple[str, ...] = ()
@@ -166,8 +163,11 @@ class StdDev(WideAggregator):
         if not other or not count:
             return val1 if count else val2
         together, apart = count + other, at - mean
+        mean += apart * other / together
         squares += more + apart * apart * count * other / together
-        return (math.sqrt(squares / (together - 1)), together, mean + apart * other / together, squares)
+        if not math.isfinite(mean + squares):  # else infinite or NaN by how the values were cut into batches
+            return (math.nan, together, math.nan, math.nan)
+        return (math.sqrt(squares / (together - 1)), together, mean, squares)
 
     def zero(self) -> Values:
         return (None, 0, 0.0, 0.0)
@@ -358,6 +358,8 @@ def _sketch_form(value: Any) -> str | int | float:
         return repr(value.astimezone(UTC))  # not as the zone that a release of Arrow gives it calls itself
     if isinstance(value, bool | bytes) or not isinstance(value, str | int | float):
         return repr(value)
+    if value == "":  # which a sketch passes over; no text has the bytes of a NaN
+        return math.nan
     return math.nan if value != value else _canonical(value)
 
 
@@ -370,9 +372,6 @@ def _sketches() -> Any:
     with needs_package("CountDistinct(approximate=True)", "sketches"):
         import datasketches
     return datasketches
-
-
-# ---- several of them ---------------------------------------------------------------------------------------------------
 
 
 class Part(Aggregation):
@@ -407,7 +406,7 @@ class Part(Aggregation):
         return dict(zip(self.outputs.names, given if self.is_wide else [given], strict=True))
 
 
-class Several(CombinerAggregator[dict[str, Any]]):
+class MultiAggregate(CombinerAggregator[dict[str, Any]]):
     """Several aggregators as one, whose value is a dict with the fields of all."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -462,7 +461,7 @@ def structs(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict
     return list(map(dict, map(zip, repeat(names), zip(*columns, strict=True))))
 
 
-def several(aggregates: Mapping[str, Any], fields: Fields, stream: str, typed: Callable[..., Fields]) -> Several:
+def several(aggregates: Mapping[str, Any], fields: Fields, stream: str, typed: Callable[..., Fields]) -> MultiAggregate:
     """Return aggregates by name as one, over the fields of a stream.
 
     `aggregates`: by name an aggregator that knows its field, such as `Sum("euros")`, or a pair of fields and an aggregator.
@@ -479,7 +478,7 @@ def several(aggregates: Mapping[str, Any], fields: Fields, stream: str, typed: C
                 f"stream {stream!r}: two of the aggregates have a field {name!r} (an aggregate that remembers more than its "
                 f"result has fields for it: {', '.join(names)}); give one of them another name"
             )
-    return Several(parts)
+    return MultiAggregate(parts)
 
 
 _EXAMPLE = '{"revenue": Sum("euros"), "orders": Count()}'
@@ -491,7 +490,7 @@ def _part(name: str, given: Any, fields: Fields, stream: str, typed: Callable[..
     )
     inputs = fields.select(Fields(read).names, stream)
     refuse_other_fields(aggregator, inputs, stream)
-    if isinstance(aggregator, (type, Several)) or not has(aggregator, "combine"):
+    if isinstance(aggregator, (type, MultiAggregate)) or not has(aggregator, "combine"):
         raise TopologyError(
             f"stream {stream!r}: aggregate {name!r} is {aggregator!r}; several aggregates in one value are combiners, as in "
             f'{_EXAMPLE}, or fields and a combiner, as in {{{name!r}: ("town, at", Last(by="at"))}}'
@@ -523,13 +522,13 @@ def refuse_other_fields(aggregator: Any, inputs: Fields, stream: str) -> None:
         )
 
 
-def value_of(several: Several, name: str) -> Fields:
+def value_of(several: MultiAggregate, name: str) -> Fields:
     outputs = [part.outputs for part in several.parts]
     typed = [(field, type_ or "") for one in outputs for field, type_ in one.pairs]
     return Fields.of([name], [struct_type([field for field, _ in typed], [type_ for _, type_ in typed])])
 
 
-def result_fields(several: Several) -> Fields:
+def result_fields(several: MultiAggregate) -> Fields:
     """Return the fields of the results, without what is remembered."""
     firsts = [part.outputs for part in several.parts]
     return Fields.of([one.names[0] for one in firsts], [one.types[0] for one in firsts])

@@ -8,6 +8,7 @@ The tables at the end have the functions and operators that a text may use, and 
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -21,7 +22,16 @@ from trident.fields import Fields
 from trident.moments import IN_SPARK, MOMENTS, moment_of
 from trident.operations.expression_types import type_of
 from trident.operations.expressions import Expression, coalesce, col, concat, greatest, if_else, least, lit
-from trident.operations.sql_nodes import Rule, SqlError, SqlNode, check_words, no_such, spark_pattern, spark_replacement
+from trident.operations.sql_nodes import (
+    Rule,
+    SqlError,
+    SqlNode,
+    check_order,
+    check_words,
+    no_such,
+    spark_pattern,
+    spark_replacement,
+)
 
 
 def sql(text: str) -> Expression:
@@ -44,7 +54,9 @@ def named_sql(text: str) -> tuple[str | None, Expression]:
         import sqlglot
         from sqlglot.errors import SqlglotError
     try:
-        check_words(text, sqlglot.tokenize(text, read="spark"), SQL_FUNCTIONS)
+        tokens = sqlglot.tokenize(text, read="spark")
+        check_words(text, tokens, SQL_FUNCTIONS)
+        check_order(tokens)
         node = SqlNode(sqlglot.parse_one(text, read="spark"), RULES)
         if node.kind != "Alias":
             return None, node.expression()
@@ -75,7 +87,10 @@ def _literal(node: SqlNode) -> Expression:
     if is_text:
         return lit(text)
     kind = float if set(text) & set("eE") else Decimal if "." in text else int
-    return lit(kind(text))
+    number = kind(text)
+    if isinstance(number, float) and math.isinf(number):
+        raise SqlError(f"{text} is beyond the range of a double")
+    return lit(number)
 
 
 def _negative(node: SqlNode) -> Expression:
@@ -119,10 +134,13 @@ def _literal_of(type_: str, value: Any) -> Expression | None:
         return made
     if type_ == "double" and isinstance(value, (int, Decimal)):
         return lit(float(value))
-    if type_.startswith("decimal") and isinstance(value, str):
+    if type_.startswith("decimal") and isinstance(value, str) and _DIGITS.fullmatch(value):
         made = lit(Decimal(value))
         return made if type_of(made, Fields(), "").replace(",", ", ") == type_ else None
     return lit(value) if type_ == "bigint" and isinstance(value, int) else None
+
+
+_DIGITS = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)  # not all that Python reads: 1_0
 
 
 def _case(node: SqlNode) -> Expression:

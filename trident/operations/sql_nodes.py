@@ -114,6 +114,42 @@ def check_words(text: str, tokens: list[Any], functions: Collection[str]) -> Non
             raise SqlError(f"two texts in one at character {token.start + 1}: a quote in a text is \\'")
 
 
+def check_order(tokens: list[Any]) -> None:
+    """Refuse comparisons beside each other that Spark reads in another order than sqlglot.
+
+    Spark computes comparisons from left to right, and IS, IN, LIKE and BETWEEN of all that stands before them. In sqlglot `<`
+    comes before `=`, and these before either.
+    """
+    outer: list[tuple[str, bool]] = []
+    operators = ""  # between two words such as AND, within the same parentheses: = and <, P for another one
+    is_between = False
+    for token in tokens:
+        kind = token.token_type.name
+        if kind in _OPENING:
+            outer.append((operators, is_between))
+            operators, is_between = "", False
+        elif kind in _CLOSING and outer:
+            operators, is_between = outer.pop()
+        elif kind in _PARTING and not (kind == "AND" and is_between):
+            operators = ""
+        else:
+            operators += _ORDERED.get(kind, "")
+            is_between = kind == "BETWEEN" or (is_between and kind != "AND")
+        if _MIXED.search(operators):
+            raise SqlError(
+                f"Spark reads comparisons before character {token.end + 2} in another order: put parentheses there"
+            )
+
+
+_OPENING, _CLOSING = frozenset({"L_PAREN", "CASE"}), frozenset({"R_PAREN", "END"})
+_PARTING = frozenset({"AND", "OR", "COMMA", "WHEN", "THEN", "ELSE", "ALIAS"})
+_ORDERED = {
+    **dict.fromkeys(("EQ", "NEQ"), "="), **dict.fromkeys(("LT", "LTE", "GT", "GTE"), "<"),
+    **dict.fromkeys(("NULLSAFE_EQ", "IS", "IN", "LIKE", "ILIKE", "RLIKE", "BETWEEN"), "P"),
+}  # fmt: skip
+_MIXED = re.compile("=<|P.|.P")
+
+
 def no_such(name: str, functions: Collection[str]) -> str:
     near = difflib.get_close_matches(name, functions, n=1, cutoff=0.75)
     hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(functions)}"

@@ -102,6 +102,8 @@ class WindowConfig:
                     f"a window with {what} {number!r}: give a whole number of {'tuples' if self.counts else 'milliseconds'}, "
                     "at least 1, or a duration: timedelta(minutes=1)"
                 )
+        if self.zone is not None:
+            checked_zone("a window", self.zone)
         if self.slide > self.length:
             raise TopologyError(
                 f"a window with length {self._amount(self.length)} and slide {self._amount(self.slide)}: the slide must not "
@@ -208,7 +210,7 @@ class TumblingDurationWindow(_DurationWindow):
         `zone`: the zone that decides when windows end, `"Europe/Berlin"` or `"+05:30"`: a day may have 23 or 25 hours there.
         """
         length = milliseconds("length", duration, 1)
-        return cls(length, length, zone=None if zone is None else checked_zone("a window", zone))
+        return cls(length, length, zone=zone)
 
 
 class SlidingDurationWindow(_DurationWindow):
@@ -217,7 +219,6 @@ class SlidingDurationWindow(_DurationWindow):
     @classmethod
     def of(cls, length: timedelta, slide: timedelta, zone: str | None = None) -> SlidingDurationWindow:
         """Return the window of a duration that fires after every `slide`; `zone` as for `TumblingDurationWindow.of`."""
-        zone = None if zone is None else checked_zone("a window", zone)
         return cls(milliseconds("length", length, 1), milliseconds("slide", slide, 1), zone=zone)
 
 

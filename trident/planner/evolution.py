@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from trident.fields import struct_fields, struct_type, widens
 from trident.graph import Evolution
+from trident.state.kinds import StateType
 from trident.state.winners import BESIDE_MEANING, CALLED, FORMER, KEPT, STORED_UNDER
 
 MEMBERS = "members"
@@ -28,10 +29,11 @@ REWRITTEN = "rewritten"
 GENERATION = "generation"
 """Among the facts of a state: how often what was stored has got another meaning."""
 
+ALLOW = "--conf allow_changed_topology=true"
 _BESIDE = (
     'count again beside it: declare the topology under another name, as in TridentTopology("{name}-2"), with places of their '
-    "own for states that have a table, path or prefix. It reads its sources from where they begin, and counts all that they "
-    "still have"
+    "own for states that have a table, path or prefix, and for its log if you name one. It reads its sources from where they "
+    "begin, and counts all that they still have"
 )
 
 
@@ -81,6 +83,16 @@ class Evolving:
             self._refuse("by", _aggregate_text(known), _aggregate_text(own), _BESIDE)
         if migrates and (self.refused or self._widens):
             self.taken, self.refused, self._migrates = [f"{self._what}: values are migrated by its function"], [], True
+        if not self.refused:
+            self._check_kind()
+
+    def _check_kind(self) -> None:
+        """Only an opaque state's values say, by the attempt that wrote them, which declaration they are of."""
+        known, own = self._known, self._own
+        if own["kind"] != StateType.OPAQUE.value and (self._migrates or self._changes_values()):
+            remedy = f"a {own['kind']} state does not say which declaration wrote a value. Declare it as it was; or {_BESIDE}"
+            self._refuse("value", type_of(known), type_of(own), remedy)
+            self.taken = []
 
     def facts_to_record(self, attempt: int, first: int) -> dict[str, Any]:
         """Return what the log is to know of the state: former types up to `attempt`, new aggregates from batch `first` on."""
@@ -125,8 +137,6 @@ class Evolving:
         value = stored[len(known["key"]) :] if is_single and known["value"] else _names(self._own["value"][:1])
         return [*stored[: len(known["key"])], *value]
 
-    # ---- what changes ----------------------------------------------------------------------------------------------------
-
     def _key_and_kind(self) -> None:
         known, own = self._known, self._own
         if known["kind"] != own["kind"]:
@@ -138,10 +148,10 @@ class Evolving:
             added = [one for one in own["streams"] if one not in known["streams"]]
             remedy = (
                 f"call the stream {missing[0]!r} as before: under the name {added[0]!r} its source is read from its start, and "
-                "what is counted already is counted again"
+                "what is counted already is counted again. If it is another source, with rows that are not counted yet, start "
+                f"once with {ALLOW}"
                 if added
-                else f"if its totals are to go on without what {', '.join(map(repr, missing))} brings, start once with --conf "
-                "allow_changed_topology=true"
+                else f"if its totals are to go on without what {', '.join(map(repr, missing))} brings, start once with {ALLOW}"
             )
             self._refuse("streams", ", ".join(known["streams"]), ", ".join(own["streams"]), remedy)
         self._key()
@@ -192,7 +202,7 @@ class Evolving:
         for name in added:
             same = [old for old in removed if _is_same(known[old], own[name], self._fields)]
             if same:
-                more = f"; to begin {name!r} with nothing, start once without {same[0]!r}, then add {name!r}"
+                more = f"; to begin {name!r} with nothing, run without {same[0]!r} for a batch, then add {name!r}"
                 self._refuse("value", same[0], name, renaming(same[0], name) + more)
 
     def _note_names(self, removed: Sequence[str]) -> None:
@@ -211,7 +221,7 @@ class Evolving:
         self.taken += [f"{self._what}: {old!r} is no longer there" for old in removed]
         again = [new for new, old in self._names.items() if old != new and new in self._names.values()]
         if again:
-            remedy = f"two starts: the first renames {again[0]!r}, the second has the new one"
+            remedy = f"two starts, each with a batch: the first renames {again[0]!r}, the second has the new one"
             self._refuse("value", again[0], again[0], remedy)
 
     def _former(self, name: str) -> str | None:

@@ -14,8 +14,8 @@ from trident.fields import fields_of_struct, widens
 from trident.graph import Aggregation, Evolution, Graph, JoinWithinNode, PersistNode, WindowNode
 from trident.operations.builtin import First, Last
 from trident.operations.names import operation_name
-from trident.operations.several import Several
-from trident.planner.evolution import MEMBERS, Evolving, RefusedChange, evolution_of, named_type, renaming
+from trident.operations.several import MultiAggregate
+from trident.planner.evolution import ALLOW, MEMBERS, Evolving, RefusedChange, evolution_of, named_type, renaming
 from trident.planner.guarantees import spout_type_of
 from trident.state.winners import CALLED, KEPT, STORED_UNDER, renamed_facts
 
@@ -157,7 +157,7 @@ def _under_other_names(before: Facts, now: Facts) -> list[RefusedChange]:
     return [
         RefusedChange(
             f"state {old!r}: its name is {new!r} now, and its totals would begin with nothing",
-            f"{renaming(old, new)}. To begin {new!r} with nothing, start once without {old!r}, then add {new!r}",
+            f"{renaming(old, new)}. To begin {new!r} with nothing, start once with {ALLOW}",
         )
         for old, known in before.items()
         for new, own in now.items()
@@ -211,8 +211,9 @@ def _stream_changes(
     for fact in ("spout", "promise"):
         if known[fact] != own[fact]:
             remedy = (
-                f'give the new source a name of its own, new_stream("{name}-2", …): it is read from where it begins, and the '
-                "totals go on"
+                "declare its source as it was. If the new one has only rows that are not counted yet, give it a name of its "
+                f'own, new_stream("{name}-2", …), and start once with {ALLOW}: it is read from where it begins, and the totals '
+                "go on"
             )
             return [], [RefusedChange(f"{what}: {fact} {known[fact]} -> {own[fact]}", remedy)]
     old, new = (dict(map(named_type, facts["fields"])) for facts in (known, own))
@@ -254,7 +255,7 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
 def _members(aggregation: Aggregation, of: list[str], value: list[str]) -> dict[str, list[Any]]:
     """Return of each aggregate in a value, by its name: what it is, over which fields, and the fields that it has."""
     aggregator, output = aggregation.aggregator, aggregation.outputs
-    if isinstance(aggregator, Several):
+    if isinstance(aggregator, MultiAggregate):
         parts = aggregator.parts
         return {
             part.outputs.names[0]: [operation_name(part.aggregator), part.inputs.typed, part.outputs.typed]

@@ -45,14 +45,9 @@ from trident.graph import (
 class Step:
     """One operation of a fragment.
 
-    Attributes
-    ----------
-    id, sources
-        This step and the steps (or entry) whose tuples it takes: one, or several for a merge.
-    node
-        The graph's node: what to do. A merge names only the parents that are in this fragment.
-    keep
-        The output columns that later steps need; the others are dropped at once.
+    `id`, `sources`: this step and the steps (or entry) whose tuples it takes: one, or several for a merge.
+    `node`: the graph's node: what to do. A merge names only the parents that are in this fragment.
+    `keep`: the output columns that later steps need; the others are dropped at once.
     """
 
     id: str
@@ -118,14 +113,9 @@ class Fragment:
 class Exchange:
     """An entry that gathers tuples of other fragments, partition by partition. All partitions run in every batch.
 
-    Attributes
-    ----------
-    node
-        The node: what the exchange does with the tuples; a state's node if executors commit the state.
-    inputs
-        The fields that arrive, by port.
-    partitions
-        How many; None: as many as the engine works on at once.
+    `node`: the node: what the exchange does with the tuples; a state's node if executors commit the state.
+    `inputs`: the fields that arrive, by port.
+    `partitions`: how many; None: as many as the engine works on at once.
     """
 
     node: ExchangeNode | PersistNode | QueryNode
@@ -137,26 +127,15 @@ class Exchange:
 class Plan:
     """A topology, ready to run.
 
-    Attributes
-    ----------
-    spouts
-        The sources, in order of declaration.
-    fragments
-        By entry id.
-    commits
-        Persists, queries and the exchanges behind them, in the order in which a batch runs them.
-    states
-        By name.
-    partitions
-        Number of partitions of each state.
-    exchanges
-        By entry id.
-    levels
-        The exchanges that run before any state is committed, level by level: each is fed by earlier levels only.
-    memory_mb
-        The loads of steps and states, by their ids; `trident.planner.plan` computes those of stages.
-    placements
-        Where states were asked to be committed, by name, if it was said.
+    `spouts`: the sources, in order of declaration.
+    `fragments`: by entry id.
+    `commits`: persists, queries and the exchanges behind them, in the order in which a batch runs them.
+    `states`: by name.
+    `partitions`: number of partitions of each state.
+    `exchanges`: by entry id.
+    `levels`: the exchanges that run before any state is committed, level by level: each is fed by earlier levels only.
+    `memory_mb`: the loads of steps and states, by their ids; `trident.planner.plan` computes those of stages.
+    `placements`: where states were asked to be committed, by name, if it was said.
     """
 
     topology: str

@@ -177,14 +177,9 @@ def _behind_identity(fragment: Fragment) -> dict[str, set[str]]:
 class RequestPlan:
     """How requests are answered.
 
-    Attributes
-    ----------
-    topology, function
-        Their names.
-    nodes
-        The source of requests, then the steps, parents before children. The last step gives the answer.
-    states
-        The states that are queried, by name.
+    `topology`, `function`: their names.
+    `nodes`: the source of requests, then the steps, parents before children. The last step gives the answer.
+    `states`: the states that are queried, by name.
     """
 
     topology: str

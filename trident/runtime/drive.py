@@ -9,23 +9,22 @@ import logging
 import math
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Literal
 
 from trident.config import Config
-from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_state import LogState
 from trident.errors import FencedError, StoreAwayError, describe
 from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.naming import amount
 from trident.notebook import RunningGlance
-from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import Placement, RecentBatches, sum_lags
 from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics
 from trident.observe.events import WHOLE_TOPOLOGY, ReportedError, TopologyStarted, TopologyTerminated
+from trident.observe.health import AtWork
 from trident.observe.monitoring import Monitoring
 from trident.observe.topology_status import TopologyStatus
 from trident.planner import Plan
@@ -41,7 +40,7 @@ from trident.runtime.reading.views import StateView
 from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.engine_choice import RunnerOf
 from trident.runtime.start.opened_topology import OpenedTopology
-from trident.runtime.start.placements import States
+from trident.runtime.start.placements import OpenLog
 from trident.spout.interfaces import Lag
 
 if TYPE_CHECKING:
@@ -57,9 +56,7 @@ _LETTERS_SHOWN = 200
 _GUARANTEES = ("not exact", "unknown", "exact")  # the weakest first
 
 
-def opened_to_last(
-    graph: Graph, plan: Plan, config: Config, open_log: Callable[[States], TransactionLog], runner_of: RunnerOf
-) -> OpenedTopology:
+def opened_to_last(graph: Graph, plan: Plan, config: Config, open_log: OpenLog, runner_of: RunnerOf) -> OpenedTopology:
     """Open a topology whose states outlast it: they may be rewound; one that is away is waited for, `store_wait_s` at most."""
     waiting: Waiting | None = None
     while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,13 +15,14 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from trident.channel import waitable
 from trident.config import Config
 from trident.coordination.log_interface import MemoryLog
 from trident.errors import TridentError
 from trident.graph import Graph
 from trident.notebook import show
-from trident.observe.at_work import StallLog
 from trident.observe.events import TopologyListener
+from trident.observe.health import StallLog
 from trident.observe.monitoring import Monitoring
 from trident.planner import make_plan
 from trident.runtime.drive import Drive, opened_to_last
@@ -82,8 +84,6 @@ class RunningTopology(Drive):
         _running.add(self)
         threading.Thread(target=self._run, name=f"trident-{self.name}", daemon=True).start()
 
-    # ---- the names of StreamingQuery ----------------------------------------------------------------------------------
-
     def process_all_available(self) -> None:
         """Block until everything that the spouts had when this was called is committed.
 
@@ -102,7 +102,7 @@ class RunningTopology(Drive):
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until the topology ends, at most `timeout` seconds; returns whether it ended, raises what ended it."""
-        ended = self._ended.wait(timeout)
+        ended = self._ended.wait(waitable(timeout))
         if ended:
             self._raise_error()
         return ended
@@ -113,7 +113,8 @@ class RunningTopology(Drive):
         A commit that takes longer than `message_timeout_s`, and 10 seconds, is no longer waited for; `exception` says so. A
         listener may call this; there it does not wait, because the topology waits for its listeners.
         """
-        self._ask_to_end()
+        if self.is_active:
+            self._ask_to_end()
         if not self._monitoring.is_in_listener:
             self._ended.wait()
 
@@ -165,14 +166,10 @@ class RunningTopology(Drive):
 
         Ctrl-C (in a notebook: interrupt the kernel) ends the showing, and not the topology. Raises what ended the topology.
 
-        Parameters
-        ----------
-        timeout
-            Show it so many seconds at most.
-        until_caught_up
-            Stop showing when everything that the spouts had at this call is committed; see `process_all_available`.
-        every_s
-            Seconds from one look to the next.
+        `timeout`: show it so many seconds at most.
+        `until_caught_up`: stop showing when everything that the spouts had at this call is committed; see
+        `process_all_available`.
+        `every_s`: seconds from one look to the next.
         """
         done = self.loop.drain() if until_caught_up else self._ended
         until = math.inf if timeout is None else monotonic() + timeout
@@ -191,8 +188,6 @@ class RunningTopology(Drive):
     def remove_listener(self, listener: TopologyListener) -> None:
         """Remove a listener; events that are queued for it are still delivered."""
         self._monitoring.remove(listener)
-
-    # ---- ours -------------------------------------------------------------------------------------------------------
 
     @property
     def metrics_url(self) -> str | None:
@@ -349,8 +344,19 @@ def _stop_all() -> None:
     A topology that hangs is left behind.
     """
     until = monotonic() + _STOP_S
-    topologies = list(_running)
+    topologies = [each for each in _running if each.is_active]
     for each in topologies:
         each._ask_to_end()  # noqa: SLF001  of this module
     for each in topologies:
         each._ended.wait(max(0.0, until - monotonic()))  # noqa: SLF001
+
+
+def _leave_to_parent() -> None:
+    """Let the topologies be over in a forked process: the threads that run them, and would end them, are its parent's."""
+    for each in [one for one in _running if one.is_active]:
+        text = f"topology {each.name!r} runs in the process that was forked, and goes on there; it cannot be used here"
+        each._error, each._ended = TridentError(text), threading.Event()  # noqa: SLF001  a thread may have held the lock
+        each._ended.set()  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -6,11 +6,12 @@ import ssl
 from dataclasses import dataclass, field
 
 from trident.errors import ConfigError
-from trident.redaction import SECRET, Redacted
+from trident.redaction import SECRET
+from trident.setting_types import Settings
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class ServerAccount(Redacted):
+class ServerAccount(Settings):
     """An account on a server, and TLS.
 
     Attributes
@@ -30,16 +31,21 @@ class ServerAccount(Redacted):
     tls_cert_file: str | None = None
     tls_key_file: str | None = None
 
+    def __post_init__(self) -> None:
+        """Check that there is TLS if there are options of it."""
+        super().__post_init__()
+        if self.has_tls_options and not self.encrypts:
+            raise ConfigError(f"{self.subject()} has TLS options and no TLS: nothing would be encrypted; give tls=True")
+
     @property
     def encrypts(self) -> bool:
         """Whether connections are encrypted."""
         return self.tls
 
-    def check_tls(self, what: str, how: str = "give tls=True", verify: bool = True) -> None:
-        """Raise `ConfigError` if there are options of TLS, and no TLS."""
-        files = self.tls_ca_file or self.tls_cert_file or self.tls_key_file
-        if (files or not verify) and not self.encrypts:
-            raise ConfigError(f"a {what} has TLS options and no TLS: nothing would be encrypted; {how}")
+    @property
+    def has_tls_options(self) -> bool:
+        """Whether there is what only TLS needs."""
+        return bool(self.tls_ca_file or self.tls_cert_file or self.tls_key_file)
 
     def tls_context(self, check_hostname: bool = True) -> ssl.SSLContext | None:
         """Return what checks the server's certificate and has the client's; None without TLS.

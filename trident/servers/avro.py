@@ -18,9 +18,12 @@ _SIMPLE = {
     "string": "string", "enum": "string", "fixed": "binary",
 }  # fmt: skip
 _LOGICAL = {
-    "date": "date", "timestamp-millis": "timestamp", "timestamp-micros": "timestamp", "uuid": "string",
-    "local-timestamp-millis": "timestamp_ntz", "local-timestamp-micros": "timestamp_ntz",
+    ("int", "date"): "date", ("long", "timestamp-millis"): "timestamp", ("long", "timestamp-micros"): "timestamp",
+    ("long", "local-timestamp-millis"): "timestamp_ntz", ("long", "local-timestamp-micros"): "timestamp_ntz",
 }  # fmt: skip
+"""What Spark reads of kinds that are meant as something else; a time of day is its number there, a UUID its text."""
+_WITH_TYPES = frozenset({"type", "items", "values", "fields"})
+_MOST_DIGITS = 38
 _MAGIC = 0
 
 Registry = Callable[[int], str]
@@ -98,10 +101,8 @@ def _ddl(type_: Any) -> str:
     if isinstance(type_, str):
         type_ = {"type": type_}
     kind = type_["type"]
-    if type_.get("logicalType") == "decimal":
-        return f"decimal({type_['precision']},{type_.get('scale', 0)})"
-    if type_.get("logicalType") in _LOGICAL:
-        return _LOGICAL[type_["logicalType"]]
+    if (meant := _meant(type_)) is not None:
+        return meant
     if kind == "array":
         return f"array<{_ddl(type_['items'])}>"
     if kind == "map":
@@ -115,10 +116,34 @@ def _ddl(type_: Any) -> str:
     return _SIMPLE[kind]
 
 
+def _meant(type_: Any) -> str | None:
+    """Return the Spark type that a logical type says; None: it has none, or one that Spark reads as what it is made of."""
+    kind, logical = type_.get("type"), type_.get("logicalType")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        if type_["precision"] > _MOST_DIGITS:
+            raise ConfigError(
+                f"Avro: a decimal of {type_['precision']} digits has no Spark type; decode it with ByRecord"
+            )
+        return f"decimal({type_['precision']},{type_.get('scale', 0)})"
+    return _LOGICAL.get((kind, logical)) if isinstance(kind, str) else None
+
+
+def _as_spark_reads(schema: Any) -> Any:
+    """Return a schema without the logical types that Spark passes over, which fastavro would decode."""
+    if isinstance(schema, list):
+        return list(map(_as_spark_reads, schema))
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _as_spark_reads(part) if name in _WITH_TYPES else part for name, part in schema.items()}
+    if _meant(schema) is None:
+        made.pop("logicalType", None)
+    return made
+
+
 @lru_cache(maxsize=64)
 def _decoder(schema: str, registry: Registry | None) -> Callable[[bytes], dict[str, Any]]:
     fastavro = _package()
-    own: Any = fastavro.parse_schema(json.loads(schema))
+    own: Any = fastavro.parse_schema(_as_spark_reads(json.loads(schema)))
     if registry is None:
         return lambda value: _record(fastavro, value, own, None)
     fetch = registry
@@ -126,7 +151,7 @@ def _decoder(schema: str, registry: Registry | None) -> Callable[[bytes], dict[s
     @lru_cache(maxsize=256)
     def writer_schema(number: int) -> Any:
         try:
-            return fastavro.parse_schema(json.loads(fetch(number)))
+            return fastavro.parse_schema(_as_spark_reads(json.loads(fetch(number))))
         except Exception as error:
             raise SpoutError(f"registry({number}) gave no schema: {describe(error)}") from error
 

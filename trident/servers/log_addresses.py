@@ -1,4 +1,4 @@
-"""The addresses of logs on servers, as `log_dir` has them; a `log_dir` without a scheme is a folder."""
+"""The addresses of logs and of clusters on servers; one without a scheme is a folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,20 @@ _POSTGRES = re.compile(r"postgres(?:ql)?:/{1,2}", re.IGNORECASE)
 _OBJECTS = re.compile(r"(s3|gs|az|abfss):/{1,2}", re.IGNORECASE)
 _ZOOKEEPER_LIKE = "zookeeper://host1:2181,host2:2181/trident/word-count"
 _POSTGRES_LIKE = "postgresql://USER@HOST/DATABASE?topology=NAME"
+_NAMED_BY = {"log_dir": "topology", "cluster": "cluster"}
 _OBJECTS_LIKE = "s3://BUCKET/PREFIX"
 LIKE = f"zookeeper://HOST:PORT/PATH, {_POSTGRES_LIKE}, {_OBJECTS_LIKE} (gs, az, abfss)"
 """The addresses that there are, for messages."""
 
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` makes one of two
 _NO_PORT = re.compile(r":(?!\d*(?:,|$))")
 _PORT, _LAST_PORT = 2181, 65535
+
+
+def is_url(path: str) -> bool:
+    """Whether a path begins with a scheme, so that it names no folder of this machine."""
+    return _URL.match(path) is not None
 
 
 def is_log_address(log_dir: str) -> bool:
@@ -104,6 +111,10 @@ class ZooKeeperAddress:
             raise ConfigError(f"{what}={address!r}: ZooKeeper keeps /zookeeper for itself; name another path")
         return ZooKeeperAddress(hosts, path)
 
+    def log_below(self, name: str) -> str:
+        """Return the address of a topology's log, if a cluster is here."""
+        return f"{self}/transactional/{name}"
+
     def __str__(self) -> str:
         return f"zookeeper://{self.hosts}{self.path}"
 
@@ -123,46 +134,54 @@ def _server(host: str, address: str, what: str) -> str:
     return host if match[1] else f"{host}:{_PORT}"
 
 
-def _split(url: str, address: str, like: str) -> SplitResult:
+def _split(url: str, address: str, what: str, like: str) -> SplitResult:
     """Return the parts of a URL, which ends with its query; `ConfigError` if it is none."""
     try:
         return urlsplit(url, allow_fragments=False)
     except ValueError as error:
-        raise ConfigError(f"log_dir={redacted(address)!r}: {error}; give an address as {like}") from error
+        raise ConfigError(f"{what}={redacted(address)!r}: {error}; give an address as {like}") from error
 
 
 @dataclass(frozen=True)
 class PostgresAddress:
-    """A log in a database.
+    """A log, or a cluster, in a database.
 
     `url`: the database, as libpq reads it.
-    `topology`: which of the logs in that database.
+    `name`: which of the logs, or clusters, in that database.
+    `key`: what names it in the address: `topology`, or `cluster`.
     """
 
     url: str
-    topology: str
+    name: str
+    key: str = "topology"
 
     @staticmethod
-    def of(address: str) -> PostgresAddress:
-        """Read an address; `ConfigError` if it is none."""
-        url = _split(_POSTGRES.sub("postgresql://", address, count=1), address, _POSTGRES_LIKE)
+    def of(address: str, what: str = "log_dir") -> PostgresAddress:
+        """Read an address; `ConfigError` naming the setting `what` if it is none."""
+        key = _NAMED_BY[what]
+        like = _POSTGRES_LIKE.replace("topology", key)
+        url = _split(_POSTGRES.sub("postgresql://", address, count=1), address, what, like)
         query = parse_qsl(url.query, keep_blank_values=True)
         # A slash that is not quoted ends user and password too early.
         has_password = url.password is not None or ("@" in url.path and _NO_PORT.search(url.netloc))
         if has_password or any(name in ("password", "sslpassword") for name, _ in query):
             raise ConfigError(
-                "log_dir: the address of a log in PostgreSQL must have no password in it, because it is shown in logs. "
+                f"{what}: an address in PostgreSQL must have no password in it, because it is shown in logs. "
                 "Give it in PGPASSWORD, or in the file that PGPASSFILE names"
             )
-        names = [value for name, value in query if name == "topology"]
+        names = [value for name, value in query if name == key]
         if len(names) != 1 or not names[0] or "\0" in names[0]:
-            raise ConfigError(f"log_dir={redacted(address)!r}: name the log, as in {_POSTGRES_LIKE}")
-        rest = urlencode([one for one in query if one[0] != "topology"], quote_via=quote)
+            raise ConfigError(f"{what}={redacted(address)!r}: name the {what.removesuffix('_dir')}, as in {like}")
+        rest = urlencode([one for one in query if one[0] != key], quote_via=quote)
         # Not `geturl`, which drops the slashes before no host: that is the socket of this machine.
-        return PostgresAddress(f"postgresql://{url.netloc}{url.path}{f'?{rest}' if rest else ''}", names[0])
+        return PostgresAddress(f"postgresql://{url.netloc}{url.path}{f'?{rest}' if rest else ''}", names[0], key)
+
+    def log_below(self, name: str) -> str:
+        """Return the address of a topology's log, if a cluster is here."""
+        return str(PostgresAddress(self.url, f"{self.name}/transactional/{name}"))
 
     def __str__(self) -> str:
-        return f"{self.url}{'&' if '?' in self.url else '?'}topology={quote(self.topology)}"
+        return f"{self.url}{'&' if '?' in self.url else '?'}{self.key}={quote(self.name)}"
 
 
 @dataclass(frozen=True)
@@ -175,7 +194,7 @@ class ObjectAddress:
     def of(address: str) -> ObjectAddress:
         """Read an address; `ConfigError` if it is none."""
         text = _OBJECTS.sub(lambda found: f"{found[1].lower()}://", address, count=1)
-        url = _split(text, address, _OBJECTS_LIKE)
+        url = _split(text, address, "log_dir", _OBJECTS_LIKE)
         if url.password is not None or (url.username is not None and url.scheme != "abfss") or url.query or "#" in text:
             raise ConfigError(
                 "log_dir: an address in an object store must have neither credentials nor options in it, because it is "

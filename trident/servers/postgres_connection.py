@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg import errors
 
+from trident.errors import ConfigError, TridentError
 from trident.redaction import redacted
+from trident.servers.patience import STOP_S, Patience
 
 T = TypeVar("T")
 
-_AWAY = (
-    "08",
-    "25006",
-    "53300",
-    "57P01",
-    "57P02",
-    "57P03",
-)  # beginnings of codes of a server that is out of reach for a while
-_LATER = ("08", "25006", "40", "53", "55P03", "57")  # beginnings of codes of errors that pass
+# Beginnings of codes: of a server that is out of reach for a while, and of errors that pass.
+_AWAY = ("08", "25006", "53300", "57P01", "57P02", "57P03")
+_LATER = ("08", "25006", "40", "53", "55P03", "57")
+# A session whose machine is gone is to end soon: it may hold a lock.
+_GREETING = """
+    SELECT set_config(name, value, false) FROM (VALUES
+        ('statement_timeout', %(ms)s), ('idle_in_transaction_session_timeout', %(ms)s), ('jit', 'off'),
+        ('tcp_keepalives_idle', '5'), ('tcp_keepalives_interval', '2'), ('tcp_keepalives_count', '3'),
+        ('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'))) AS t(name, value)
+"""
+_HOLD = "SELECT pg_try_advisory_lock_shared(%s)"  # shared, because a session that was lost may not have ended yet
 # A refusal to connect has no code. These are permanent.
 _REFUSALS = re.compile(
     r"FATAL(?!.*(starting up|shutting down|recovery|too many|connection slots|terminat))|no password|certificate|"
@@ -54,6 +60,121 @@ class PostgresConnection(psycopg.Connection[Any]):
             return cast("T", end.value)
 
 
+class PostgresSession:
+    """One connection, which is opened again when it breaks. Threads may share it; a forked child may not.
+
+    `url`, `place`: where, as libpq reads it, and as messages have it, which call it `setting`.
+    `error`: what a refusal raises.
+    `own_errors`: what may be raised while it is used without harm to the connection.
+    `answer_s`: how long the server may take for a statement.
+    """
+
+    def __init__(
+        self, url: str, place: object, setting: str, patience: Patience, error: type[TridentError],
+        own_errors: tuple[type[Exception], ...], answer_s: float,
+    ) -> None:  # fmt: skip
+        self._url, self._place, self._setting, self._patience, self._error = url, place, setting, patience, error
+        self._own_errors, self._answer_s = own_errors, answer_s
+        self._limit_s = answer_s + 1  # so that the server gives up first
+        self._lock = threading.RLock()
+        self._connection: PostgresConnection | None = None
+        self._process = 0
+        self._key: int | None = None
+
+    def ask(self, query: str, given: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+        """Return the rows of an answer; none if the tables are not there."""
+        return self.run(lambda connection: list(connection.execute(query, given))) or []
+
+    def run(self, work: Callable[[PostgresConnection], T]) -> T | None:
+        """Return what `work` does with the connection, again if it breaks; None if the tables are not there."""
+        return self._patience.run(lambda: self.try_once(work), text_if_away)
+
+    def try_once(self, work: Callable[[PostgresConnection], T]) -> T | None:
+        """Return what `work` does with the connection, without patience."""
+        with self._lock:
+            try:
+                return work(self.connection())
+            except self._own_errors:
+                raise
+            except errors.UndefinedTable:
+                return None
+            except psycopg.Error as error:
+                self.close()
+                if passes(error):
+                    raise
+                raise self._error(
+                    f"PostgreSQL refuses {self._place}: {text_of(error)}. Check user, password and database, the server's "
+                    "pg_hba.conf, and whether the user may create tables in the first schema of its search_path"
+                ) from error
+            except BaseException:
+                self.close()  # the answer to what was asked may still come, and would be taken for the next one
+                raise
+
+    def hold(self, key: int) -> None:
+        """Hold an advisory lock as long as there is a connection, this one or a later one."""
+        self._key = key
+        self.ask(_HOLD, (key,))
+
+    def wait_longer(self, answer_s: float) -> None:
+        """From now on give statements at least so long; in the same session, which may hold the lock."""
+        self._answer_s = max(self._answer_s, answer_s)
+        self._limit_s = self._answer_s + 1
+        self.run(self._greet)
+
+    def stop(self) -> None:
+        """From now on wait for some seconds at most."""
+        self._limit_s = STOP_S
+        if (connection := self._connection) is not None:
+            connection.limit_s = STOP_S
+
+    def close(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None and self._process == os.getpid():
+                connection.close()
+
+    def abandon(self) -> None:
+        """Leave the connection to the process that this one was forked from."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._process != os.getpid() and not connection.closed:
+            # Open here as well, it would outlive its process, and the lock with it; closing it would say goodbye for both.
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, connection.pgconn.socket)
+            os.close(nothing)
+
+    def connection(self) -> PostgresConnection:
+        """Return the connection, a new one where there is none."""
+        if self._connection is None or self._process != os.getpid():
+            self._connection, self._process = self._connect(), os.getpid()
+            self._connection.limit_s = self._limit_s
+        return self._connection
+
+    def _connect(self) -> PostgresConnection:
+        try:
+            connection = PostgresConnection.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=5,
+                client_encoding="utf8",
+                fallback_application_name="trident",
+            )
+        except psycopg.ProgrammingError as error:
+            raise ConfigError(f"{self._setting}={str(self._place)!r}: libpq cannot read it: {error}") from None
+        self._greet(connection)
+        if self._key is not None:
+            connection.execute(_HOLD, (self._key,))
+        return connection
+
+    def _greet(self, connection: PostgresConnection) -> None:
+        connection.limit_s = self._limit_s
+        connection.execute(_GREETING, {"ms": str(round(1000 * self._answer_s))})
+
+
+def text_if_away(error: Exception) -> str | None:
+    """Return what an error says if it passes; None for another one."""
+    return text_of(error) if isinstance(error, psycopg.Error) and passes(error) else None
+
+
 def make(connection: psycopg.Connection[Any], statement: bytes, given: Any = ()) -> None:
     """Run a CREATE … IF NOT EXISTS outside of a transaction; another program may make the same at the same time.
 
@@ -61,6 +182,13 @@ def make(connection: psycopg.Connection[Any], statement: bytes, given: Any = ())
     """
     with suppress(errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject):
         connection.execute(statement, given)
+
+
+def make_tables(connection: psycopg.Connection[Any], last: str, statements: Sequence[bytes]) -> None:
+    """Make tables, of which `last` is the last one, unless it is there: by this user, or by one who may."""
+    if connection.execute("SELECT to_regclass(%s)", (last,)).fetchone() == (None,):
+        for statement in statements:
+            make(connection, statement)
 
 
 def is_away(error: psycopg.Error) -> bool:

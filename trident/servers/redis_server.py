@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from trident.errors import ConfigError
 from trident.extras import needs_package
 from trident.servers.account import ServerAccount
+from trident.setting_types import seconds, whole
 
 DEFAULT_PORT = 6379
 
@@ -52,8 +53,8 @@ class RedisServer(ServerAccount):
 
     Attributes
     ----------
-    what, schemes, forms
-        What it is for, in messages, and the URLs that are accepted.
+    schemes, forms
+        The URLs that are accepted, and how messages show them.
     url
         `redis://[user:password@]host:port/database`, `rediss://` (TLS) or `unix://path`. A query
         (`?health_check_interval=30`) is passed to redis-py.
@@ -65,34 +66,37 @@ class RedisServer(ServerAccount):
         Seconds to wait for a connection, and for each answer.
     """
 
-    what: ClassVar[str]
     schemes: ClassVar[tuple[str, ...]] = ("redis", "rediss", "unix")
     forms: ClassVar[str]
 
     url: str = field(kw_only=False)
-    database: int | None = None
+    database: int | None = whole(None, 0)
     tls_verify: bool = True
-    connect_timeout_s: float = 5.0
-    timeout_s: float = 10.0
+    connect_timeout_s: float = seconds(5.0)
+    timeout_s: float = seconds(10.0)
 
     def __post_init__(self) -> None:
-        """Check the URL, and that there is TLS if there are options of it."""
+        """Check the URL too."""
+        super().__post_init__()
         if self.scheme not in self.schemes:
             raise ConfigError(
-                f"the URL of a {self.what} starts with {self.scheme or 'no scheme'!r}; write {self.forms}"
+                f"the URL of {self.subject()} starts with {self.scheme or 'no scheme'!r}; write {self.forms}"
             )
         if self.tls and self.scheme == "unix":
             raise ConfigError("tls=True with a unix:// URL: a Unix socket has no TLS")
-        self.check_tls(self.what, "write rediss:// or tls=True", self.tls_verify)
 
     @property
     def scheme(self) -> str:
         """The scheme of the URL, in lower case."""
-        return urlsplit(self.url).scheme.lower() if isinstance(self.url, str) else ""
+        return urlsplit(self.url).scheme.lower()
 
     @property
     def encrypts(self) -> bool:
         return self.tls or self.scheme.startswith("rediss")
+
+    @property
+    def has_tls_options(self) -> bool:
+        return super().has_tls_options or not self.tls_verify
 
     @property
     def place(self) -> str:
@@ -108,7 +112,7 @@ class RedisServer(ServerAccount):
             arguments: dict[str, Any] = connections.parse_url(f"{scheme}://{netloc or of_url}{rest[len(of_url) :]}")
         except ValueError:  # its text may have the URL, and so the password
             raise ConfigError(
-                f"the URL of a {self.what} cannot be read: write redis://user:password@host:port/0"
+                f"the URL of {self.subject()} cannot be read: write redis://user:password@host:port/0"
             ) from None
         arguments.setdefault("socket_timeout", self.timeout_s)
         arguments.setdefault("socket_connect_timeout", self.connect_timeout_s)

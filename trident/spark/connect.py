@@ -90,9 +90,6 @@ unpickled = types.FunctionType(_call_unpickled.__code__, {"__builtins__": __buil
 unpickled.__module__ = "__main__"
 
 
-# ---- sessions -----------------------------------------------------------------------------------------------------------
-
-
 def server_of(master: str | None, conf: Mapping[str, str]) -> str | None:
     """Return the server that a topology is to run on, empty for that of the active session; None if it is to be classic."""
     asked = master or conf.get("spark.master") or conf.get("spark.remote") or ""

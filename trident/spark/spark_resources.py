@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from trident.errors import EnvironmentProblem
@@ -103,6 +104,9 @@ def _megabytes(text: str) -> int:
     return int(int(number) * {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024**2}[unit])
 
 
+_REGISTERED_WITHIN_S, _LOOK_S = 30.0, 0.1
+"""As long as Spark itself waits for executors before it runs the first task (`maxRegisteredResourcesWaitingTime`)."""
+_pauses = threading.Event()  # is never set
 _taking = threading.Lock()
 _taken: dict[tuple[str, int], int] = {}
 """How many workers each running topology of this process has, by its application of Spark. Spark itself counts running tasks
@@ -132,6 +136,7 @@ class Slots:
 
         Raises `EnvironmentProblem`: there is none, and there will never be one.
         """
+        self._await_executor()
         with _taking:
             count = most if self.grow else max(1, min(most, self.free - spare))
             if self._is_fixed and self.free < count:
@@ -178,6 +183,12 @@ class Slots:
             f"but {self._master} has {self.total} slot{'' if self.total == 1 else 's'}{busy}; Spark would wait for ever. "
             f"Ask for fewer workers, or {way}"
         )
+
+    def _await_executor(self) -> None:
+        """Wait for the first executor of a session that has just begun: before it registers, Spark has no slot to count."""
+        until = monotonic() + _REGISTERED_WITHIN_S
+        while not (self._is_fixed or self.grow or self.total) and monotonic() < until:
+            _pauses.wait(_LOOK_S)
 
     @property
     def _is_fixed(self) -> bool:

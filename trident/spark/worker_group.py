@@ -119,7 +119,7 @@ class Letter(NamedTuple):
     news: Any
 
 
-class Leave(NamedTuple):
+class Shutdown(NamedTuple):
     """The worker is to end."""
 
 
@@ -266,7 +266,7 @@ class WorkerGroup(Generic[P]):
         with self.changed:
             jobs, there = self._jobs, {each.job for each in self.places if each.peer is not None}
             for place in self.places:
-                self.tell(place, Leave())
+                self.tell(place, Shutdown())
         ends = monotonic() + _END_S
         for job in jobs:  # one that has not come yet waits for a core
             if job not in there or not job.join(max(0.0, ends - monotonic())):
@@ -277,8 +277,6 @@ class WorkerGroup(Generic[P]):
                     "topology %s: Spark has not ended the task of %sworker %d", self.topology, self.kind, job.worker
                 )
         self._mailbox.close()
-
-    # ---- what a body overrides --------------------------------------------------------------------------------------
 
     def word(self) -> Any:
         """Return what every worker is told each second."""
@@ -293,8 +291,6 @@ class WorkerGroup(Generic[P]):
     def guard(self, do: Callable[..., None], *given: Any) -> None:
         """Do what a message, the time or the end of a job asks for."""
         do(*given)
-
-    # ---- the thread of the mailbox, and those of jobs ---------------------------------------------------------------
 
     def _take(self, letter: Letter) -> None:
         with self.changed:
@@ -311,7 +307,7 @@ class WorkerGroup(Generic[P]):
         if self.closed or (letter.run in self._lost and not may_return):
             if letter.run not in self._strays:
                 self._strays.add(letter.run)
-                self._mailbox.peer(letter.address).send(Leave())
+                self._mailbox.peer(letter.address).send(Shutdown())
             return False
         if place.run:
             # Spark runs a task again when the process that ran it is dead; another job would take longer.
@@ -383,8 +379,6 @@ class GroupWorker:
         with suppress(PeerAway):
             self._driver.send(self._letter._replace(news=news), wait_s)
 
-    # ---- what a body overrides; called by the thread of the mailbox -------------------------------------------------
-
     def news(self) -> Any:
         """Return what the driver is told each `beat_s` seconds."""
         return None
@@ -400,7 +394,7 @@ class GroupWorker:
         """Look after what the worker does."""
 
     def _take(self, message: Any) -> None:
-        if isinstance(message, Leave):
+        if isinstance(message, Shutdown):
             self.end()
         elif self.heed(message):
             self._heard_at = monotonic()

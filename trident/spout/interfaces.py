@@ -8,7 +8,6 @@ is any picklable object and may carry rows when the source is in the driver.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
@@ -122,7 +121,7 @@ class BatchTraits(NamedTuple):
         Whether the batch may still change until it is committed. It is logged only if a state needs identical replays, and
         then only once it is complete. Otherwise the spout is asked again for each attempt, and the next batch is defined when
         this one is recorded.
-    is_choice
+    is_start_position
         Whether it says, without rows, where reading begins, and would say something else later. It is durable in the log
         before anything else happens, and it is the definition of every later attempt, whatever the spout promises about
         replays.
@@ -130,29 +129,26 @@ class BatchTraits(NamedTuple):
 
     is_complete: bool = True
     is_guess: bool = False
-    is_choice: bool = False
+    is_start_position: bool = False
 
 
 class SourceLife(Role):
-    """What any source may have besides, all of it optional. Called from one thread, but for `look_now` and `away`."""
+    """What any source may have besides, all of it optional. Called from one thread, but for `refresh` and `away`."""
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         """Note that someone waits for all that the source has at this moment. For any thread."""
 
-    def is_preparing(self) -> bool:
-        """Whether something of what the source had at the last `look_now` may still come, although it gives nothing now.
+    def may_have_more(self) -> bool:
+        """Whether something of what the source had at the last `refresh` may still come, although it gives nothing now.
 
         For one that makes batches ready in a thread of its own, or whose source did not answer: it gives nothing at once, and
         does not hold up the other streams. Without it nothing says that the source is at its end.
         """
         return False
 
-    def away(self) -> Away | None:
+    def unavailable(self) -> Away | None:
         """Return what does not answer at the moment and is asked again by itself; None if it answers. For any thread."""
         return None
-
-    def close(self) -> None:
-        """Release everything."""
 
     def activate(self) -> None:
         """From now on it is asked for something."""
@@ -240,15 +236,6 @@ class ThrottledCoordinator(BatchCoordinator):
         return max(1, int(limit * self._share))
 
 
-def check_limits(**limits: float) -> None:
-    """Raise `ValueError` for a limit of batches that is less than 1, or none."""
-    for name, limit in limits.items():
-        if limit is None or not 1 <= limit < math.inf:  # nor NaN
-            raise ValueError(
-                f"{name} is {limit}; it must be at least 1, and finite: a large number where no limit is meant"
-            )
-
-
 def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
     """Return the coordinator that an object is; a class of a user need not inherit from `BatchCoordinator`."""
     if lacks := ", ".join(lacking(BatchCoordinator, given)):
@@ -256,7 +243,7 @@ def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
             f"stream {stream!r}: its spout's coordinator, a {type(given).__name__}, lacks {lacks} (BatchCoordinator)"
         )
     coordinator: BatchCoordinator = adapt(BatchCoordinator, given)
-    former = [name for name in ("is_choice", "is_complete", "is_guess") if has(given, name)]
+    former = [name for name in ("is_start_position", "is_complete", "is_guess") if has(given, name)]
     if former and not coordinator.offers("traits"):
         raise TopologyError(
             f"stream {stream!r}: its spout's coordinator, a {type(given).__name__}, has {', '.join(former)}, which nothing "
@@ -353,9 +340,6 @@ class IBatchSpout(Protocol):
 
     def get_output_fields(self) -> Fields:
         """Return the fields with their types."""
-
-
-# ---- what a spout or an emitter may offer besides -------------------------------------------------------------------------
 
 
 @runtime_checkable

@@ -57,9 +57,6 @@ class PartitionedCoordinator(Role, ABC):
         """Say how much was there beyond these metadata, by partition, when the source was last asked; None: not known."""
         return None
 
-    def close(self) -> None:
-        """Release everything."""
-
 
 @runtime_checkable
 class OpaquePartitionedEmitter(Protocol):

@@ -79,9 +79,6 @@ class IRichSpout(Protocol):
         """Release everything."""
 
 
-# ---- what it may offer besides --------------------------------------------------------------------------------------------
-
-
 @runtime_checkable
 class DeclaresOutputFields(Protocol):
     """A spout that declares its fields in Storm's way."""
@@ -112,10 +109,7 @@ class Activated(Protocol):
 class RichSpoutDefaults(SourceLife, Role):
     """What an `IRichSpout` may have besides in a Trident topology.
 
-    Attributes
-    ----------
-    max_batch_size
-        How many tuples of it a batch has at most, at least 1; as in Storm.
+    `max_batch_size`: how many tuples of it a batch has at most, at least 1; as in Storm.
     """
 
     max_batch_size = 1000
@@ -135,8 +129,6 @@ def fields_of_rich_spout(spout: Any) -> Fields:
         )
     return declarer.fields
 
-
-# ---- which kind of spout an object is -----------------------------------------------------------------------------------
 
 AnySpout = ITridentSpout | PartitionedSpout | IBatchSpout | IRichSpout
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MapFacts:
-    """What is known of a backing map.
+    """What is known of a backing map, and what else it can do: a method of the map, if it has one of that name.
 
     Attributes
     ----------
@@ -32,6 +32,19 @@ class MapFacts:
         `multi_get_opaque` may return a table that combines.
     has_typed_columns
         Stored values have the declared type, as in a column, and their bytes name no other type.
+    kept_changes
+        What its commits have changed; None: that is not kept.
+    past_caches
+        The map behind a memory: a snapshot read must not see what a crashed commit remembered; None: it remembers nothing.
+    keeps_attempts
+        Returns whether opaque values say which attempt wrote them.
+    multi_get_opaque
+        Reads opaque values as `multi_get` does, as a table that is made for this call; returns None where rows are faster, or
+        fit better. A map that returned a table may be given one by the next `multi_put`. `KeyColumns` are the distinct keys of
+        `OpaqueMap.multi_combine`: for a table that combines, it is given what the table made of its values, for the same keys.
+    commit_with_record
+        `(later)`: from now on give the write of a commit to `later` at its `end`, because it will be made together with the
+        record of its batch. Whether it was is not reported: the next `read_sentinel` shows it.
     """
 
     commits_atomically: bool = False
@@ -39,18 +52,22 @@ class MapFacts:
     shares_keys: bool = False
     keeps_columns: bool = False
     has_typed_columns: bool = False
+    kept_changes: KeptChanges | None = None
+    past_caches: BackingMap | None = None
+    keeps_attempts: Callable[[], bool] = lambda: True
+    multi_get_opaque: Callable[[Sequence[Key]], OpaqueTable | None] | None = None
+    commit_with_record: Callable[[Callable[[LaterWrite], None]], None] | None = None
 
 
 class BackingMap(Role, ABC):
     """A key-value store under a map of `trident.state`: one partition, used by one thread at a time.
 
     `multi_get` and `multi_put` are all that a store must have. A store that writes `move_sentinel` (with `read_sentinel`)
-    fences writers; one that writes `multi_delete`, `key_pages` or `reset` deletes, lists, can be emptied; one that has
-    `kept_changes` tells what its commits have changed.
+    fences writers; one that writes `multi_delete`, `key_pages` or `reset` deletes, lists, can be emptied. Methods besides are
+    named in `MapFacts`.
     """
 
     facts: MapFacts = MapFacts()
-    kept_changes: KeptChanges | None = None
 
     @abstractmethod
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
@@ -95,13 +112,6 @@ class BackingMap(Role, ABC):
         """
         raise self._lacks("move_sentinel")
 
-    def commit_with_record(self, later: Callable[[LaterWrite], None]) -> None:
-        """From now on give the write of a commit to `later` at its `end`: it will be made together with the record.
-
-        Whether it was is not reported: the next `read_sentinel` shows it.
-        """
-        raise self._lacks("commit_with_record")
-
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys; absent ones are ignored. Fenced as `multi_put` is. Without it a removed key stays as a stored None."""
         raise self._lacks("multi_delete")
@@ -117,26 +127,6 @@ class BackingMap(Role, ABC):
     def reset(self) -> None:
         """Forget every key and the sentinel of this partition, for `state_recovery="discard_totals"`."""
         raise self._lacks("reset")
-
-    def close(self) -> None:
-        """Release connections."""
-
-    def keeps_attempts(self) -> bool:
-        """Whether opaque values say which attempt wrote them."""
-        return True
-
-    @property
-    def past_caches(self) -> BackingMap:
-        """The map behind a memory: a snapshot read must not see what a crashed commit remembered."""
-        return self
-
-    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
-        """Read opaque values as `multi_get` does, as a table that is made for this call; None: rows are faster, or fit better.
-
-        A map that returned a table may be given one by the next `multi_put`. `KeyColumns` are the distinct keys of
-        `OpaqueMap.multi_combine`: for a table that combines, it is given what the table made of its values, for the same keys.
-        """
-        return None
 
 
 def backing_map(given: Any) -> BackingMap:

@@ -30,12 +30,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from trident.counts import count_keys
 from trident.errors import StateError
-from trident.state.backing_map import BackingMap
 from trident.state.forwarding import MapWrapper
 from trident.state.interfaces import IBackingMap, Key
 from trident.state.sentinel import is_sentinel_key
@@ -78,14 +78,11 @@ class ReadThroughMap(MapWrapper):
 
     def __init__(self, durable: IBackingMap[Any], cache: SpacedCache[Any]) -> None:
         super().__init__(durable)
-        self.durable, self.cache = durable, cache
+        self.durable, self.cache, behind = durable, cache, self.inner.facts.past_caches
+        self.facts = replace(self.facts, past_caches=self.inner if behind is None else behind)
         self._committing: int | None = None  # the thread that is inside a commit
         self._ended: Txid | None = None  # the last commit that ended well, while nothing began after it
         self._space: str | None = None  # None: the cache is not used until the next commit
-
-    @property
-    def past_caches(self) -> BackingMap:
-        return self.inner.past_caches
 
     def begin(self, txid: Txid) -> None:
         """Keep what is remembered if this commit follows directly on this instance's last one; else start empty."""

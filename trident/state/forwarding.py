@@ -7,10 +7,11 @@ from dataclasses import replace
 from inspect import isfunction
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from trident.roles import Role, abilities
 from trident.state.backing_map import BackingMap, backing_map
-from trident.state.encoding.serializers import Serializer, StoredValues
+from trident.state.encoding.serializers import Serializer, StoredValues, keeps_attempts
 from trident.state.interfaces import IBackingMap, Key
-from trident.state.table import OpaqueTable
+from trident.state.table import KeyColumns, OpaqueTable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,19 +30,33 @@ def passed_on(declared: Callable[Concatenate[Any, P], R]) -> Callable[Concatenat
     return method
 
 
-def passes_on(role: type, *but: str) -> Callable[[type[T]], type[T]]:
-    """Return what lets a wrapper call the methods of `inner` for all of a role's that it does not write, but for some."""
+class PassedAbility:
+    """What only some can do, of a wrapper: it is there if the object within has it, also for `super()`."""
+
+    def __init__(self, name: str, within: str = "inner") -> None:
+        self._name, self._within = name, within
+
+    def __get__(self, wrapper: Any, owner: type) -> Any:
+        if (found := getattr(getattr(wrapper, self._within).facts, self._name)) is None:
+            raise AttributeError(f"a {owner.__name__} has no {self._name!r}")
+        return found
+
+
+def passes_on(role: Any, *but: str) -> Callable[[type[T]], type[T]]:
+    """Return what lets a wrapper have all that a role may have as `inner` has it, if it does not write it, but for some."""
 
     def complete(wrapper: type[T]) -> type[T]:
-        for name, declared in vars(role).items():
-            if isfunction(declared) and not name.startswith("_") and name not in {*but, *vars(wrapper)}:
+        for name in {*abilities(role.facts.__class__)} - {*but, *vars(wrapper)}:
+            setattr(wrapper, name, PassedAbility(name))
+        for name, declared in (vars(Role) | vars(role)).items():
+            if isfunction(declared) and not name.startswith("_") and name not in vars(wrapper):
                 setattr(wrapper, name, passed_on(declared))
         return wrapper
 
     return complete
 
 
-@passes_on(BackingMap, "multi_get_opaque")
+@passes_on(BackingMap, "multi_get_opaque", "past_caches")
 class MapWrapper(BackingMap):
     """Base of the maps around a map: takes part in commits, keeps a sentinel, can be emptied … exactly if that one can.
 
@@ -52,13 +67,13 @@ class MapWrapper(BackingMap):
     inner
         The map that it is around.
     facts
-        The inner map's, except that what is read may be cached here, and by rows.
+        The inner map's, except that what is read may be cached here, and by rows, which may differ from those behind.
     """
 
     def __init__(self, inner: IBackingMap[Any]) -> None:
         self.inner = backing_map(inner)
-        self.facts = replace(self.inner.facts, gives_copies=False, keeps_columns=False)
-        self.kept_changes = self.inner.kept_changes
+        known = self.inner.facts
+        self.facts = replace(known, gives_copies=False, keeps_columns=False, multi_get_opaque=None, past_caches=None)
 
     multi_get = passed_on(BackingMap.multi_get)
     multi_put = passed_on(BackingMap.multi_put)
@@ -112,27 +127,32 @@ class MicroBatchIBackingMap(MapWrapper):
 class SerializedMap(MapWrapper):
     """An `IBackingMap` of objects over one of bytes.
 
-    It takes part in commits, keeps a sentinel, can be emptied and closed exactly if the map of bytes can.
+    It takes part in commits, keeps a sentinel, can be emptied and closed exactly if the map of bytes can. Commits of many
+    structs of numbers, if that is the declared type of the values, are operations on arrays.
     """
 
-    def __init__(self, backing: IBackingMap[bytes], serializer: Serializer) -> None:
+    def __init__(self, backing: IBackingMap[bytes], serializer: Serializer, value_type: str | None = None) -> None:
         super().__init__(backing)
         self.backing, self.serializer = backing, serializer
-        self._values = StoredValues(serializer)
-        self.facts = replace(self.facts, gives_copies=True)  # what is read was decoded for this very call
+        self._values = StoredValues(serializer, value_type)
+        # What is read was decoded for this very call.
+        self.facts = replace(self.facts, gives_copies=True, keeps_columns=self._values.structs is not None)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
         return self._values.decode(keys, self.backing.multi_get(keys))
 
     def keeps_attempts(self) -> bool:
-        return self._values.keeps_attempts()
+        """Whether stored values say which attempt wrote them."""
+        return keeps_attempts(self.serializer)
 
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read and deserialize as columns, if the serializer can."""
+        if isinstance(keys, KeyColumns):
+            return self._values.structs_of(keys, self.backing.multi_get)
         decode = self._values.decode_opaque
         return None if decode is None else decode(keys, self.backing.multi_get(keys))
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Serialize and write; nothing is written if a value cannot be serialized: `CorruptValueError` has its key."""
-        self.backing.multi_put(keys, self._values.encode(keys, values))
+        self.backing.multi_put(list(keys), self._values.encode(keys, values))

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from inspect import isfunction, unwrap
-from types import CodeType
+from inspect import unwrap
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from trident.redaction import Redacted
@@ -121,6 +121,8 @@ class StateConf(Redacted, Mapping[str, Any]):
 class StateFacts:
     """What is known of a state that is open.
 
+    What a state need not be able to do is here as well: a method of the state, if it has one of that name. None: it has not.
+
     Attributes
     ----------
     fences
@@ -135,6 +137,44 @@ class StateFacts:
         Its store keeps values as columns of their type, so no value has another type.
     can_be_emptied
         Its `reset` does not refuse.
+    kept_changes
+        What its commits have changed; None: that is not kept.
+    multi_get_at, get_at
+        Reads as of a committed batch (R12): `(keys, snapshot)` returns the values of many keys as they were after
+        `snapshot.txid`, and `(snapshot)` that of a state with a single one, None where it was not yet written. Each raises
+        `StaleTransactionError` if the snapshot is too old.
+    at
+        `(snapshot)` returns the state as it was after an earlier batch, to be read with `multi_get` or `get`.
+    to_dataframe
+        `(spark, snapshot=None)` returns its table as a DataFrame of key columns and `value`: as of a committed batch, or the
+        newest writes. Raises `EnvironmentProblem` if this session cannot read such tables.
+    multi_combine
+        `(parts, values, function)` updates distinct keys by columns; returns the column of new values, or None: use
+        `multi_update`. See `OpaqueMap`.
+    multi_update_once
+        Updates as `multi_update` does; no other call of the commit updates any of the keys.
+    share_keys
+        Be one of several partitions any of which may write any key; called once, before the first commit (R16). A user's
+        updater chooses the keys. Which of them a partition has written is compared before any partition commits. So puts are
+        made at the commit, and nothing is remembered of a key, or deleted, that another partition may write meanwhile.
+    written_keys
+        Returns the keys that the commit under way writes, or removes although they are absent.
+    keeps_attempts
+        Returns whether its opaque values say which attempt wrote them; None: it does not say.
+    stage
+        `(txid)` ends a commit in a task, in place of `commit`: writes what the store does not show yet; returns what `publish`
+        needs. For a store that commits a batch as one transaction. In a task `begin_commit` compares the sentinel and moves
+        none; the driver's writer of the same partition moves it when it publishes. So a task that was replaced has no effect,
+        whatever it still writes. The bytes go through the driver, so they name files, and hold no values.
+    publish
+        `(txid, staged)` commits what a task staged for this attempt, in the driver, as one transaction; raises as `commit`.
+    recorded
+        `(snapshot)`: the log holds the batches up to `snapshot.txid`; called at start and after each record. For a state that
+        shows committed batches to programs of others. No commit of the state runs meanwhile. It must return at once, and a
+        failure in it affects no batch.
+    commit_with_record
+        `(later)`: leave the write of each commit to the record of its batch; see `MapFacts`. Called once, before the first
+        commit, if `StoreFacts.database` is that of the log.
     """
 
     fences: bool = False
@@ -143,6 +183,20 @@ class StateFacts:
     migrates: bool = False
     has_typed_columns: bool = False
     can_be_emptied: bool = True
+    kept_changes: KeptChanges | None = None
+    multi_get_at: Callable[[Sequence[Key], Snapshot], list[Any]] | None = None
+    get_at: Callable[[Snapshot], Any] | None = None
+    at: Callable[[Snapshot], Any] | None = None
+    to_dataframe: Callable[[Any, Snapshot | None], Any] | None = None
+    multi_combine: Callable[[Sequence[Sequence[Any]], Any, Any], Any | None] | None = None
+    multi_update_once: Callable[[Sequence[Key], Sequence[Any]], list[Any]] | None = None
+    share_keys: Callable[[], None] = lambda: None
+    written_keys: Callable[[], Collection[Key]] = tuple
+    keeps_attempts: Callable[[], bool | None] = lambda: None
+    stage: Callable[[int], bytes] | None = None
+    publish: Callable[[Txid, bytes], None] | None = None
+    recorded: Callable[[Snapshot], None] = lambda snapshot: None
+    commit_with_record: Callable[[Callable[[LaterWrite], None]], None] | None = None
 
 
 class State(Role):
@@ -163,14 +217,18 @@ class State(Role):
         factory's is known before anything is opened. A state without a kind is accepted with every spout.
     place
         Its name in its sentinels, so that no other state takes its place.
-    kept_changes
-        What its commits have changed; None: that is not kept.
+    facts
+        What is known of it, and what it can do besides; the methods that are named there are found when it is opened.
     """
 
     facts: StateFacts = StateFacts()
-    kept_changes: KeptChanges | None = None
     kind: StateType | str | None = None
     place: str = ""
+
+    share_keys = staticmethod(StateFacts.share_keys)  # those with a default, for who calls `super()`
+    written_keys = staticmethod(StateFacts.written_keys)
+    keeps_attempts = staticmethod(StateFacts.keeps_attempts)
+    recorded = staticmethod(StateFacts.recorded)
 
     def begin_commit(self, txid: int) -> None:
         """Updates of batch `txid` follow."""
@@ -180,18 +238,6 @@ class State(Role):
         """All updates of batch `txid` to this partition were made; return once they are durable."""
         raise self._lacks("commit")
 
-    def commit_with_record(self, later: Callable[[LaterWrite], None]) -> None:
-        """From now on leave the write of a commit to the record of its batch; see `BackingMap.commit_with_record`.
-
-        Called once, before the first commit, if `StoreFacts.database` is that of the log.
-        """
-        raise self._lacks("commit_with_record")
-
-    def close(self) -> None:
-        """Release connections."""
-
-    # ---- a map ----------------------------------------------------------------------------------------------------------
-
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where absent."""
         raise self._lacks("multi_get")
@@ -199,14 +245,6 @@ class State(Role):
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
         """Update distinct keys, each by its `ValueUpdater`, with one read and one write; return the new values."""
         raise self._lacks("multi_update")
-
-    def multi_update_once(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
-        """Update distinct keys as `multi_update` does; no other call of the commit updates any of them."""
-        return self.multi_update(keys, updaters)
-
-    def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Any) -> Any | None:
-        """Update distinct keys; return the column of new values, or None: use `multi_update`. See `OpaqueMap`."""
-        return None
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         raise self._lacks("multi_put")
@@ -223,53 +261,12 @@ class State(Role):
         """Iterate over the keys, in pages of a size that suits the store; see `BackingMap.key_pages`."""
         raise self._lacks("key_pages")
 
-    def share_keys(self) -> None:
-        """Be one of several partitions any of which may write any key; called once, before the first commit (R16).
-
-        A user's updater chooses the keys. Which of them a partition has written is compared before any partition
-        commits. So puts are made at the commit, and nothing is remembered of a key, or deleted, that another partition may
-        write meanwhile.
-        """
-
-    def written_keys(self) -> Collection[Key]:
-        """Return the keys that the commit under way writes, or removes although they are absent."""
-        return ()
-
-    # ---- a single value ---------------------------------------------------------------------------------------------
-
     def get(self) -> Any:
         raise self._lacks("get")
 
     def update(self, updater: Any) -> Any:
         """Update the value by a `ValueUpdater` and return the new one."""
         raise self._lacks("update")
-
-    # ---- reads as of a committed batch (R12) ------------------------------------------------------------------------
-
-    def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
-        """Read many keys as they were after `snapshot.txid`; raise `StaleTransactionError` if it is too old."""
-        raise self._lacks("multi_get_at")
-
-    def get_at(self, snapshot: Snapshot) -> Any:
-        """Return the value as it was after `snapshot.txid`, None if not yet written then."""
-        raise self._lacks("get_at")
-
-    def at(self, txid: Snapshot) -> Any:
-        """Return the state as it was after an earlier batch, to be read with `multi_get` or `get`."""
-        raise self._lacks("at")
-
-    def to_dataframe(self, spark: Any, snapshot: Snapshot | None = None) -> Any:
-        """Return its table as a DataFrame of key columns and `value`: as of a committed batch, or the newest writes.
-
-        Raise `EnvironmentProblem` if this session cannot read such tables.
-        """
-        raise self._lacks("to_dataframe")
-
-    # ---- store and log ----------------------------------------------------------------------------------------------
-
-    def keeps_attempts(self) -> bool | None:
-        """Whether its opaque values say which attempt wrote them; None: it does not say."""
-        return None
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of this partition, None if there is none."""
@@ -278,26 +275,6 @@ class State(Role):
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         """Write the sentinel; see `BackingMap.move_sentinel`."""
         raise self._lacks("move_sentinel")
-
-    def stage(self, txid: int) -> bytes:
-        """End a commit in a task, in place of `commit`: write what the store does not show yet; return what `publish` needs.
-
-        For a store that commits a batch as one transaction. In a task `begin_commit` compares the sentinel and moves none;
-        the driver's writer of the same partition moves it when it publishes. So a task that was replaced has no effect,
-        whatever it still writes. The bytes go through the driver, so they name files, and hold no values.
-        """
-        raise self._lacks("stage")
-
-    def publish(self, txid: Txid, staged: bytes) -> None:
-        """Commit what a task staged for this attempt, in the driver, as one transaction; raise as `commit` does."""
-        raise self._lacks("publish")
-
-    def recorded(self, snapshot: Snapshot) -> None:
-        """Learn that the log holds the batches up to `snapshot.txid`; called at start and after each record.
-
-        For a state that shows committed batches to programs of others. No commit of the state runs meanwhile. It must
-        return at once, and a failure in it affects no batch.
-        """
 
     def reset(self) -> None:
         """Forget every key and the sentinel of this partition, for `state_recovery="discard_totals"`."""
@@ -316,8 +293,10 @@ STORE_CALLS: set[CodeType] = set()
 
 
 def note_state(made: object) -> None:
-    members = (unwrap(member) for base in type(made).__mro__ for member in vars(base).values() if isfunction(member))
-    STORE_CALLS.update(member.__code__ for member in members if isfunction(member))
+    # Asked of the class each time, because a class may be changed later; so it must be quick.
+    members = [member for base in type(made).__mro__ for member in vars(base).values() if type(member) is FunctionType]
+    inner = [unwrap(member) if member.__dict__ else member for member in members]
+    STORE_CALLS.update([member.__code__ for member in inner if type(member) is FunctionType])
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,12 @@ from typing import Any
 
 from trident.counts import count_keys
 from trident.errors import CommitOrderError, UnsupportedOperation
+from trident.roles import adapt
 from trident.state.backing_map import BackingMap, backing_map
-from trident.state.encoding.equal_keys import OneForm, typed_keys
+from trident.state.encoding.equal_keys import CanonicalKeys, typed_keys
+from trident.state.forwarding import PassedAbility
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
-from trident.state.kinds import LaterWrite
-from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel
+from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import EMPTIED, Sentinel, Txid
 from trident.state.values import OpaqueValue, TransactionalValue, owned
 
@@ -40,21 +41,24 @@ class CommittedMap(State, ABC):
     """What the three kinds share: the commit's life cycle, the sentinel, and the keys that it wrote so far."""
 
     kind: StateType
+    kept_changes = PassedAbility("kept_changes", "backing")
+    commit_with_record = PassedAbility("commit_with_record", "backing")
     _puts_at_commit = False
 
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         self.backing, self.name, self.place, self.partition = backing_map(backing), name, name, partition
-        known, self.kept_changes = self.backing.facts, self.backing.kept_changes
-        fences = self.backing.offers("move_sentinel")
-        self._guard = self.backing if fences else ReservedKeySentinel(self.backing, partition)
+        known, self._guard = self.backing.facts, fenced(self.backing, partition)
         keeps_columns = known.keeps_columns and self.kind is StateType.OPAQUE
-        self.facts = StateFacts(fences, known.shares_keys, keeps_columns, can_be_emptied=self.backing.offers("reset"))
+        fences, resets = self._guard is self.backing, self.backing.offers("reset")
+        self.facts = StateFacts(fences, known.shares_keys, keeps_columns, can_be_emptied=resets)
+        self.past_caches = self.backing if known.past_caches is None else known.past_caches
         self._removals = Removals(self.backing, self.kind)
         self._txid: Txid | None = None
         self._written: dict[Key, Any] = {}
         # What this commit wrote as a table, to be made when it is asked for; not yet in `_written`.
         self._unmerged: Callable[[], Iterable[tuple[Key, Any]]] | None = None
         self._removed_absent: list[Key] = []
+        adapt(State, self)  # what this class can do besides
 
     def share_keys(self) -> None:
         self._puts_at_commit = True
@@ -83,9 +87,6 @@ class CommittedMap(State, ABC):
             # Everything is acknowledged. A store that loses any of it later loses the seal too, because the seal comes last.
             self._lay_sentinel(begun, sealed=True)
         self._forget()
-
-    def commit_with_record(self, later: Callable[[LaterWrite], None]) -> None:
-        self.backing.commit_with_record(later)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""
@@ -116,9 +117,9 @@ class CommittedMap(State, ABC):
         A removal is a put of None by the rule of the kind, so a replay undoes or repeats it correctly. A store
         that can delete keys deletes those that stayed removed `REMOVAL_LAG` batches later.
         """
-        distinct = OneForm(dict.fromkeys(typed_keys(keys)))
+        distinct = CanonicalKeys(dict.fromkeys(typed_keys(keys)))
         found = list(zip(distinct, self.multi_get(distinct), strict=True))
-        there = OneForm(key for key, value in found if value is not None)
+        there = CanonicalKeys(key for key, value in found if value is not None)
         self.multi_put(there, [None] * len(there))
         self._removals.note(there, self._current())
         if self._puts_at_commit:  # what another partition writes now would be there or not by the order of the two
@@ -209,7 +210,6 @@ class CommittedMap(State, ABC):
             self._lay_sentinel(commit, sealed=True)
 
     def _begin(self, commit: Txid) -> None:
-        """Move the sentinel, and begin the puts."""
         if isinstance(self._guard, ReservedKeySentinel):
             self.backing.begin(commit)  # because a sentinel under a reserved key is one of the puts of the commit
             self._lay_sentinel(commit, sealed=self.backing.facts.commits_atomically)

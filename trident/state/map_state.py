@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trident.errors import ConfigError, UnsupportedOperation
-from trident.roles import facts_of
+from trident.roles import adapt, facts_of
 from trident.state.cached import CachedMap
 from trident.state.forwarding import passes_on
 from trident.state.interfaces import (
@@ -31,7 +31,7 @@ from trident.state.map_commits import CommittedMap
 from trident.state.maps import map_for
 from trident.state.txid import Snapshot
 
-_OF_A_VALUE = {"get", "get_at", "update"}
+_OF_A_VALUE = {"get", "update"}
 
 DEFAULT_SNAPSHOT_KEY = "$GLOBAL$"
 """The one part of the key that the single value is stored under, unless a store says otherwise."""
@@ -53,8 +53,12 @@ class SnapshottableMap(State):
         self.map_state = map_state
         self.snapshot_key: Key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
         self.inner = inner = state_of(map_state)
-        self.facts, self.kind = inner.facts, kind_of(inner)
-        self.place, self.kept_changes = inner.place, inner.kept_changes
+        self.facts, self.kind, self.place = inner.facts, kind_of(inner), inner.place
+        adapt(State, self)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def offers(self, method: str) -> bool:
         """Whether the map, or this class besides, has a method of its own in place of the default."""
@@ -75,12 +79,13 @@ class SnapshottableMap(State):
         UnsupportedOperation
             The map keeps no earlier values (only an opaque one does).
         """
-        if not self.inner.offers("multi_get_at"):
+        multi_get_at = self.inner.facts.multi_get_at
+        if multi_get_at is None:
             raise UnsupportedOperation(
                 f"read as of batch {snapshot.txid}: a {type(self.map_state).__name__} keeps the latest value only; "
                 "use an opaque state, or get() for the latest write"
             )
-        (value,) = self.inner.multi_get_at([self.snapshot_key], snapshot)
+        (value,) = multi_get_at([self.snapshot_key], snapshot)
         return value
 
     def update(self, updater: ValueUpdater[Any]) -> Any:

@@ -14,10 +14,11 @@ from typing import Any
 
 from trident.counts import count_keys
 from trident.errors import StaleTransactionError
+from trident.state.backing_map import BackingMap
 from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import FormerTypes, IBackingMap, Key, StateType, ValueUpdater, state_type
 from trident.state.map_commits import CommittedMap
-from trident.state.table import KeyColumns, OpaqueColumns, OpaqueTable
+from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import Combine, CombinerUpdates, OpaqueValue, TransactionalValue, own, owned, values_to_store
 from trident.state.winners import Winners
@@ -37,7 +38,6 @@ class OpaqueMap(CommittedMap):
     ) -> None:
         super().__init__(backing, name, partition)
         self._migrate = migrate
-        self._past_caches = self.backing.past_caches
         self._has_former_types = migrate is not None and bool(migrate.types)
         if migrate is not None:
             keeps, typed = self.facts.keeps_columns and not migrate.types, self.backing.facts.has_typed_columns
@@ -46,7 +46,7 @@ class OpaqueMap(CommittedMap):
 
     def keeps_attempts(self) -> bool:
         """Whether stored values say which attempt wrote them; they do unless the backing map says no."""
-        return bool(self.backing.keeps_attempts())
+        return bool(self.backing.facts.keeps_attempts())
 
     def multi_combine(
         self, parts: Sequence[Sequence[Any]], values: Any, function: Combine | Sequence[Combine]
@@ -65,14 +65,14 @@ class OpaqueMap(CommittedMap):
         Returns
         -------
         Any | None
-            The column of new values. None if this store, these values or an earlier update of the commit rule it out:
-            nothing was written, use `multi_update`.
+            The column of new values, for `pyarrow.array`. None if this store, these values or an earlier update of the commit
+            rule it out: nothing was written, use `multi_update`.
         """
         commit = self._current()
-        if self._has_written() or self._has_former_types:
+        if self._has_written():
             return None
         keys = KeyColumns(parts)
-        found = self.backing.multi_get_opaque(keys)
+        found = self._table(keys, self.backing)
         if found is None:
             return None
         self._refuse_later(keys, found, commit, behind=commit)
@@ -81,7 +81,7 @@ class OpaqueMap(CommittedMap):
             return None
         count_keys(asked=len(new))
         self._put_table(keys, new)
-        return new.curr
+        return new.currs
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Write `[txid, attempt, base, f(base)]` for each key, where base is the value before this batch."""
@@ -90,11 +90,11 @@ class OpaqueMap(CommittedMap):
         values = _update_all(bases, updaters)
         # What this commit wrote earlier is the base, but `prev` stays the value before the batch.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
-        txids, attempts = [int(txid)] * len(keys), [txid.attempt] * len(keys)
+        heads = [int(txid)] * len(keys), [txid.attempt] * len(keys)
         stored = list(values_to_store(values, updaters))
         if self._migrate is not None and self._has_former_types:
             prevs, stored = (list(self._migrate.widen(side, txid.attempt)) for side in (prevs, stored))
-        new = OpaqueColumns(txids, attempts, prevs, stored)
+        new = OpaqueTable((*heads, prevs, stored))
         self._put(keys, new if self._by_table else list(new))
         return values
 
@@ -116,15 +116,19 @@ class OpaqueMap(CommittedMap):
         keys = typed_keys(keys)
         count_keys(asked=len(keys))
         # Past every memory, because a commit that crashed here is under way until the next begin_commit.
-        table = None if self._has_former_types else self._past_caches.multi_get_opaque(keys)
-        stored = self._past_caches.multi_get(keys) if table is None else table
+        table = self._table(keys, self.past_caches)
+        stored = self.past_caches.multi_get(keys) if table is None else table
         values = self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid)
         values = values if self._migrate is None or not self._migrate.fields else self._migrate.narrow(values)
         return self._changeable(values) if table is None else values
 
+    def _table(self, keys: Sequence[Key], store: BackingMap) -> OpaqueTable | None:
+        """Return what a store has as a table; None: it gives rows, or they have former types."""
+        read = store.facts.multi_get_opaque
+        return None if read is None or self._has_former_types else read(keys)
+
     def _read(self, keys: Sequence[Key]) -> Sequence[OpaqueValue | None]:
-        may_be_table = bool(keys) and not self._written and not self._has_former_types
-        found = self.backing.multi_get_opaque(keys) if may_be_table else None
+        found = self._table(keys, self.backing) if keys and not self._written else None
         self._by_table = found is not None
         if found is None:
             return super()._read(keys)
@@ -165,7 +169,7 @@ class OpaqueMap(CommittedMap):
     ) -> list[Any]:
         """Return the value before batch `txid`; an error says that batch `behind` is behind a stored one."""
         if not isinstance(found, OpaqueTable):
-            found = OpaqueColumns.of(migrate_values(found, winners, self._migrate))
+            found = OpaqueTable.of(migrate_values(found, winners, self._migrate))
         self._refuse_later(keys, found, txid, behind)
         return found.values_before(txid, winners)
 

@@ -1,23 +1,23 @@
 """Opaque values of many keys as a table, so that a commit makes no object for each key, and the keys as columns.
 
-A table holds lists (`OpaqueColumns`) or, in `columns/number_columns.py`, arrays of numbers: few keys are faster as lists, which
-hold any value, many numbers as arrays.
+The columns of a table are lists, which hold any value and are faster for few keys; or arrays: then txids and attempts are
+NumPy's, and the values are `NumberColumn`s.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import product, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from trident.state.kinds import Key
 from trident.state.txid import Txid
-from trident.state.values import UNKNOWN_ATTEMPT, Combine, OpaqueValue
+from trident.state.values import UNKNOWN_ATTEMPT, Combine, OpaqueValue, stand_before
 from trident.state.winners import Winners
 
-_ABSENT = -1  # in place of the number of a batch, which none has
+ABSENT = -1
+"""In place of the number of a batch, which no batch has: the key was never written."""
 
 
 class KeyColumns(Sequence[Key]):
@@ -50,117 +50,137 @@ class KeyColumns(Sequence[Key]):
         return iter(self._rows)
 
 
-def as_list(values: Any) -> Sequence[Any]:
-    """Return the values of a list or an Arrow array."""
-    return values if isinstance(values, (list, tuple)) else list(values.to_pylist())
+def as_list(values: Any) -> list[Any]:
+    """Return the values of a list, or of a column that is an array."""
+    if isinstance(values, (list, tuple)):
+        return values  # type: ignore[return-value]
+    made: list[Any] = values.tolist()
+    return made
+
+
+class Span(NamedTuple):
+    """The writer of some values: one attempt, in batches from `lowest` to `highest`."""
+
+    attempt: int
+    lowest: int
+    highest: int
 
 
 class OpaqueTable(Sequence["OpaqueValue | None"]):
-    """A list of `OpaqueValue`s, None for a key that was never written, with the value rule for all of them at once."""
+    """A list of `OpaqueValue`s as columns, None for a key that was never written, with the value rule for all of them at once.
 
-    __slots__ = ()
+    By the rule a key that was never written is one whose value None stands.
 
-    @abstractmethod
-    def first_after(self, txid: int) -> tuple[int, int] | None:
-        """Return the place of the first value that a batch after `txid` wrote, and that batch; None if there is none."""
-
-    @abstractmethod
-    def values_before(self, txid: int, winners: Winners) -> list[Any]:
-        """Return the values before batch `txid`, as `OpaqueValue.stands_before` decides for each."""
-
-    @abstractmethod
-    def latest(self) -> list[Any]:
-        """Return what was written last."""
-
-    def combine_with(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> Any | None:
-        """Return the table of what the commit `txid` writes; None: these are combined one by one. See `NumberColumns`."""
-        return None
-
-
-class OpaqueColumns(OpaqueTable):
-    """A table whose columns are lists.
-
-    By the value rule an absent key is one whose value None stands.
-
-    Attributes
-    ----------
-    txids, attempts, prevs, currs
-        The fields of all values. They are not changed once others see this.
+    `txids`, `attempts`, `prevs`, `currs`: the fields of all values. They are not changed once others see this.
+    `span`: the writer of the values, known without reading them; None if several attempts may have written.
+    `place`: what the store that gave this needs to find the keys, when it is given what was made of it.
     """
 
-    __slots__ = ("attempts", "currs", "prevs", "txids")
+    __slots__ = ("attempts", "currs", "place", "prevs", "span", "txids")
 
-    def __init__(self, txids: list[int], attempts: list[int], prevs: list[Any], currs: list[Any]) -> None:
-        self.txids, self.attempts, self.prevs, self.currs = txids, attempts, prevs, currs
-
-    @classmethod
-    def absent(cls, count: int) -> OpaqueColumns:
-        return cls([_ABSENT] * count, [UNKNOWN_ATTEMPT] * count, [None] * count, [None] * count)
+    def __init__(self, columns: Iterable[Any], span: Span | None = None, place: Any = None) -> None:
+        self.txids, self.attempts, self.prevs, self.currs = columns
+        self.span, self.place = span, place
 
     @classmethod
-    def of(cls, values: Sequence[OpaqueValue | None]) -> OpaqueColumns:
+    def absent(cls, count: int) -> OpaqueTable:
+        return cls(([ABSENT] * count, [UNKNOWN_ATTEMPT] * count, [None] * count, [None] * count))
+
+    @classmethod
+    def of(cls, values: Sequence[OpaqueValue | None]) -> OpaqueTable:
         if values and None not in values:
-            return cls(*map(list, zip(*values, strict=True)))
+            return cls(map(list, zip(*values, strict=True)))
         there = [at for at, value in enumerate(values) if value is not None]
         return cls.spread(len(values), there, list(map(list, zip(*(values[at] for at in there), strict=True))))
 
     @classmethod
-    def spread(cls, count: int, there: Sequence[int], columns: Sequence[list[Any]]) -> OpaqueColumns:
+    def spread(cls, count: int, there: Sequence[int], columns: Sequence[list[Any]]) -> OpaqueTable:
         """Return so many keys, of which those at some places have values, given as four columns."""
         if columns and len(there) == count:
-            return cls(*columns)
+            return cls(columns)
         made = cls.absent(count)
-        made.put(there, columns)
+        if columns:
+            made.put(there, columns)
         return made
 
     @property
-    def columns(self) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    def columns(self) -> tuple[Any, Any, Any, Any]:
         return (self.txids, self.attempts, self.prevs, self.currs)
 
-    def put(self, where: slice | Sequence[int], columns: Sequence[list[Any]]) -> None:
-        """Put the values of four columns at some places."""
-        for own, given in zip(self.columns, columns, strict=bool(columns)):
-            if isinstance(where, slice):
+    def put(self, where: Any, columns: Sequence[Any]) -> None:
+        """Put the values of four columns at some places, a slice or several."""
+        for own, given in zip(self.columns, columns, strict=True):
+            if isinstance(where, slice) or not isinstance(own, list):
                 own[where] = given
             else:
                 for at, value in zip(where, given, strict=True):
                     own[at] = value
 
-    def at(self, places: list[int]) -> OpaqueColumns:
-        return OpaqueColumns(*([column[at] for at in places] for column in self.columns))
+    def at(self, places: slice | list[int]) -> OpaqueTable:
+        if isinstance(places, slice) or not isinstance(self.txids, list):
+            return OpaqueTable((column[places] for column in self.columns), self.span)
+        return OpaqueTable([column[at] for at in places] for column in self.columns)
 
     def heads(self) -> set[tuple[int, int]]:
-        """Return each pair of a txid and an attempt."""
+        """Return each pair of a txid and an attempt; the columns are lists."""
         txids, attempts = set(self.txids), set(self.attempts)
         if len(txids) == 1 or len(attempts) == 1:  # as one commit, or one driver without a failure, writes them
             return set(product(txids, attempts))
         return set(zip(self.txids, self.attempts, strict=True))
 
     def first_after(self, txid: int) -> tuple[int, int] | None:
-        if max(self.txids, default=_ABSENT) <= txid:
+        """Return the place of the first value that a batch after `txid` wrote, and that batch; None if there is none."""
+        txids, span = self.txids, self.span
+        if span is not None and span.highest <= txid:
             return None
-        return next((at, stored) for at, stored in enumerate(self.txids) if stored > txid)
+        last = max(txids, default=ABSENT) if isinstance(txids, list) else txids.max(initial=ABSENT)
+        return None if last <= txid else next((at, int(one)) for at, one in enumerate(txids) if one > txid)
 
-    def values_before(self, txid: int, winners: Winners) -> list[Any]:
+    def before(self, txid: int, winners: Winners) -> Any:
+        """Return the column of the values before batch `txid`, as `OpaqueValue.stands_before` decides for each."""
+        txids, attempts, span = self.txids, self.attempts, self.span
+        if span is not None and span.highest < txid and winners.won_all(span.lowest, span.highest, span.attempt):
+            return self.currs
+        if not isinstance(txids, list):
+            stand = stand_before(txids, attempts, txid, winners)
+            return self.currs if stand.all() else self.currs.where(stand, self.prevs)
         # One batch wrote many keys, so each (txid, attempt) is judged once.
         fell = {head for head in self.heads() if not OpaqueValue(*head, None, None).stands_before(txid, winners)}
         if not fell:
             return self.currs
-        heads = zip(self.txids, self.attempts, strict=True)
-        return [prev if head in fell else curr for head, prev, curr in zip(heads, self.prevs, self.currs, strict=True)]
+        rows = zip(zip(txids, attempts, strict=True), self.prevs, self.currs, strict=True)
+        return [prev if head in fell else curr for head, prev, curr in rows]
+
+    def values_before(self, txid: int, winners: Winners) -> list[Any]:
+        values = self.before(txid, winners)
+        return values if isinstance(values, list) else as_list(values)
 
     def latest(self) -> list[Any]:
-        return self.currs
+        """Return what was written last."""
+        return as_list(self.currs)
+
+    def combine_with(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> OpaqueTable | None:
+        """Return what the commit `txid` writes: the values before it, combined with these as `NumberColumn.combine_with` does.
+
+        None: the columns are lists, or these values do not fit; they are combined one by one.
+        """
+        if isinstance(self.currs, list):
+            return None
+        base, number = self.before(int(txid), txid.winners), int(txid)
+        new = base.combine_with(values, function)
+        if new is None:
+            return None
+        heads = new.repeated(number), new.repeated(txid.attempt)
+        return OpaqueTable((*heads, base, new), Span(txid.attempt, number, number), self.place)
 
     def __len__(self) -> int:
         return len(self.txids)
 
     def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return OpaqueColumns(*(column[at] for column in self.columns))
-        return None if self.txids[at] == _ABSENT else OpaqueValue(*(column[at] for column in self.columns))
+        return self.at(at) if isinstance(at, slice) else next(iter(self.at([at])))
 
     def __iter__(self) -> Iterator[OpaqueValue | None]:
         make: Callable[..., OpaqueValue] = tuple.__new__  # past OpaqueValue's own slow __new__
-        values = map(make, repeat(OpaqueValue), zip(*self.columns, strict=True))
-        return (None if each[0] == _ABSENT else each for each in values) if _ABSENT in self.txids else values
+        txids, *others = map(as_list, self.columns)
+        values = map(make, repeat(OpaqueValue), zip(txids, *others, strict=True))
+        return (None if each[0] == ABSENT else each for each in values) if ABSENT in txids else values

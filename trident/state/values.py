@@ -1,7 +1,7 @@
 """What is stored per key, and the rule by which a commit or a reader takes it (R6, R12); copies for user code (R13).
 
 The rule, `OpaqueValue.stands_before`, is the whole of the exactly-once promise; everything else only makes sure that it
-is asked with the right txid, attempt and winners. `stand_before` is the same rule for the values of many keys at once.
+is asked with the right txid, attempt and winners. `stand_before` is the same rule for many values at once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
 from uuid import UUID
 
+from trident.errors import CorruptValueError
 from trident.state.interfaces import ValueUpdater
 from trident.state.txid import Snapshot
 from trident.state.winners import Winners
@@ -76,10 +77,7 @@ def stand_before(
 ) -> npt.NDArray[np.bool_]:
     """Answer `OpaqueValue.stands_before` for each of many values.
 
-    Parameters
-    ----------
-    txids, attempts
-        int64, shape (n,): the first two fields of the values.
+    `txids`, `attempts`: int64, shape (n,): the first two fields of the values.
 
     Returns
     -------
@@ -174,7 +172,14 @@ def own(base: Any) -> Any:
         return base
     if type(base) is dict and _IMMUTABLE.issuperset(map(type, base.values())):
         return base.copy()
-    return deepcopy(base)
+    if type(base) is memoryview:  # as what stores keep of it
+        return bytes(base)
+    try:
+        return deepcopy(base)
+    except TypeError as error:
+        raise CorruptValueError(
+            f"copy a value of type {type(base).__name__}: {error}. A state keeps data; of a memoryview give bytes"
+        ) from error
 
 
 def values_to_store(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:

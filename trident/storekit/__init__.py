@@ -5,6 +5,7 @@ share. `record_fence.py` keeps the sentinel in a value that is replaced by condi
 a commit. docs/writing-a-state.md shows a store.
 """
 
+from trident.servers.patience import Retries, by_count, by_size
 from trident.setting_types import seconds, whole
 from trident.state.sentinel import check_move, displaced
 from trident.storekit.record_fence import (
@@ -19,7 +20,6 @@ from trident.storekit.record_fence import (
     warn_of_eviction,
     warn_once,
 )
-from trident.storekit.retries import Retries, by_count, by_size
 from trident.storekit.store_options import (
     Account,
     Changing,

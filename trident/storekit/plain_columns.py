@@ -22,6 +22,7 @@ from trident.fields import free_name, normal_type, quote, struct_fields
 from trident.state.encoding.equal_keys import canonical
 from trident.state.encoding.serializers import STORED_FORMS
 from trident.state.interfaces import Key, StateConf, StateType
+from trident.state.table import OpaqueTable
 from trident.storekit.store_options import MapOptions
 from trident.types import TYPES, FieldType, class_of, simple_type
 
@@ -70,8 +71,10 @@ class PlainShape(NamedTuple):
         return [None if is_null else one for one, is_null in zip(made, nulls, strict=True)] if True in nulls else made
 
     def columns(self, structs: Sequence[Any]) -> list[list[Any]]:
-        """Return the columns of structs; raises `CorruptValueError` for one that lacks a field."""
+        """Return the columns of structs; raises `CorruptValueError` for one that lacks a field, or has one more."""
         try:
+            if not {len(self.values)}.issuperset(map(len, filter(None, structs))):
+                raise KeyError
             if None in structs:
                 return [[None if one is None else one[name] for one in structs] for name, _ in self.values]
             return [list(map(itemgetter(name), structs)) for name, _ in self.values]
@@ -315,7 +318,9 @@ class PlainColumns(ABC, Generic[C]):
 
     def parts(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Sequence[Any]]:
         """Return keys and what is stored for them as the values of each column of `read`."""
-        fields: list[Sequence[Any]] = list(zip(*values, strict=True)) if self.kind in STORED_FORMS else [values]
+        fields: list[Sequence[Any]] = [values]
+        if self.kind in STORED_FORMS:
+            fields = list(values.columns if type(values) is OpaqueTable else zip(*values, strict=True))
         if self.shape.is_struct:
             numbers = len(_NUMBERS[self.kind])
             columns = ([*self.shape.columns(one), [each is None for each in one]] for one in fields[numbers:])

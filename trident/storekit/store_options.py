@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from trident.errors import ConfigError
-from trident.redaction import Redacted
 from trident.retention import Retention
 from trident.servers.account import ServerAccount
-from trident.setting_types import check_names, out_of_bounds, seconds, whole
+from trident.setting_types import Settings, check_names, seconds, whole
 from trident.state.encoding.serializers import Serializer
 from trident.state.interfaces import REPLAY_WINDOW_S, Key, StateType
 from trident.state.map_state import DEFAULT_SNAPSHOT_KEY
@@ -28,7 +26,7 @@ def check_options(store: str, declared: type, given: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class StoreOptions(Redacted):
+class StoreOptions(Settings):
     """The options of every state; `repr` shows no secrets.
 
     Attributes
@@ -46,12 +44,10 @@ class StoreOptions(Redacted):
 
     snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY
 
-    def __post_init__(self) -> None:
-        """Check the options declared by `whole` and `seconds`. An override must call this first."""
-        for name, (kind, least, most, _) in out_of_bounds(self):
-            unit = "a whole number" if kind is int else "seconds"
-            from_to = f"of at least {least}" if most is None else f"from {least} to {most}"
-            raise self.refused(name, f"give {unit} {'above 0' if least is None else from_to}")
+    @classmethod
+    def subject(cls) -> str:
+        """Return what has the options, for messages."""
+        return f"a {cls.store} state"
 
     @classmethod
     def of(cls, target: Any, given: Mapping[str, Any]) -> Self:
@@ -59,16 +55,17 @@ class StoreOptions(Redacted):
         check_options(cls.store, cls, given)
         if isinstance(target, cls):
             return dataclasses.replace(target, **given)
-        return cls(**given) if target is None else cls(cls.target(target), **given)  # type: ignore[call-arg]
+        needed = [
+            each.name for each in dataclasses.fields(cls) if each.default is each.default_factory is dataclasses.MISSING
+        ]
+        if target is None and given.keys() >= set(needed):
+            return cls(**given)
+        return cls(cls.target(target), **given)  # type: ignore[call-arg]
 
     @classmethod
     def target(cls, given: Any) -> Any:
         """Return the first option, made from the target that a call gave."""
         return given
-
-    def refused(self, name: str, rule: str) -> ConfigError:
-        """Return the error for an option; `rule` says what to give."""
-        return ConfigError(f"{name}={getattr(self, name)!r} of a {self.store} state: {rule}")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -78,7 +75,7 @@ class MapOptions(StoreOptions):
     Attributes
     ----------
     cache
-        Entries of a partition that are remembered between commits (`CachedMap`); 0: none.
+        Entries of a partition that are remembered between commits (`CachedMap`), for keys that come often; 0: none.
     serializer
         `"codec"` (keeps every type), `"json"` (other programs can read it), or a `Serializer`.
     num_partitions
@@ -118,11 +115,6 @@ class ServerCalls(MapOptions):
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Account(MapOptions, ServerAccount):
     """An account on a server, and TLS: see `ServerAccount`."""
-
-    def __post_init__(self) -> None:
-        """Check that there is TLS if there are options of it."""
-        super().__post_init__()
-        self.check_tls(f"{self.store} state")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

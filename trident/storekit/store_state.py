@@ -94,7 +94,7 @@ class StoreMapFactory:
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
         backing = self.open_map(self.options, conf, partition_index)
-        return SerializedMap(backing, self.serializer)
+        return SerializedMap(backing, self.serializer, conf.value_type)
 
     @property
     def serializer(self) -> Serializer:

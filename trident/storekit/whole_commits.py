@@ -164,6 +164,7 @@ class WholeCommitMap(BackingMap):
         self._puts = {}
 
     def commit_with_record(self, later: Callable[[LaterWrite], None]) -> None:
+        """Leave the writes of commits to `later` from now on; see `MapFacts`."""
         self._later = later
 
     def end(self, txid: Txid) -> None:

@@ -17,7 +17,7 @@ from trident.roles import missing
 from trident.setting_types import close_to
 from trident.spout.rich import DeclaresOutputFields, fields_of_rich_spout
 from trident.storm.interfaces import CustomStreamGrouping, IBasicBolt, IRichBolt, IRichSpout, is_basic, takes
-from trident.storm.storm_config import StormConfig
+from trident.storm.storm_config import MOST_THREADS, StormConfig
 from trident.storm.storm_topology import BoltSpec, Grouping, GroupingKind, SpoutSpec, StormTopology, Subscription
 from trident.storm.storm_tuples import DEFAULT_STREAM, StreamDeclarer, StreamSpec
 
@@ -127,8 +127,10 @@ class TopologyBuilder:
             raise TopologyError(f"{id!r} cannot name a component; use a text that does not begin with '__'")
         if id in self._spouts or id in self._bolts:
             raise TopologyError(f"component {id!r} is set twice; the ids of spouts and bolts differ from each other")
-        if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
-            raise TopologyError(f"component {id!r}: parallelism={parallelism!r} must be a whole number of at least 1")
+        if isinstance(parallelism, bool) or not isinstance(parallelism, int) or not 1 <= parallelism <= MOST_THREADS:
+            raise TopologyError(
+                f"component {id!r}: parallelism={parallelism!r} must be a whole number from 1 to {MOST_THREADS:,}"
+            )
         lacking = next(iter(missing(made, role)), None)
         if lacking is not None:
             raise TopologyError(f"{call}({id!r}): {type(made).__name__} has no {lacking}(); {has}")

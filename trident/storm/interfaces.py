@@ -155,9 +155,6 @@ class CustomStreamGrouping(Protocol):
         """Return the tasks that get a copy of this tuple, each one of `target_tasks`."""
 
 
-# ---- bases that leave little to write -------------------------------------------------------------------------------------
-
-
 class _Component:
     def declare_output_fields(self, declarer: StreamDeclarer) -> None:
         """Declare the streams that it emits to; none unless overridden."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trident.errors import ConfigError
-from trident.redaction import Redacted
-from trident.setting_types import PORTS, check_settings, read_settings, seconds, whole
+from trident.setting_types import MOST_MS, Settings, number, read_settings, seconds, whole
 
+MOST_THREADS = 10_000
 _STORMS_NAMES = {
     "topology.workers": "workers",
     "topology.acker.executors": "acker_executors",
@@ -26,7 +25,7 @@ _FOR_ONE_COMPONENT = ("debug", "max_spout_pending", "tick_tuple_freq_s")
 
 
 @dataclass(frozen=True, repr=False)
-class StormConfig(Redacted):
+class StormConfig(Settings):
     """Settings of `LocalCluster.submit_topology` and `TopologyBuilder.start`; Storm's names are read as well.
 
     Attributes
@@ -77,13 +76,13 @@ class StormConfig(Redacted):
     """
 
     name: str = "topology"
-    workers: int = whole(1, 1)
-    acker_executors: int | None = whole(None, 0)
+    workers: int = whole(1, 1, MOST_THREADS)
+    acker_executors: int | None = whole(None, 0, MOST_THREADS)
     message_timeout_s: float = seconds(30.0)
     max_spout_pending: int | None = whole(None, 1)
     tick_tuple_freq_s: float | None = seconds(None)
     receive_buffer_size: int = whole(256, 1)
-    spout_wait_ms: float = seconds(1.0, least=0)
+    spout_wait_ms: float = number(1.0, "milliseconds", 0, MOST_MS)
     debug: bool = False
     max_worker_deaths: int = whole(10, 0)
     worker_deaths_window_s: float = seconds(300.0)
@@ -92,23 +91,14 @@ class StormConfig(Redacted):
     drain_timeout_s: float = seconds(30.0, least=0)
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    log_interval_s: float | None = seconds(60.0, or_none=True)
-    metrics_port: int | None = whole(None, *PORTS)
+    log_interval_s: float | None = seconds(60.0)
+    metrics_port: int | None = whole(None, 0, 65_535)
     metrics_host: str = "127.0.0.1"
     user: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     @staticmethod
     def of(conf: StormConfig | Mapping[str, Any] | None = None, **settings: Any) -> StormConfig:
-        """Build from another config or a mapping; text values are read as the type of their key.
-
-        Raises
-        ------
-        ConfigError
-            An unknown name, or a value that is out of its range or of another type.
-        """
+        """Build from another config or a mapping; text values are read as the type of their key."""
         base = vars(conf) if isinstance(conf, StormConfig) else dict(conf or {})
         given = {_STORMS_NAMES.get(name, name): value for name, value in {**base, **settings}.items()}
         return StormConfig(**read_settings(StormConfig, given))
@@ -117,7 +107,7 @@ class StormConfig(Redacted):
     def for_one_component(name: str, value: Any) -> dict[str, Any]:
         """Return a setting of one component by its name here; settings of the whole topology are refused."""
         name = _STORMS_NAMES.get(name, name)
-        if name not in {each.name for each in dataclasses.fields(StormConfig)}:
+        if name not in StormConfig.__dataclass_fields__:
             return {name: value}
         if name not in _FOR_ONE_COMPONENT:
             raise ConfigError(

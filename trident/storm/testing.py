@@ -91,8 +91,6 @@ class SteppedCluster(Closes):
         for place in self.layout.executors:
             self._open(make_executor(place, self._setting))
 
-    # ---- Mail ---------------------------------------------------------------------------------------------------------
-
     def send(self, task: int, body: Body) -> None:
         self._queues[task].extend(self._link(task, body))
 
@@ -101,8 +99,6 @@ class SteppedCluster(Closes):
 
     def wait_until_open(self, task: int) -> None:
         """Queues are never full here."""
-
-    # ---- what a test does ----------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
         """Deliver one thing, or ask all spouts if there is none; whether anything happened."""
@@ -264,7 +260,6 @@ def complete_topology(
 
 
 def _run_to_completion(cluster: SteppedCluster, mocked: Iterable[str], seen: _Seen) -> CompletedTopology:
-    """Run until nothing is pending, and return what came out."""
     cluster.run()
     while cluster.pending:
         cluster.advance(cluster.conf.message_timeout_s)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any, Self
 
+from trident.channel import waitable
 from trident.errors import TopologyError, TridentError
 from trident.observe.events import ReportedError
 from trident.observe.topology_status import TopologyStatus
@@ -150,7 +151,6 @@ class StormHandle:
             self._order(active)
 
     def _order(self, active: bool) -> None:
-        """Tell all workers whether spouts are asked for tuples."""
         raise NotImplementedError
 
     def _is_at_rest(self) -> bool:
@@ -194,7 +194,7 @@ class LocalTopology(StormHandle):
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until it has ended; return whether it has. Raises what ended it."""
-        ended = self._ended.wait(timeout_s)
+        ended = self._ended.wait(waitable(timeout_s))
         if self._error is not None:
             raise self._error
         return ended

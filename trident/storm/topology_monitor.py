@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
-from trident.observe.at_work import AtWork, RunningCall, StallLog
 from trident.observe.component_statistics import (
     ComponentDescription,
     ComponentKind,
@@ -22,6 +21,7 @@ from trident.observe.component_statistics import (
     WindowStatistics,
 )
 from trident.observe.events import ReportedError
+from trident.observe.health import AtWork, RunningCall, StallLog
 from trident.observe.open_metrics import MetricsServer, StormMetrics
 from trident.observe.time_series import WINDOWS_S, Difference, TimeSeries, TimeSpan, Windows
 from trident.observe.topology_status import TopologyStatus, WorkerStatus

@@ -15,7 +15,7 @@ a store that fails.
 from trident.testing.backend.backing_map_contract import BackingMapContract
 from trident.testing.backend.faulty_map import Faults, FaultyMap, InjectedFault
 from trident.testing.backend.fenced_map_contract import FencedMapContract
-from trident.testing.backend.simulated_log import Add, Append
+from trident.testing.backend.schedules import Add, Append
 from trident.testing.backend.state_contracts import MapStateContract, SnapshottableContract
 from trident.testing.backend.store_under_test import Limits
 from trident.testing.backend.suite import Report, backend_suite

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import quote
 
 from trident import __version__
-from trident.cluster_errors import ClusterError, ClusterUnreachable, NoSuchTopology, NotAllowed
-from trident.errors import ConfigError, UnsupportedOperation
+from trident.errors import (
+    ClusterError,
+    ClusterUnreachable,
+    ConfigError,
+    NoSuchTopology,
+    NotAllowed,
+    UnsupportedOperation,
+)
 from trident.extras import needs_package
 from trident.http.server_thread import bearer
 from trident.roles import Closes
@@ -79,7 +85,7 @@ class TopologyPages(Protocol):
 class ClusterPages(Protocol):
     """The pages of a cluster, or of one topology that runs alone. Any thread may ask.
 
-    A topology that does not exist is `NoSuchTopology`. `trident.cluster_errors` has what else is raised.
+    A topology that does not exist is `NoSuchTopology`. `trident.errors` has what else is raised.
     """
 
     read_only: bool
@@ -206,7 +212,7 @@ class HttpTopologyPages(Closes):
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
         wait_s = parameters.get("wait_s")
-        path = f"/{action}" if wait_s is None else f"/{action}/{wait_s:g}"
+        path = f"/{action}" if wait_s is None else f"/{action}/{wait_s}"
         names = {"workers": "numWorkers", "executors": "executors"}
         options = {names[name]: value for name, value in parameters.items() if name in names}
         return self._ask("POST", path, json={"rebalanceOptions": options}, timeout=_ACTION_S + 2 * (wait_s or 0.0))

@@ -26,7 +26,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trident import __version__
-from trident.cluster_errors import (
+from trident.errors import (
+    BackendError,
     BadPackage,
     ClusterUnreachable,
     NameTaken,
@@ -34,9 +35,11 @@ from trident.cluster_errors import (
     NoSuchTopology,
     NotAllowed,
     NotRunning,
+    SourceAwayError,
+    TridentError,
+    UnsupportedOperation,
     UpgradeRefused,
 )
-from trident.errors import BackendError, SourceAwayError, TridentError, UnsupportedOperation
 from trident.http.plain_json import json_answer
 from trident.http.server_thread import Guard, body_within
 from trident.ui.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
@@ -240,9 +243,6 @@ async def _no_such_page(request: Request, error: Exception) -> Response:
     return problem(request, PageError(status, text))
 
 
-# ---- requests and answers: who may ask for what, errors in Storm UI's shape with their status ---------------------------
-
-
 class PageError(Exception):
     """An answer that is an error: its status and its text."""
 
@@ -340,7 +340,6 @@ class RawPaths:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
         path = scope.get("raw_path", scope.get("path", "").encode()).decode("latin-1")
         await self._app({**scope, "path": path}, receive, send)
 

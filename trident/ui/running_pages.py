@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trident.config import Config
 from trident.errors import TridentError, UnsupportedOperation, describe
 from trident.graph import JoinWithinNode, StateNode, WindowNode
-from trident.observe.at_work import verdict
+from trident.observe.health import verdict
 from trident.observe.topology_status import TopologyStatus
 from trident.redaction import redacted, shown_configuration
 from trident.runtime.reading.written_values import parse_key

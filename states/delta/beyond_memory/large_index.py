@@ -23,9 +23,9 @@ from states.delta.beyond_memory.bucketed_base import BucketedBase
 from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys
 from states.delta.layout import SENTINEL_COLUMN, DeltaLayout, Puts, RawKey, RawValue
 from trident.arrow import python_of
-from trident.state.columns.number_columns import NumberColumns
+from trident.state.columns.number_columns import absent_numbers
 from trident.state.interfaces import StateType
-from trident.state.table import KeyColumns
+from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.values import UNKNOWN_ATTEMPT
 
 _ROWS_AT_ONCE = 1 << 18
@@ -66,17 +66,16 @@ class LargeIndex:
                     answers[place] = value
         return answers
 
-    def find(self, keys: Sequence[RawKey]) -> NumberColumns | None:
+    def find(self, keys: Sequence[RawKey]) -> OpaqueTable | None:
         """Return what is there for keys; None if keys that are given field by field have another number of fields."""
         columns = keys if isinstance(keys, KeyColumns) else KeyColumns(self._layout.key_parts(keys))
         if len(columns.parts) != len(self._layout.key_columns):
             return None
         assert self._layout.form is not None, self._layout
-        made = NumberColumns.absent(self._layout.form, len(columns))
+        made = absent_numbers(self._layout.form, len(columns))
         for rows, places in self._as_changes(columns.parts):
-            numbers = self._layout.numbers_of(rows)
-            made.numbers[places], made.flags[places] = numbers.numbers, numbers.flags
-        made.place = (columns.names, None, False)
+            made.put(places, self._layout.numbers_of(rows).columns)
+        made.place = (columns.names, None)
         return made
 
     def lookup(self, keys: pa.Table) -> tuple[FoundRows, FoundRows]:

@@ -29,17 +29,17 @@ from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 from trident.cluster.state.cluster_address import STATE_FILE, open_cluster_state
 from trident.cluster.state.cluster_records import ErrorInfo, SupervisorInfo
 from trident.cluster.state.storm_cluster_state import LEADER, StormClusterState
-from trident.cluster_errors import (
+from trident.coordination.file_log import FileLog
+from trident.errors import (
     BadPackage,
     ClusterError,
     ClusterUnreachable,
+    ConfigError,
     NameTaken,
     NoLeader,
     NoSuchTopology,
     NotAllowed,
 )
-from trident.coordination.transaction_log import FileLog
-from trident.errors import ConfigError
 
 __all__ = ["LosingProxy"]
 
@@ -116,10 +116,10 @@ def test_a_topology_is_steered(client: ClusterClient) -> None:
     client.deactivate("mine")
     assert client.show("mine").base.status.kind == "inactive"
     client.activate("mine")
-    client.rebalance("mine", 5, 2, {"count": 4})
+    client.rebalance("mine", 12345.678, 2, {"count": 4})
     base = client.show("mine").base
     assert (base.status.kind, base.num_workers, base.component_executors) == ("active", 2, {"count": 4})
-    assert base.status.wait_secs == 5.0
+    assert base.status.wait_secs == 12345.678
     done = client.upgrade("mine", packed("2", **bolts))
     assert (done["generation"], done["changed"]) == (2, True)
     assert client.upgrade("mine", packed("2", **bolts))["changed"] is False

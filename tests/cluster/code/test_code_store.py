@@ -20,7 +20,7 @@ from tests.cluster.code.packed_topologies import COUNTS_OF_WORDS, archive_by_han
 from trident.cluster.code.code_store import CodeCache, CodeStore
 from trident.cluster.code.package_archive import MANIFEST, read_package
 from trident.cluster.code.topology_package import load_package, make_package
-from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
+from trident.errors import BadPackage, ClusterError, RequirementsFailed
 from trident.topology import TridentTopology
 
 
@@ -234,7 +234,7 @@ def test_a_package_of_other_versions_is_refused(tmp_path: Path, facts: dict[str,
 
 
 @pytest.mark.slow
-def test_the_topology_of_a_package_is_loaded_under_the_name_that_it_was_submitted_under(tmp_path: Path) -> None:
+def test_the_topology_of_a_package_is_loaded_under_its_submitted_name(tmp_path: Path) -> None:
     write_files(tmp_path / "mine", {"counts_of_package.py": COUNTS_OF_WORDS})
     package = make_package(f"{tmp_path}/mine/counts_of_package.py:topology")
     code = CodeCache(tmp_path / "cache", lambda _: package.data).prepare(package.sha256)

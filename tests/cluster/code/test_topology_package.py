@@ -16,7 +16,7 @@ from tests.cluster.code.packed_topologies import BOLTS, COUNTS_OF_WORDS, write_f
 from trident.cluster.code import package_archive as package_files
 from trident.cluster.code.package_archive import MANIFEST, ComponentFacts, PackageManifest
 from trident.cluster.code.topology_package import make_package
-from trident.cluster_errors import BadPackage
+from trident.errors import BadPackage
 from trident.runtime.reading.targets import NoSuchTarget
 
 pytestmark = pytest.mark.slow

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from tests.harness.cluster_machines import MachineCluster
 from trident.cluster.state.cluster_address import is_embedded
-from trident.cluster_errors import ClusterError
 from trident.coordination.lock import list_log
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
-from trident.errors import LogError
+from trident.errors import ClusterError, LogError
 from trident.state.txid import epoch_of
 
 __all__ = ["LogWatch"]

@@ -15,7 +15,7 @@ from tests.harness.commands import until, write_module
 from trident.cluster.code.package_archive import read_manifest
 from trident.cluster.code.topology_package import TopologyPackage, make_package
 from trident.cluster.topology_overviews import TopologyOverview
-from trident.cluster_errors import UpgradeRefused
+from trident.errors import UpgradeRefused
 
 pytestmark = pytest.mark.soak
 

@@ -10,7 +10,7 @@ from tests.cluster.daemons.counted import committed, goes_on
 from tests.harness.cluster_machines import TOKEN, MachineCluster
 from tests.harness.commands import until
 from trident.cluster.client import ClusterClient
-from trident.cluster_errors import NoLeader
+from trident.errors import NoLeader
 
 
 @pytest.mark.long

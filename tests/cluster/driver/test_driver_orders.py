@@ -26,10 +26,11 @@ from trident.cluster.nimbus.submissions import rolled_back
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import DRIVER, Assignment, ErrorInfo, NodePort, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import BadPackage, ClusterUnreachable
 from trident.errors import (
     BackendError,
+    BadPackage,
     BatchFailedError,
+    ClusterUnreachable,
     ConfigError,
     EnvironmentProblem,
     FencedError,
@@ -38,7 +39,8 @@ from trident.errors import (
     TopologyError,
 )
 from trident.operations import Count
-from trident.runtime.loop.retrying import pause_after
+from trident.runtime.loop.coordinator import MasterBatchCoordinator
+from trident.runtime.loop.retrying import RetryRule
 from trident.runtime.steps.failures import failure_of
 from trident.spark.job_errors import jvm_gone
 from trident.spout.interfaces import TransactionAttempt
@@ -105,7 +107,7 @@ def test_without_a_log_the_first_batch_is_the_proof(cluster: StormClusterState, 
     assert started(cluster, tmp_path / "log").previous_code_hash == ""
 
 
-def test_what_cannot_be_done_while_the_clusters_state_is_away_is_reported_later_and_the_topology_runs_on(
+def test_what_fails_while_the_clusters_state_is_away_is_reported_later(
     cluster: StormClusterState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {Assignment.DRIVER: NodePort("a", 1)}, {Assignment.DRIVER: 0.0}
@@ -141,8 +143,9 @@ def is_fatal(error: Exception, has_run: bool = False) -> bool:
 
 def batch_failed(error: Exception, retry: bool = True) -> BatchFailedError:
     """Return what ends a topology whose batch fails each time of this."""
+    rule = RetryRule(Config(max_batch_attempts=1, store_wait_s=0), MasterBatchCoordinator(0, 1))
     with pytest.raises(BatchFailedError) as raised:
-        pause_after(Config(), TransactionAttempt(1, 1), failure_of("step", error, retry=retry), 3, True)
+        rule.pause_after(TransactionAttempt(1, 1), failure_of("step", error, retry=retry))
     return raised.value
 
 

@@ -29,7 +29,7 @@ from trident.cluster.machine.driver_slot import (
 )
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
 from trident.cluster.state.cluster_records import DriverDeath
-from trident.cluster_errors import ClusterError
+from trident.errors import ClusterError
 
 
 def test_a_supervisor_keeps_its_id(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_what_a_driver_had_started_is_killed_when_it_has_died(parent: DriverProc
         (None, ""),
     ],
 )
-def test_what_a_driver_has_said_last_is_told_in_whole_lines_where_it_can_and_without_half_a_password(
+def test_what_a_driver_said_last_is_whole_lines_without_half_a_password(
     tmp_path: Path, parent: DriverProcess, printed: str | None, said: str
 ) -> None:
     folder, deaths = MachineFolder(tmp_path / "machine"), list[tuple[str, DriverDeath]]()

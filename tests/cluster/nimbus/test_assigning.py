@@ -124,7 +124,12 @@ def killed(ago: float) -> dict[str, StormBase]:
          {"x": MarkFailed("x", "its driver has died 6 times, the last time: it broke")}),
         # Deaths of drivers that ran well, long ago, before it was activated, and of the code before are not counted.
         (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ran=61)] * 9}), {}),
-        (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ago=1801)] * 9}), {}),
+        (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ago=1801, start=NOW - 1900)] * 9}), {}),
+        # The clock of the machine that it died on is an hour behind.
+        (
+            picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ago=3600, fatal=True)]}),
+            {"x": MarkFailed("x", "it broke")},
+        ),
         (picture({"x": base(status=WantedStatus("active", NOW - 5))}, {"x": IDLE_A}, deaths=FATAL), {}),
         (picture({"x": base(generation=2)}, {"x": assignment(("a", 1), generation=2)}, deaths=FATAL), {}),
         # Code that cannot run is put to rest at once, or rolled back.

@@ -21,10 +21,9 @@ from trident.cluster.nimbus.submissions import Submissions, rolled_back
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, ErrorInfo, NodePort, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import BadPackage, ClusterError, NameTaken, NoSuchTopology, UpgradeRefused
+from trident.coordination.file_log import FileLog
 from trident.coordination.records import TopologyRecord
-from trident.coordination.transaction_log import FileLog
-from trident.errors import ConfigError
+from trident.errors import BadPackage, ClusterError, ConfigError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.storm import StormConfig
 
 BOLTS: dict[str, Any] = {
@@ -126,7 +125,7 @@ def test_settings_that_are_mappings_are_json(submissions: Submissions, facts: di
     assert base is not None
     settings = settings_of(base.kind, "mine", base.conf)
     assert settings.spark_conf == {"spark.ui.enabled": "false", "spark.driver.memory": "2g"}
-    with pytest.raises(ConfigError, match="spark_conf='x=1': expected a JSON object"):
+    with pytest.raises(ConfigError, match="spark_conf: the text is no JSON object"):
         submissions.submit(sha256, "other", conf={"spark_conf": "x=1"})
 
 
@@ -168,7 +167,7 @@ def test_of_several_nimbuses_that_add_one_name_one_wins(submissions: Submissions
         said = []
         for name in range(10):
             try:
-                said.append(Submissions(session, submissions.code).submit(sha256, f"n{name}", str(number)))
+                said.append(Submissions(session, submissions.code, str).submit(sha256, f"n{name}", str(number)))
             except NameTaken:
                 said.append("taken")
         session.disconnect()

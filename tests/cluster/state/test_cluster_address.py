@@ -10,8 +10,7 @@ import pytest
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 from trident.cluster.client import ClusterClient
 from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, open_cluster_state, own_token
-from trident.cluster_errors import ClusterError
-from trident.errors import ConfigError, EnvironmentProblem
+from trident.errors import ClusterError, ConfigError, EnvironmentProblem
 
 
 @pytest.mark.parametrize("address", ["cluster", "./a/b", "/a/b", "~/cluster", "a b", "größe", Path("cluster"), "a:b"])
@@ -74,7 +73,7 @@ def test_what_is_no_address_is_an_error_that_says_what_is_expected(address: str,
 
 def test_a_cluster_in_zookeeper_has_no_folder() -> None:
     assert not is_embedded("zookeeper://a:2181,b:2181/storm")
-    with pytest.raises(ClusterError, match="'zookeeper://a' is a cluster in ZooKeeper; it has no folder"):
+    with pytest.raises(ClusterError, match="'zookeeper://a' is a cluster on servers; it has no folder"):
         folder_of("zookeeper://a")
 
 

@@ -1,4 +1,4 @@
-"""Sessions of real processes, on a file and on a real ZooKeeper: killed, stopped, woken, and many at once."""
+"""Sessions of real processes, on a file and on real servers: killed, stopped, woken, and many at once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.harness.cluster_session import SessionProcess
-from tests.harness.cluster_states import Opening
+from tests.harness.cluster_states import ON_SERVERS, Opening
 from tests.harness.commands import until
-from trident.servers.nodes import StoredNode
+from trident.nodes.interface import StoredNode
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,9 @@ def test_ephemeral_nodes_of_a_killed_process_vanish_within_its_timeout(opening: 
     assert looks.state.create_ephemeral_node("/all/a", b"new")
 
 
-@pytest.mark.parametrize("address", [pytest.param("zookeeper", marks=pytest.mark.server)], indirect=True)
+@pytest.mark.parametrize(
+    "address", [pytest.param(each, marks=pytest.mark.server) for each in ON_SERVERS], indirect=True
+)
 def test_a_process_that_was_stopped_beyond_its_timeout_finds_its_session_expired(
     opening: Opening, processes: Processes
 ) -> None:

@@ -1,4 +1,4 @@
-"""The contract of `ClusterState`, on a file and on a real ZooKeeper: nodes, watches, sessions."""
+"""The contract of `ClusterState`, on a file and on real servers: nodes, watches, sessions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from tests.harness.cluster_states import Opened, Opening
 from tests.harness.commands import until
-from trident.cluster_errors import ClusterError
-from trident.servers.nodes import NodeEvent, StoredNode
+from trident.errors import ClusterError
+from trident.nodes.interface import NodeEvent, StoredNode
 
 BINARY = bytes(range(256))
 

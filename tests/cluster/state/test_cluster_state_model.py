@@ -1,4 +1,4 @@
-"""Random sequences of operations on both kinds of cluster state, compared with a plain dictionary; and many nodes."""
+"""Random sequences of operations on all kinds of cluster state, compared with a plain dictionary; and many nodes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.harness.cluster_states import Opened, Opening
-from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_state import ClusterState
-from trident.cluster_errors import ClusterError
+from trident.errors import ClusterError
 
 _roots = itertools.count(1)
 
@@ -164,14 +162,8 @@ def actual(state: ClusterState, operation: Operation) -> object:
         return ClusterError
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("zookeeper", marks=pytest.mark.server)])
-def sessions(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Opened, Opened]]:
-    address: str | Path = tmp_path_factory.mktemp("cluster")
-    if request.param == "zookeeper":
-        ensemble: ZooKeeperEnsemble = request.getfixturevalue("zookeeper_server")
-        address = f"zookeeper://{ensemble.hosts}/model"
+@pytest.fixture
+def sessions(address: str) -> Iterator[tuple[Opened, Opened]]:
     states = [open_cluster_state(address) for _ in range(2)]
     yield Opened(states[0]), Opened(states[1])
     for each in states:
@@ -229,5 +221,4 @@ def test_many_nodes(opening: Opening, address: str, count: int) -> None:
     assert other.state.get_data_below("/all") == {}
     assert ("changed", "/all") in other.settled()
     steps = zip(("create", "list", "read", "delete"), times, times[1:], strict=False)
-    kind = "zookeeper" if address.startswith("zookeeper:") else "sqlite"
-    print(kind, count, *(f"{name} {end - begin:.2f} s" for name, begin, end in steps))  # noqa: T201  with pytest -s
+    print(address.partition(":")[0], count, *(f"{name} {end - begin:.2f} s" for name, begin, end in steps))  # noqa: T201  with pytest -s

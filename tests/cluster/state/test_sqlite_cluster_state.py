@@ -20,26 +20,17 @@ import psutil
 import pytest
 
 from tests.harness.cluster_session import SessionProcess
-from tests.harness.cluster_states import Opened
+from tests.harness.cluster_states import opened
 from tests.harness.commands import until
-from trident.cluster.state import sqlite_nodes
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.sqlite_nodes import SqliteNodes, holders_text, writers_of
-from trident.cluster_errors import ClusterError, ClusterUnreachable
+from trident.errors import ClusterError, ClusterUnreachable
+from trident.nodes import sqlite_nodes
+from trident.nodes.sqlite_nodes import SqliteNodes, holders_text, writers_of
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "cluster"
-
-
-@contextlib.contextmanager
-def opened(folder: Path, session_timeout_s: float = 10.0) -> Iterator[Opened]:
-    state = open_cluster_state(folder, session_timeout_s)
-    try:
-        yield Opened(state)
-    finally:
-        state.close()
 
 
 @contextlib.contextmanager

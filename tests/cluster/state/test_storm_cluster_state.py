@@ -22,8 +22,8 @@ from trident.cluster.state.cluster_records import (
     WorkerHeartbeat,
 )
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterError
-from trident.servers.nodes import NodeEvent
+from trident.errors import ClusterError
+from trident.nodes.interface import NodeEvent
 
 BASE = StormBase(
     "words", 1700000000.5, WantedStatus("active", 1700000000.5), 2, {"split": 4, "größe": 1}, "trident", "app:words",

@@ -10,30 +10,27 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
-from tests.harness.cluster_states import Opened
+from tests.harness import cluster_states
+from tests.harness.cluster_states import LOST_ANSWERS, Opened
 from tests.harness.commands import environment, until
 from tests.harness.proxy import Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_state import ClusterState
-from trident.cluster_errors import ClusterError, ClusterUnreachable
-from trident.servers.nodes import StoredNode
+from trident.errors import ClusterError, ClusterUnreachable
+from trident.nodes.interface import StoredNode
 
 pytestmark = pytest.mark.server
 
 
-@contextlib.contextmanager
-def opened(hosts: str, root: str, session_timeout_s: float = 10.0) -> Iterator[Opened]:
-    state = open_cluster_state(f"zookeeper://{hosts}{root}", session_timeout_s)
-    try:
-        yield Opened(state)
-    finally:
-        state.close()
+def opened(hosts: str, root: str, session_timeout_s: float = 10.0) -> AbstractContextManager[Opened]:
+    return cluster_states.opened(f"zookeeper://{hosts}{root}", session_timeout_s)
 
 
 @pytest.fixture
@@ -77,43 +74,7 @@ def reconnected(proxy: Proxy, shaky: Opened) -> None:
     assert shaky.take()[:2] == [("suspended", ""), ("connected", "")]
 
 
-@pytest.mark.parametrize(
-    ("before", "act", "returned", "node"),
-    [
-        # A compare-and-set is done once; one that was refused is refused.
-        (lambda one, other: one.set_data("/a", b"0"), lambda one: one.compare_and_set("/a", b"1", 0), True, (b"1", 1)),
-        (
-            lambda one, other: (one.set_data("/a", b"0"), other.set_data("/a", b"1")),
-            lambda one: one.compare_and_set("/a", b"2", 0),
-            False,
-            (b"1", 1),
-        ),
-        # A creation is ours.
-        (lambda one, other: None, lambda one: one.create_ephemeral_node("/a", b"1"), True, (b"1", 0)),
-        (lambda one, other: None, lambda one: one.compare_and_set("/a", b"1", None), True, (b"1", 0)),
-        # A node of another, and one that was ours before, is not created.
-        (
-            lambda one, other: other.create_ephemeral_node("/a", b"1"),
-            lambda one: one.create_ephemeral_node("/a", b"1"),
-            False,
-            (b"1", 0),
-        ),
-        (
-            lambda one, other: other.set_data("/a", b"1"),
-            lambda one: one.compare_and_set("/a", b"1", None),
-            False,
-            (b"1", 0),
-        ),
-        (
-            lambda one, other: one.create_ephemeral_node("/a", b"1"),
-            lambda one: one.create_ephemeral_node("/a", b"1"),
-            False,
-            (b"1", 0),
-        ),
-        # A delete is done.
-        (lambda one, other: other.set_data("/a/b/c", b"1"), lambda one: one.delete_node("/a"), None, ()),
-    ],
-)
+@pytest.mark.parametrize(("before", "act", "returned", "node"), LOST_ANSWERS)
 def test_a_change_whose_answer_was_lost_is_made_once_or_is_not_made(
     proxy: Proxy,
     shaky: Opened,
@@ -211,7 +172,9 @@ def test_a_server_that_stays_away_is_an_error_after_the_timeout(zookeeper_server
             ]
             for call in calls:
                 began = time.monotonic()
-                with pytest.raises(ClusterUnreachable, match=f"no ZooKeeper answers at {zookeeper_server.hosts}"):
+                with pytest.raises(
+                    ClusterUnreachable, match=f"no answer from ZooKeeper at zookeeper://{zookeeper_server.hosts}"
+                ):
                     call()
                 assert time.monotonic() - began < 10.0
         finally:
@@ -225,7 +188,7 @@ def test_a_server_that_hangs_is_an_error_after_the_timeout(zookeeper_server: Zoo
     with opened(zookeeper_server.hosts, root, 1.0) as one:
         zookeeper_server.members[0].pause()
         try:
-            with pytest.raises(ClusterUnreachable, match="tried for 1 s"):
+            with pytest.raises(ClusterUnreachable, match="for 1 seconds"):
                 one.state.get_data("/a")
         finally:
             zookeeper_server.members[0].resume()
@@ -282,13 +245,13 @@ def test_an_ensemble_that_loses_a_member_and_its_majority(ensemble: ZooKeeperEns
 def test_wrong_addresses_are_an_error_within_the_timeout_and_leave_no_thread() -> None:
     began, before = time.monotonic(), set(threading.enumerate())
     hosts = "127.0.0.1:1,no-such-host.invalid:2181"
-    with pytest.raises(ClusterUnreachable, match=rf"no ZooKeeper answers at {hosts} \(tried for 0.5 s\); is it up"):
+    with pytest.raises(ClusterUnreachable, match=rf"no ZooKeeper answers at {hosts} \(tried for 0.5 s\). Start it, or"):
         open_cluster_state(f"zookeeper://{hosts}", 0.5)
     assert time.monotonic() - began < 10.0
     assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
 
 
-def test_a_server_that_takes_connections_and_is_silent_is_an_error_within_the_timeout() -> None:
+def test_a_server_that_connects_and_is_silent_is_an_error_within_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         with pytest.raises(ClusterUnreachable):
@@ -373,7 +336,9 @@ def test_nodes_are_for_the_user_of_the_cluster_alone(
                 lambda: stranger.state.delete_node("/all/a"),
                 lambda: stranger.state.mkdirs("/all/c/d"),
             ]
-            expected = "refuses access to the cluster: give TRIDENT_ZOOKEEPER_AUTH=digest:USER:PASSWORD"
+            expected = (
+                "refuses access to the state of the cluster at .*: give TRIDENT_ZOOKEEPER_AUTH=digest:USER:PASSWORD"
+            )
             for call in calls:
                 with pytest.raises(ClusterError, match=expected):
                     call()

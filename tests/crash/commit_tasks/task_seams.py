@@ -71,7 +71,7 @@ class FaultyTable(DeltaMapState):
     ) -> None:
         super().__init__(str(path), kind, conf, 0, options)
         seam = MicroBatchIBackingMap(FaultyMap(self._backing, fault, conf.state), 0, _CHUNK)
-        self.map_state = self.inner = map_for(kind, seam, conf.prefix, 0)
+        SnapshottableMap.__init__(self, map_for(kind, seam, conf.prefix, 0), self.snapshot_key)
         self._fault, self._driver, self._state = fault, driver, conf.state
 
     def begin_commit(self, txid: int) -> None:

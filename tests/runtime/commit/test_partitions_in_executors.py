@@ -27,7 +27,7 @@ from trident.errors import BatchFailedError, ConfigError, FencedError
 from trident.operations import BaseStateUpdater, Count, MapGet, Split, Sum
 from trident.state import StateConf, StateFactory
 from trident.state.txid import RETRY_BITS, Txid, epoch_of
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 ROWS = [(f"user{number % 7}", number) for number in range(40)]
 BATCH = 20
@@ -110,9 +110,7 @@ class AddUpLast(BaseStateUpdater[Any]):
 
 
 @pytest.mark.long
-def test_a_key_that_two_tasks_of_a_batch_update_ends_the_topology_and_is_not_committed(
-    spark: Any, url: str, tmp_path: Path
-) -> None:
+def test_a_key_updated_by_two_tasks_ends_the_topology_uncommitted(spark: Any, url: str, tmp_path: Path) -> None:
     def declared(by_user: bool, rows: int) -> tuple[TridentTopology, Any]:
         topology = TridentTopology("sums")
         stream = topology.new_stream("rows", FixedBatchSpout(FIELDS, BATCH, *ROWS[:rows]))
@@ -210,7 +208,7 @@ class Schedule:
 
 @pytest.mark.long
 @pytest.mark.parametrize("pending", [1, 2], ids=["one job", "two jobs"])
-def test_a_paused_task_of_a_failed_attempt_overwrites_no_key_that_has_come_to_another_partition(
+def test_a_paused_task_overwrites_no_key_that_came_to_another_partition(
     spark: Any, url: str, tmp_path: Path, pending: int
 ) -> None:
     conf = spark.sparkContext._jsc.sc().conf()  # the live one, not a copy

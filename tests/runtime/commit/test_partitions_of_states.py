@@ -22,7 +22,7 @@ from trident.errors import BatchFailedError, KeyConflictError
 from trident.operations import BaseQueryFunction, BaseStateUpdater, Count, MapGet, SnapshotGet, Sum
 from trident.planner import make_plan
 from trident.state import StateSpec, StateType, map_state
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 ROWS = [(f"user{number % 7}", number) for number in range(60)]
 BATCH = 20
@@ -158,9 +158,7 @@ def test_a_state_behind_another_has_the_rows_in_the_partitions_of_that_one() -> 
 
 @every_exact_kind
 @pytest.mark.parametrize("before", ["shuffle", "broadcast"])
-def test_a_key_that_two_partitions_of_a_batch_update_is_refused_before_anything_is_written(
-    before: str, kind: StateType
-) -> None:
+def test_a_key_updated_by_two_partitions_is_refused_before_any_write(before: str, kind: StateType) -> None:
     entries: dict[Any, Any] = {}
     spec = map_state(lambda conf, partition, count: DictMap(entries), kind)
     topology, _ = declare(4, spec, lambda stream: getattr(stream, before)(), name="sums")
@@ -205,9 +203,7 @@ class RemoveOdd(BaseStateUpdater[Any]):
 
 @every_exact_kind
 @pytest.mark.parametrize("there", [False, True])
-def test_a_key_that_one_partition_removes_and_another_writes_is_refused_also_if_it_was_absent(
-    there: bool, kind: StateType
-) -> None:
+def test_a_key_removed_by_one_partition_and_written_by_another_is_refused(there: bool, kind: StateType) -> None:
     before = [("a", 2), ("b", 2)] if there else []
     topology = TridentTopology(f"sums{next(NUMBERS)}")
     stream = topology.new_stream("rows", FixedBatchSpout(FIELDS, 2, *before, ("a", 4), ("a", 1)))
@@ -307,7 +303,7 @@ def test_a_state_of_the_users_gets_the_rows_as_they_were_partitioned(hint: int) 
     }
 
 
-def test_a_query_of_a_users_state_in_several_partitions_needs_to_know_that_one_sees_all() -> None:
+def test_a_query_of_a_users_partitions_needs_to_know_that_one_sees_all() -> None:
     def declared(state: Noted) -> tuple[TridentTopology, Any]:
         topology = TridentTopology("notes")
         rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, BATCH, *ROWS))
@@ -408,6 +404,32 @@ def test_another_number_of_partitions_finds_what_the_last_one_wrote(tmp_path: Pa
 
 
 # ---- the plan ----------------------------------------------------------------------------------------------------------
+
+
+class FailsOnce(DictMap):
+    """A map of which the first put of users fails."""
+
+    def __init__(self, data: dict[Any, Any], failed: list[Any]) -> None:
+        super().__init__(data)
+        self._failed = failed
+
+    def multi_put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        if not self._failed and keys[0][0].startswith("user"):
+            self._failed.append(keys)
+            raise OSError("the put failed")
+        super().multi_put(keys, values)
+
+
+def test_a_partition_that_fails_fails_the_batch() -> None:
+    data, failed = dict[Any, Any](), list[Any]()
+    topology = TridentTopology(f"sums{next(NUMBERS)}")
+    rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, len(ROWS), *ROWS)).group_by("user")
+    spec = map_state(lambda *_: FailsOnce(data, failed), "opaque", num_partitions=4)
+    sums = rows.persistent_aggregate(spec, "number", Sum(), "total")
+    with topology.start(**QUICK, engine="in_process") as running:
+        running.process_all_available()
+        assert (running.status["failures"], len(failed)) == (1, 1)
+        assert running.state(sums).multi_get([(user,) for user in totals()]) == list(totals().values())
 
 
 def test_the_stream_has_as_many_partitions_as_the_state_that_keeps_them() -> None:

@@ -112,7 +112,7 @@ def test_the_cycle_collector_stays_off_until_the_last_of_several_threads_has_lef
     assert gc.isenabled()
 
 
-def test_the_cycle_collector_runs_now_and_then_where_threads_take_turns_without_a_gap() -> None:
+def test_the_cycle_collector_runs_now_and_then_under_threads_without_a_gap() -> None:
     collected: list[int] = []
     note = lambda phase, info: collected.append(info["generation"]) if phase == "start" else None  # noqa: E731
     with ExitStack() as last, mock.patch("trident.arrow._MOST_UNSEEN", -1):

@@ -17,7 +17,7 @@ from tests.harness.topology_runs import QUICK
 from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.operations import BaseQueryFunction, BaseStateUpdater, Count, Filter, Function, MapGet
 from trident.state import MapState
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 TTL_S = 90_000
 BATCH = 15

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +15,7 @@ from hypothesis import strategies as st
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
+from tests.harness.lives import die_in_turn
 from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
 from tests.runtime.commit.this_batch_life import BATCH, ROWS, topology_in
 from trident import Config, Stream, TopologyError, TridentTopology
@@ -27,7 +25,6 @@ from trident.planner import make_plan
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver
 
-ROOT = Path(__file__).parents[3]
 WORDS = {1: [("a",), ("a",), ("b",)], 2: [("a",), ("c",)], 3: []}
 
 
@@ -148,11 +145,8 @@ def test_a_transactional_state_shows_a_replay_what_the_first_attempt_saw(point: 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_driver_that_is_killed_between_commit_and_record_leaves_what_a_quiet_one_leaves(tmp_path: Path) -> None:
-    for death in (["committed", "2"], ["committing", "3"], ["committed", "6"], []):
-        command = [sys.executable, "-m", "tests.runtime.commit.this_batch_life", str(tmp_path), *death]
-        done = subprocess.run(command, cwd=ROOT, check=False, timeout=100)
-        assert done.returncode == (-signal.SIGKILL if death else 0)
+def test_a_driver_killed_between_commit_and_record_leaves_what_a_quiet_one_leaves(tmp_path: Path) -> None:
+    die_in_turn("tests.runtime.commit.this_batch_life", tmp_path, ("committed", 2), ("committing", 3), ("committed", 6))
     state = LogReader(tmp_path / "log").refresh()
     assert state.txid == len(ROWS) // BATCH
     towns, expected = dict[str, str](), Counter[tuple[str, str]]()

@@ -27,7 +27,7 @@ from trident.planner import make_plan
 from trident.runtime.commit.committing import MOST_KEPT, WorkerStates
 from trident.state import Sentinel, Snapshot, StateSpec, Txid, Winners, map_state
 from trident.storekit import record_fence as guards
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 A = 1 << 20
 KEYS = [(f"key {number}",) for number in range(8)]

@@ -129,7 +129,7 @@ def test_a_runner_for_the_first_batch_raises_why_it_cannot_be_opened() -> None:
 
 
 def test_the_size_of_a_negative_limit_is_refused(topology: TridentTopology) -> None:
-    with pytest.raises(ConfigError, match="auto_bytes=-1: must not be negative"):
+    with pytest.raises(ConfigError, match="auto_bytes=-1: give a whole number of at least 0"):
         topology.start(engine="auto", auto_bytes=-1)
 
 

@@ -82,7 +82,7 @@ def test_a_part_that_is_too_large_a_message_for_a_cluster_is_named(tmp_path: Pat
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
-def test_each_bound_of_spark_is_named_at_the_first_try_and_the_next_batch_finds_spark_at_work(tmp_path: Path) -> None:
+def test_each_bound_of_spark_is_named_at_once_and_the_next_batch_runs(tmp_path: Path) -> None:
     part, results, task, well = run_on("local[2]", tmp_path)
     assert part == "ok 1"  # there it is no message
     assert "failed once in step 'spark': TooMuchData: 2 tasks of the batch give the driver 4." in results

@@ -11,19 +11,16 @@ import numpy as np
 import pytest
 
 from spouts import FixedBatchSpout
-from states.memory import MemoryMapState
 from tests.harness.topology_runs import keep, run_all, touch
 from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.arrow import table_of
 from trident.operations import (
     Aggregator,
-    CombinerAggregator,
     Count,
     Equals,
     Filter,
     FilterNull,
     FirstN,
-    MultiReducer,
     Negate,
     Sum,
 )
@@ -325,72 +322,3 @@ def test_an_identity_partition_cannot_change_the_number(topology: TridentTopolog
     keep(numbers(topology, 4, 2).identity_partition().parallelism_hint(3).partition_aggregate(Count(), "n2"))
     with pytest.raises(TopologyError, match="there are 2 before, and parallelism_hint asks for 3 after"):
         topology.start(engine="in_process")
-
-
-# ---- prepare -----------------------------------------------------------------------------------------------------------
-
-
-class Prepared:
-    """Says whether it was prepared in the process where it runs."""
-
-    output_types: Sequence[str] | None = ("string",)
-    ready = False
-
-    def prepare(self, conf: Any, context: Any) -> None:
-        self.ready = True
-
-    def cleanup(self) -> None:
-        self.ready = False
-
-
-class PreparedCombiner(Prepared, CombinerAggregator[str]):
-    def init(self, tuple: TridentTuple) -> str:
-        return str(self.ready)
-
-    def combine(self, val1: str, val2: str) -> str:
-        return f"{val1},{self.ready},{val2}"
-
-    def zero(self) -> str:
-        return str(self.ready)
-
-
-class PreparedAggregator(Prepared, Aggregator[None]):
-    def init(self, batch_id: Any, collector: TridentCollector) -> None:
-        collector.emit([str(self.ready)])
-
-    def aggregate(self, val: None, tuple: TridentTuple, collector: TridentCollector) -> None:
-        return None
-
-    def complete(self, val: None, collector: TridentCollector) -> None:
-        return None
-
-
-class PreparedReducer(Prepared, MultiReducer[None]):
-    def init(self, collector: TridentCollector) -> None:
-        collector.emit([str(self.ready)])
-
-    def execute(self, state: None, stream_index: int, input: TridentTuple, collector: TridentCollector) -> None:
-        return None
-
-    def complete(self, state: None, collector: TridentCollector) -> None:
-        return None
-
-
-def test_what_aggregates_is_prepared_in_flighters_and_behind_a_state(engine: str, topology: TridentTopology) -> None:
-    stream = numbers(topology, 3)
-    fresh = stream.group_by("w").persistent_aggregate(MemoryMapState(), Count(), "count").new_values_stream()
-    kept = [
-        keep(found, f"kept{place}{number}")
-        for place, one in enumerate((stream, fresh))
-        for number, found in enumerate(
-            (
-                one.aggregate("w", PreparedCombiner(), "ready"),
-                one.aggregate("w", PreparedAggregator(), "ready"),
-                topology.multi_reduce([one], PreparedReducer(), "ready"),
-            )
-        )
-    ]
-    run_all(topology, engine)
-    said = [text.split(",") for state in kept for (text,) in state.rows]
-    assert len(said) == 6
-    assert {word for words in said for word in words} == {"True"}

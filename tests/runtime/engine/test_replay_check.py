@@ -375,5 +375,5 @@ def test_a_share_of_the_batches_is_chosen_and_always_the_same() -> None:
 def test_a_share_is_from_0_to_1_and_0_by_default() -> None:
     with start(sales(lambda amount: 1.0), "in_process") as running:
         assert running.opened.replays is None
-    with pytest.raises(ConfigError, match=r"verify_replays=1.5: must be a share of the batches, from 0 to 1"):
+    with pytest.raises(ConfigError, match=r"verify_replays=1.5: give a share from 0 to 1"):
         sales(drawn).start(verify_replays=1.5)

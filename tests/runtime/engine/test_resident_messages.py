@@ -98,7 +98,7 @@ def test_what_is_late_is_dropped() -> None:
         boxes.wait(2, {0: 1}, 0.01)
 
 
-def test_rows_beyond_the_memory_wait_on_disk_and_those_beyond_the_bound_end_the_batch(
+def test_rows_beyond_memory_wait_on_disk_and_beyond_the_bound_end_the_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resident_worker, "_IN_MEMORY", 1_000)

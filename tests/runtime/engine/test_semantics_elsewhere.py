@@ -1,4 +1,4 @@
-"""A server of Spark Connect and resident workers as further engines: the semantic suite and the random topologies."""
+"""Spark Connect, resident workers and the lowering to DataFrames as further engines: the semantic suite, random topologies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 
 from tests.harness.servers import Server
 from tests.runtime.random_topologies import check, with_states
+from tests.runtime.test_lifecycles import test_every_kind_is_prepared_and_counts_on_both_engines  # noqa: F401
 from tests.runtime.test_random_topologies import in_executors
 from tests.runtime.test_semantics import *  # noqa: F403
+from trident.runtime.engine.dataframe_runner import DataFrameRunner
 from trident.runtime.start import engine_choice, placements
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -28,7 +30,17 @@ def resident(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.fixture(params=["connect", "resident"])
+@pytest.fixture
+def lowered(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the lowering to DataFrames where Spark is asked for."""
+
+    def opened(program: Any, config: Any, memory_mb: Any) -> DataFrameRunner:
+        return DataFrameRunner(program, config.parallelism or 2, spark)
+
+    monkeypatch.setattr(engine_choice, "_spark_runner", opened)
+
+
+@pytest.fixture(params=["connect", "resident", "lowered"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Take another engine where Spark is asked for."""
     session = request.getfixturevalue(request.param)

@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spouts import FeederBatchSpout, FixedBatchSpout
+from spouts import FeederBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import GATES, QUICK, WAIT_S, Keep, Points, RowsState, keep, start, touch
+from tests.harness.topology_runs import GATES, QUICK, WAIT_S, GatedState, Keep, Points, keep, start, touch
+from tests.runtime.loop.test_loop import letters
 from trident import Config, FailedException, Fields, TridentCollector, TridentTopology, TridentTuple
 from trident.errors import BatchFailedError, TridentError
 from trident.operations import Count, Function
 from trident.runtime.running import RunningTopology
 from trident.runtime.running import start as start_graph
-
-
-@pytest.fixture
-def gate(request: pytest.FixtureRequest) -> Iterator[str]:
-    name: str = request.node.name
-    yield name
-    GATES.open(name)
-
-
-def letters(text: str) -> FixedBatchSpout:
-    return FixedBatchSpout("x: string", 1, *([letter] for letter in text))
-
-
-class GatedState(RowsState):
-    """Waits at a gate in the commit of the first batch, the first time."""
-
-    def __init__(self, gate: str) -> None:
-        super().__init__()
-        self.gate = gate
-
-    def commit(self, txid: int) -> None:
-        if self.gate:
-            gate, self.gate = self.gate, ""
-            GATES.pass_through(gate)
-        super().commit(txid)
 
 
 class GatedThenFailing(Function):
@@ -69,7 +47,7 @@ def start_inactive(topology: TridentTopology, points: Points, **conf: Any) -> Ru
 def test_batches_that_had_begun_are_committed_and_none_begins_until_it_is_activated(
     engine: str, topology: TridentTopology, gate: str
 ) -> None:
-    state, points = GatedState(gate), Points()
+    state, points = GatedState(gate, 1), Points()
     topology.new_stream("s", letters("abcdefgh")).partition_persist(state, Keep(), "y: string")
     with start(topology, engine, points, max_spout_pending=3) as running:
         GATES.await_reached(gate)
@@ -157,7 +135,7 @@ def test_waiting_for_all_available_data_of_an_inactive_topology_says_why_it_cann
 def test_a_wait_for_all_available_data_ends_when_the_topology_is_deactivated(
     topology: TridentTopology, gate: str
 ) -> None:
-    state = GatedState(gate)
+    state = GatedState(gate, 1)
     topology.new_stream("s", letters("abc")).partition_persist(state, Keep(), "y: string")
     with start(topology, "in_process", max_spout_pending=2) as running, ThreadPoolExecutor(1) as pool:
         GATES.await_reached(gate)
@@ -172,7 +150,7 @@ def test_a_wait_for_all_available_data_ends_when_the_topology_is_deactivated(
 
 
 def test_a_drain_that_is_overtaken_by_activate_says_that_it_was_not_done(topology: TridentTopology, gate: str) -> None:
-    topology.new_stream("s", letters("a")).partition_persist(GatedState(gate), Keep(), "y: string")
+    topology.new_stream("s", letters("a")).partition_persist(GatedState(gate, 1), Keep(), "y: string")
     with start(topology, "in_process", max_spout_pending=2) as running, ThreadPoolExecutor(1) as pool:
         GATES.await_reached(gate)
         running.deactivate()
@@ -309,3 +287,32 @@ def test_an_inactive_topology_is_idle(topology: TridentTopology) -> None:
         before = time.process_time()
         assert not running.await_termination(0.5)
         assert time.process_time() - before < 0.1
+
+
+# ---- a forked process ------------------------------------------------------------------------------------------------
+
+
+def leave(running: RunningTopology) -> int:
+    """Leave the block of a topology, in a process that was forked within it; say what that gave."""
+    try:
+        with running:
+            pass
+    except TridentError as error:
+        return 3 if "goes on there; it cannot be used here" in str(error) else 4
+    return 5
+
+
+def test_a_forked_process_leaves_the_topology_to_its_parent(tmp_path: Path) -> None:
+    feeder, state = FeederBatchSpout("x: string"), MemoryMapState()
+    topology = TridentTopology("forked")
+    counts = topology.new_stream("s", feeder).group_by("x").persistent_aggregate(state, Count(), "n")
+    with start(topology, "in_process", log_dir=str(tmp_path / "log")) as running:
+        feeder.feed([["a"]])
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # ends it if it waits for threads that it does not have
+            os._exit(leave(running))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        feeder.feed([["a"]])
+        assert running.state(counts).multi_get(["a"]) == [2]

@@ -189,7 +189,7 @@ def proxy(redis_server: Server) -> Iterator[Proxy]:
 
 @pytest.mark.long
 @pytest.mark.server
-def test_a_store_that_becomes_slow_shrinks_batches_and_gets_whole_ones_when_it_is_fast_again(
+def test_a_slow_store_shrinks_batches_and_gets_whole_ones_when_it_is_fast(
     proxy: Proxy, texts: Path, tmp_path: Path
 ) -> None:
     topology = TridentTopology("slow")

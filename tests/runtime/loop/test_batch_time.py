@@ -13,8 +13,8 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, dict_state
 from trident import TridentTopology
+from trident.coordination.file_log import FileLog
 from trident.coordination.records import TIME, DefineRecord
-from trident.coordination.transaction_log import FileLog
 from trident.operations import Count, Sum, TumblingCountWindow, TumblingDurationWindow
 from trident.planner import make_plan
 from trident.runtime.loop.batch import BatchTime

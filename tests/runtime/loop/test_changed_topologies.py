@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spouts import FeederBatchSpout
+from spouts import FeederBatchSpout, FixedBatchSpout
 from tests.harness.topology_runs import QUICK, dict_state
 from trident import Stream, TopologyError, TridentTopology, TridentTuple
 from trident.cli.log import report
@@ -184,6 +184,21 @@ def test_what_a_failed_attempt_leaves_in_a_transactional_state_has_the_new_meani
         lives.start(old)
 
 
+def test_a_further_source_has_no_part_in_a_batch_that_was_begun_without_it(lives: Lives) -> None:
+    def old(stream: Stream, stores: dict[str, Any]) -> None:
+        two_states(stream, stores, Sum(), "transactional")
+
+    lives.fail(old)  # the store has the batch, the log has not
+    topology, stores, further = TridentTopology("t"), lives.stores, [["a", "b", 30], ["z", "b", 5]]
+    declared = topology.new_stream("s", lives.feeder)
+    more = topology.new_stream("more", FixedBatchSpout(lives.feeder.get_output_fields(), 1, *further))
+    state = dict_state(stores["total"], "transactional")
+    topology.merge(declared, more).group_by("k").persistent_aggregate(state, "n", Sum(), "total")
+    with topology.start(QUICK, engine="in_process", log_dir=lives.log) as running:
+        running.process_all_available()
+    assert [stores["total"][key,].value for key in "az"] == [32, 5]
+
+
 def test_a_first_start_that_commits_nothing_decides_nothing(lives: Lives) -> None:
     lives.fail(broken)
     lives.live(total)
@@ -196,6 +211,46 @@ def test_a_renamed_stream_would_read_its_source_again_and_is_refused(lives: Live
         TopologyChangedError, match=r"state 'total': streams s -> renamed\n +To do: call the stream 's' as before"
     ):
         lives.start(total, stream="renamed")
+
+
+def test_the_advice_about_another_source_under_the_same_name_leads_on(lives: Lives) -> None:
+    def other(name: str, **conf: Any) -> None:
+        topology = TridentTopology("t")
+        total(topology.new_stream(name, FixedBatchSpout("k: string, n: bigint", 1, ["a", 5])), lives.stores)
+        with topology.start({**QUICK, **conf}, engine="in_process", log_dir=lives.log) as running:
+            running.process_all_available()
+
+    lives.live(total)
+    with pytest.raises(TopologyChangedError, match=r'new_stream\("s-2", …\), and start once with --conf allow_changed'):
+        other("s")
+    with pytest.raises(TopologyChangedError, match="If it is another source, .* start once with --conf allow_changed"):
+        other("s-2")
+    other("s-2", allow_changed_topology=True)
+    assert lives.sums() == 7
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_the_advice_to_begin_a_similar_state_with_nothing_leads_on(lives: Lives, drops: bool) -> None:
+    def similar(stream: Stream, stores: dict[str, Any]) -> None:
+        state = dict_state(stores.setdefault("similar", {}))
+        stream.group_by("k").persistent_aggregate(state, "n", Sum(), "total", state_name="similar")
+
+    lives.live(total)
+    if drops:
+        lives.live(count)  # once without it, which does not help: it may return
+    with pytest.raises(
+        TopologyChangedError, match="To begin 'similar' with nothing, start once with --conf allow_changed"
+    ):
+        lives.start(similar)
+    lives.live(similar, allow_changed_topology=True)
+    lives.live(similar)
+    assert lives.sums("similar") == 4
+
+
+def test_what_takes_all_changes_says_so_where_there_are_several(lives: Lives) -> None:
+    lives.live(total)
+    with pytest.raises(TopologyChangedError, match="takes all of these as they are: settle the others first"):
+        lives.start(another_key, stream="renamed", allow_changed_topology=False)
 
 
 def test_states_may_come_and_go_but_not_return_as_something_else(

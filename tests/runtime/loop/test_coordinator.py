@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from states.memory import MemoryMapState
 from trident import Config, Fields, TridentTopology
@@ -35,74 +37,9 @@ def coordinator(pending: int = 3, last: int = 0, interval: float = 0.0) -> Maste
     return MasterBatchCoordinator(last, EPOCH, pending, interval)
 
 
-def started(pending: int = 3) -> MasterBatchCoordinator:
-    batches = coordinator(pending)
-    for _ in range(pending):
-        batches.start(0.0)
-    return batches
-
-
-def test_txids_go_on_after_the_last_committed_one() -> None:
-    batches = coordinator(last=41)
-    assert [batches.start(0.0) for _ in range(3)] == [attempt(42), attempt(43), attempt(44)]
-    assert (batches.next_txid, batches.last_txid) == (45, 41)
-
-
-def test_no_more_than_max_pending_are_active() -> None:
-    batches = started(2)
-    assert batches.wait_s(0.0) > 0
-    with pytest.raises(CommitOrderError, match="batch 3 must not be started now"):
-        batches.start(0.0)
-
-
-def test_commits_are_offered_one_at_a_time_and_in_order() -> None:
-    batches = started()
-    assert batches.mark_processed(attempt(2))
-    assert batches.commit_next() is None
-    assert batches.mark_processed(attempt(1))
-    assert batches.commit_next() == attempt(1)
-    assert batches.commit_next() is None
-    batches.mark_committed(attempt(1))
-    assert (batches.last_txid, batches.commit_next()) == (1, attempt(2))
-    assert batches.active() == {attempt(2): AttemptStatus.COMMITTING, attempt(3): AttemptStatus.PROCESSING}
-
-
-@pytest.mark.parametrize("which", [attempt(1), attempt(2), attempt(1, 1), attempt(4)])
-def test_what_is_not_being_committed_cannot_be_committed(which: TransactionAttempt) -> None:
-    batches = started()
-    batches.mark_processed(attempt(2))
-    with pytest.raises(CommitOrderError, match=re.escape(f"batch {which} was not being committed")):
-        batches.mark_committed(which)
-
-
-def test_the_same_commit_is_not_offered_twice() -> None:
-    batches = started()
-    batches.mark_processed(attempt(1))
-    batches.commit_next()
-    assert not batches.mark_processed(attempt(1))
-    assert batches.commit_next() is None
-
-
-def test_a_failure_ends_the_batch_and_all_later_ones() -> None:
-    batches = started()
-    assert batches.fail(attempt(2), 0.0) == [attempt(2), attempt(3)]
-    assert batches.active() == {attempt(1): AttemptStatus.PROCESSING}
-    assert [batches.start(0.0), batches.start(0.0)] == [attempt(2, 1), attempt(3, 1)]
-
-
-def test_a_late_failure_of_a_dead_attempt_leaves_the_live_one_alone() -> None:
-    batches = started()
-    batches.fail(attempt(1), 0.0)
-    again = [batches.start(0.0) for _ in range(3)]
-    assert batches.fail(attempt(2), 0.0) == []
-    assert not batches.mark_processed(attempt(3))
-    assert list(batches.active()) == again
-    assert batches.retries_left == (1 << RETRY_BITS) - 2
-
-
 def test_a_failed_commit_is_tried_again() -> None:
-    batches = started()
-    batches.mark_processed(attempt(1))
+    batches = coordinator()
+    batches.mark_processed(batches.start(0.0))
     batches.commit_next()
     batches.fail(attempt(1), 0.0)
     assert batches.commit_next() is None
@@ -111,15 +48,6 @@ def test_a_failed_commit_is_tried_again() -> None:
     assert batches.failures(1) == 1
     batches.mark_committed(attempt(1, 1))
     assert (batches.last_txid, batches.failures(1)) == (1, 0)
-
-
-def test_a_batch_counts_its_own_failures_and_not_those_that_dragged_it_along() -> None:
-    batches = started()
-    batches.fail(attempt(1), 0.0)
-    for _ in range(3):
-        batches.start(0.0)
-    batches.fail(attempt(2, 1), 0.0)
-    assert [batches.failures(txid) for txid in (1, 2, 3)] == [1, 1, 0]
 
 
 def test_no_attempt_of_the_next_epoch_is_handed_out() -> None:
@@ -134,27 +62,6 @@ def test_no_attempt_of_the_next_epoch_is_handed_out() -> None:
         batches.start(0.0)
 
 
-def test_the_interval_caps_first_starts_and_not_retries() -> None:
-    batches = coordinator(interval=0.5)
-    batches.start(10.0)
-    assert batches.wait_s(10.49) > 0
-    assert batches.wait_s(10.25) == 0.25
-    batches.start(10.5)
-    batches.fail(attempt(1), 10.6)
-    assert batches.wait_s(10.6) == 0
-    batches.start(10.6)
-    batches.start(10.6)
-    assert batches.wait_s(10.6) > 0
-    assert batches.wait_s(11.1) == 0
-
-
-def test_nothing_starts_before_the_backoff_is_over() -> None:
-    batches = started()
-    batches.fail(attempt(1), 10.0, backoff_s=2.0)
-    assert batches.wait_s(11.9) > 0
-    assert batches.wait_s(12.0) == 0
-
-
 class Coordinating(RuleBasedStateMachine):
     """Any order of messages, late and doubled ones included, against a model that is a few lists."""
 
@@ -166,6 +73,7 @@ class Coordinating(RuleBasedStateMachine):
         self.live: dict[int, AttemptStatus] = {}
         self.current: dict[int, TransactionAttempt] = {}
         self.committed_ones: list[TransactionAttempt] = []
+        self.own_failures = Counter[int]()  # without those that dragged a batch along
 
     @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 5.0]))
     def time_passes(self, seconds: float) -> None:
@@ -175,10 +83,12 @@ class Coordinating(RuleBasedStateMachine):
     def start(self) -> None:
         txid = 8 + len(self.committed_ones) + len(self.live)
         retried = any(one.txid == txid for one in self.ever)
-        early = self.now < self.not_before or (not retried and self.now < self.throttled_until)
-        if early or len(self.live) == 3:
-            assert self.batches.wait_s(self.now) > 0
-            with pytest.raises(CommitOrderError):
+        wait_s = max(0.0, self.not_before - self.now, 0.0 if retried else self.throttled_until - self.now)
+        if len(self.live) == 3:
+            wait_s = math.inf
+        assert (self.batches.next_txid, self.batches.wait_s(self.now)) == (txid, wait_s)
+        if wait_s:
+            with pytest.raises(CommitOrderError, match=f"batch {txid} must not be started now"):
                 self.batches.start(self.now)
             return
         new = self.batches.start(self.now)
@@ -212,12 +122,12 @@ class Coordinating(RuleBasedStateMachine):
     def committed(self, data: st.DataObject) -> None:
         one = data.draw(st.sampled_from(self.ever))
         if not (self.is_live(one) and self.live[one.txid] is AttemptStatus.COMMITTING):
-            with pytest.raises(CommitOrderError):
+            with pytest.raises(CommitOrderError, match=re.escape(f"batch {one} was not being committed")):
                 self.batches.mark_committed(one)
             return
         self.batches.mark_committed(one)
         self.committed_ones.append(one)
-        del self.live[one.txid]
+        del self.live[one.txid], self.own_failures[one.txid]
 
     @precondition(lambda self: self.ever)
     @rule(data=st.data(), backoff=st.sampled_from([0.0, 2.0]))
@@ -229,6 +139,7 @@ class Coordinating(RuleBasedStateMachine):
             del self.live[each.txid]
         if dead:
             self.not_before = self.now + backoff
+            self.own_failures[one.txid] += 1
 
     @invariant()
     def commits_are_in_order_and_without_a_gap(self) -> None:
@@ -241,13 +152,14 @@ class Coordinating(RuleBasedStateMachine):
         assert self.batches.active() == {self.current[txid]: self.live[txid] for txid in following}
         committing = [txid for txid, status in self.live.items() if status is AttemptStatus.COMMITTING]
         assert committing in ([], [8 + len(self.committed_ones)])
+        assert all(self.batches.failures(one.txid) == self.own_failures[one.txid] for one in self.ever)
 
     def is_live(self, one: TransactionAttempt) -> bool:
         return one.txid in self.live and self.current[one.txid] == one
 
 
-Coordinating.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
-TestAnyOrderOfMessages = Coordinating.TestCase
+def test_any_order_of_messages_is_what_the_rules_say() -> None:
+    run_state_machine_as_test(Coordinating, settings=settings(max_examples=80, stateful_step_count=40, deadline=None))
 
 
 class Away:
@@ -306,7 +218,7 @@ def test_other_failures_count_however_often_the_source_was_away() -> None:
         run(Away(away, broken, away, broken), CONFIG)
 
 
-def test_the_tries_of_each_batch_in_flight_are_told_from_those_while_its_source_was_away() -> None:
+def test_tries_of_each_batch_in_flight_differ_from_those_without_its_source() -> None:
     coordinator = MasterBatchCoordinator(0, 1, max_pending=2)
     retrying = RetryRule(CONFIG, coordinator)
     away, broken = Failure("rows", None, "no leader", waits_for="its source"), Failure("rows", None, "broken")

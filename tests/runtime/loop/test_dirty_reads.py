@@ -175,7 +175,7 @@ def over_rows(rows: RowsState, query: Any) -> TridentTopology:
     return topology
 
 
-def test_a_state_of_ones_own_is_read_exactly_if_it_can_say_what_it_held_after_a_batch() -> None:
+def test_a_state_of_ones_own_is_read_exactly_if_it_knows_what_batches_left() -> None:
     with pytest.raises(DirtyReadError, match="reads state 'count', which is of a kind of its own, before the batch"):
         sum_after_a_failure(over_rows(RowsState(), Rows()), "record")
     assert sum_after_a_failure(over_rows(RowsState(), Rows()), "record", allow_inexact=True) == 1 + 3

@@ -268,9 +268,7 @@ def written(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
-def test_an_idle_topology_asks_once_per_interval_and_writes_and_computes_next_to_nothing(
-    texts: Path, tmp_path: Path
-) -> None:
+def test_an_idle_topology_asks_once_per_interval_and_does_next_to_nothing(texts: Path, tmp_path: Path) -> None:
     spout = Asked(texts)
     with idle(spout, "in_process", tmp_path) as running:
         published = tmp_path / "table" / "_delta_log" / f"{1:020}.json"

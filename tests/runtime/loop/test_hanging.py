@@ -32,7 +32,7 @@ from trident.operations import (
     TumblingCountWindow,
 )
 from trident.runtime import running as running_module
-from trident.runtime.loop.hanging import Work
+from trident.runtime.loop.hanging import HangWatchdog
 from trident.runtime.steps.applying import EmittedRows
 from trident.runtime.steps.failures import TupleErrors
 from trident.state import map_state
@@ -451,13 +451,13 @@ def test_a_row_that_was_the_last_one_is_not_looked_for() -> None:
 def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([ValueError("look")])
 
-    def overdue(work: Work, limit_s: float, cause: str) -> Any:
+    def overdue(work: HangWatchdog, limit_s: float, cause: str) -> Any:
         for error in looks:
             raise error
         return found(work, limit_s, cause)
 
-    found = Work.overdue
-    monkeypatch.setattr(Work, "overdue", overdue)
+    found = HangWatchdog.overdue
+    monkeypatch.setattr(HangWatchdog, "overdue", overdue)
     running = hanging("batch_retrieve").start(LIMITS)
     with pytest.raises(BatchFailedError, match="in batch_retrieve"):
         running.await_termination(20)

@@ -24,6 +24,7 @@ from tests.harness.topology_runs import (
     GATES,
     WAIT_S,
     FailTimes,
+    GatedState,
     Keep,
     Points,
     RowsSpout,
@@ -35,8 +36,8 @@ from tests.harness.topology_runs import (
     touch,
 )
 from trident import BatchFailedError, Config, FailedException, ReportedFailedException, TridentTopology
+from trident.coordination.file_log import FileLog
 from trident.coordination.log_interface import MemoryLog
-from trident.coordination.transaction_log import FileLog
 from trident.errors import FencedError, RetriesUsedUpError, SpoutError, TopologyError, TridentError
 from trident.operations import Count, Function
 from trident.planner import make_plan
@@ -58,28 +59,6 @@ LIFE = ["defined", "processed", "committing", "committed", "recorded", "succeede
 
 def letters(text: str = "abc") -> FixedBatchSpout:
     return FixedBatchSpout("x: string", 1, *([letter] for letter in text))
-
-
-@pytest.fixture
-def gate(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A gate of its own for the test; open at the end, so that nothing waits for ever."""
-    name: str = request.node.name
-    yield name
-    GATES.open(name)
-
-
-class GatedState(RowsState):
-    """Waits at a gate in the commit of one batch, the first time."""
-
-    def __init__(self, gate: str, txid: int) -> None:
-        super().__init__()
-        self.gate, self.txid = gate, txid
-
-    def commit(self, txid: int) -> None:
-        if txid == self.txid:
-            self.txid = 0
-            GATES.pass_through(self.gate)
-        super().commit(txid)
 
 
 # ---- order and overlap -------------------------------------------------------------------------------------------------
@@ -547,7 +526,7 @@ def test_a_coordinator_without_parts_is_refused_at_the_start(topology: TridentTo
         run_all(topology, "in_process")
 
 
-@pytest.mark.parametrize("name", ["is_choice", "runs_spark_jobs"])
+@pytest.mark.parametrize("name", ["is_start_position", "runs_spark_jobs"])
 def test_a_coordinator_of_the_former_interface_is_refused_at_the_start(topology: TridentTopology, name: str) -> None:
     class Spout(UncutSpout):
         def get_coordinator(self, conf: Any) -> Any:

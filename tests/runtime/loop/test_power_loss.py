@@ -17,10 +17,10 @@ from tests.harness.crashing_stores import DictMap, WithoutAttempts
 from tests.harness.topology_runs import counted, dict_state, start
 from trident import Fields, TridentTopology
 from trident.coordination import log_address
+from trident.coordination.file_log import FileLog, LogFile
 from trident.coordination.framing import read_frames
 from trident.coordination.log_reader import LogReader
 from trident.coordination.records import DefineRecord
-from trident.coordination.transaction_log import FileLog, LogFile
 from trident.operations import Count
 from trident.runtime.loop.batch import Clock
 from trident.spout.interfaces import BatchTraits, Definition, SpoutType, TransactionAttempt
@@ -109,7 +109,7 @@ class ChoosingSpout(GrowingSpout):
         self.spout_type, self.now = SpoutType.OPAQUE, now
 
     def traits(self, definition: Definition) -> BatchTraits:
-        return BatchTraits(is_choice=isinstance(definition, int))
+        return BatchTraits(is_start_position=isinstance(definition, int))
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         return self.now if txid == 1 else WORDS[previous:] if txid == 2 else None
@@ -262,7 +262,7 @@ def test_a_definition_that_a_state_counts_on_is_durable_before_anything_is_read(
     assert LogReader(tmp_path / "left").refresh().definitions == {2: {"s": FIRST[2]}}
 
 
-def test_where_an_opaque_spout_begins_is_durable_before_anything_else_and_is_not_chosen_again(tmp_path: Path) -> None:
+def test_where_an_opaque_spout_begins_is_durable_first_and_not_chosen_again(tmp_path: Path) -> None:
     def lose_power(point: str, attempt: TransactionAttempt) -> None:
         if (point, attempt.txid) == ("defined", 1):
             remains(tmp_path / "log", tmp_path / "left", keep_last=False)

@@ -284,9 +284,7 @@ def test_a_feed_begins_again_where_a_state_was_moved_to(made: Made, tmp_path: Pa
 
 
 @pytest.mark.server
-def test_batches_that_wrote_nothing_are_no_reason_to_read_beyond_the_last_one_asked_for(
-    made: Made, tmp_path: Path
-) -> None:
+def test_batches_that_wrote_nothing_are_not_read_beyond_the_last_asked_for(made: Made, tmp_path: Path) -> None:
     words = Words(tmp_path, made())
     words.run(FIRST, [], [], [], SECOND, FIRST)
     with words.changes() as feed:

@@ -208,7 +208,7 @@ def test_what_the_format_cannot_read_it_says_when_spark_plans(target: str, tmp_p
     refused(UnsupportedOperation, "state 'memory' is in the memory of the process that runs", path="memory")
     refused(TopologyError, "has no state 'nope'; it has .'rows', 'table', 'memory', 'total'", path="nope")
     refused(ConfigError, "name a state with load.* the topology has 'rows', 'table', 'memory', 'total'")
-    refused(ConfigError, "unknown option 'logdir' of format trident", logdir="x")
+    refused(ConfigError, "the format trident has no option 'logdir'; did you mean 'log_dir'", logdir="x")
     refused(ConfigError, "say where the topology is declared", topology="", state="rows")
     (tmp_path / "table").rename(tmp_path / "elsewhere")
     refused(

@@ -17,7 +17,7 @@ import pytest
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.harness.crashing_stores import DictMap
+from tests.harness.crashing_stores import DictMap, commit
 from tests.harness.topology_runs import (
     GATES,
     WAIT_S,
@@ -44,6 +44,7 @@ from trident.operations import BaseQueryFunction, Count, Sum
 from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.state import OpaqueMap, OpaqueValue, Snapshot, SnapshottableMap, State, StateSpec, Txid, Winners, map_state
+from trident.state.interfaces import state_of
 
 KEYS = [(f"k{n}",) for n in range(30)]
 
@@ -172,6 +173,15 @@ def test_an_earlier_batch_can_be_read_where_the_store_keeps_it(topology: Trident
         UnsupportedOperation, match="state 'all' cannot be read as of an earlier batch: its store is not"
     ):
         running.state(whole).at(1)
+
+
+def test_a_state_of_which_one_partition_keeps_no_past_has_none() -> None:
+    past, now = opaque({}), opaque({})  # type: Any, Any
+    commit(now, 1, now=1)
+    past.at = lambda snapshot: opaque({})
+    view = StateView([state_of(past), state_of(now)], lambda: Snapshot(2), columns=Fields("word: string, n: bigint"))
+    with pytest.raises(UnsupportedOperation, match="cannot be read as of an earlier batch"):
+        view.at(1)
 
 
 def test_a_bare_value_is_a_key_of_one_part(topology: TridentTopology) -> None:
@@ -354,7 +364,7 @@ def test_a_read_that_is_overtaken_is_made_again_at_a_newer_snapshot() -> None:
     assert racing.txid == 7
 
 
-def test_a_read_that_is_overtaken_again_and_again_keeps_the_next_commit_from_beginning() -> None:
+def test_a_read_overtaken_again_and_again_holds_up_the_next_commit() -> None:
     class Held(CommitGate):
         def __enter__(self) -> None:
             super().__enter__()

@@ -113,7 +113,7 @@ def test_random_rewinds_end_exact(kind: str, tmp_path: Path) -> None:
     assert judge(101, kind, tmp_path) > 40
 
 
-def test_a_store_of_two_methods_copied_within_a_commit_is_not_taken_for_one_of_the_batch_before(tmp_path: Path) -> None:
+def test_a_store_of_two_methods_copied_in_a_commit_is_not_the_batch_before(tmp_path: Path) -> None:
     """Its sentinel says batch 1, half of its values are of batch 2, and another state is computed again from batch 1 on."""
     assert judge(357, "changing", tmp_path) > 40
 
@@ -123,7 +123,7 @@ def test_a_store_whose_emptying_has_not_ended_is_emptied_and_replayed(seed: int,
     assert judge(seed, "transactional", tmp_path) > 40
 
 
-def test_a_copy_of_a_failed_attempt_from_before_the_state_was_emptied_is_not_taken_for_a_later_one(
+def test_a_failed_attempt_from_before_a_state_was_emptied_is_no_later_one(
     tmp_path: Path,
 ) -> None:
     """The sentinel says the batch after which the state was emptied, plus one; its attempt is of an earlier driver."""

@@ -201,7 +201,7 @@ def test_a_state_behind_a_query_of_another_state_is_computed_with_it(tmp_path: P
     assert (one.equal, two.equal, list(one.wrong), list(two.wrong)) == (3, 4, [], [])
 
 
-def test_states_behind_a_query_in_the_batch_and_a_join_over_time_are_computed_with_them(tmp_path: Path) -> None:
+def test_states_behind_a_query_and_a_join_over_time_are_computed_with_them(tmp_path: Path) -> None:
     orders = [(1, "ann", 200), (2, "ann", 950), (3, "ann", 990)]
     topology = TridentTopology("orders")
     moves = FixedBatchSpout("user: string, town: string, since: bigint", 1, ("ann", "Oslo", 100), ("ann", "Rome", 900))

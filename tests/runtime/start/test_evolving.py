@@ -99,7 +99,7 @@ def run(
     job: Job, monkeypatch: pytest.MonkeyPatch, rename: Mapping[str, str] | None = None, dies_at: int | None = None
 ) -> None:
     """Run until all rows are counted, or until the driver dies when all states have committed its n-th batch."""
-    done = BatchLoop._append
+    done = BatchLoop._record
     left = dies_at
 
     def append(self: BatchLoop, *args: Any) -> None:
@@ -110,7 +110,7 @@ def run(
         done(self, *args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(BatchLoop, "_append", append)
+        patched.setattr(BatchLoop, "_record", append)
         try:
             conf = {"log_dir": job.log, "max_spout_pending": 1, "history": "7d", **job.conf}
             with start(job.declared(rename), "in_process", **conf) as running:

@@ -27,7 +27,7 @@ from trident.operations import BaseFunction, Count, Sum
 from trident.runtime.reading.open_partitions import open_state
 from trident.state import StateSpec, Txid
 from trident.state.txid import RETRY_BITS
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 

@@ -52,7 +52,7 @@ def placed(state: StateFactory | Any, config: Config, asked: str = "auto") -> Pl
     return placements_of(plan, config, {"n": [make_state(plan, config, "n", 0, 1)]})["n"]
 
 
-def test_keys_roam_where_tasks_write_several_partitions_whose_keys_an_updater_chooses() -> None:
+def test_keys_roam_where_tasks_write_partitions_by_an_updaters_keys() -> None:
     for hint, asked, roams in ((1, "auto", False), (3, "auto", True), (3, "driver", False)):
         topology = TridentTopology("t")
         words = topology.new_stream("s", FixedBatchSpout("word: string", 1, ["a"]))
@@ -72,7 +72,7 @@ def test_on_a_cluster_executors_commit_what_fences_and_on_one_machine_the_driver
     assert placed(MemoryMapState(), CLUSTER).where == "driver"
 
 
-def test_a_table_in_a_folder_is_committed_by_the_driver_unless_executors_are_asked_for(tmp_path: Path) -> None:
+def test_a_table_in_a_folder_is_committed_by_the_driver_unless_told_otherwise(tmp_path: Path) -> None:
     found = placed(DeltaState.opaque(tmp_path / "t"), CLUSTER)
     assert found == ("driver", "auto: its place is on this machine, and executors of another one may not see it")
     assert placed(DeltaState.opaque(tmp_path / "t"), CLUSTER, "executors").where == "executors"

@@ -19,8 +19,8 @@ from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state, run_all, start
 from trident import BatchFailedError, TridentTopology
+from trident.coordination.file_log import FileLog
 from trident.coordination.records import AdoptRecord, LayoutRecord, Record, StartRecord
-from trident.coordination.transaction_log import FileLog
 from trident.errors import FencedError, ReplayMismatchError, StateMismatchError, StatePlaceError, UnsupportedOperation
 from trident.operations import BaseStateUpdater, Count
 from trident.runtime.running import RunningTopology
@@ -28,7 +28,7 @@ from trident.runtime.spouts.batch_spouts import BatchSpoutExecutor
 from trident.runtime.start import recovery
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import SENTINEL_KEY, OpaqueMap, OpaqueValue, Sentinel, StateSpec, map_state
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 Store = dict[Any, Any]
 BeforePut = Callable[[Sequence[OpaqueValue]], None]
@@ -354,9 +354,7 @@ def test_a_start_that_dies_with_its_claims_on_kept_states_is_made_up_for(
 
 
 @pytest.mark.parametrize("words", [["a"], []], ids=["with a batch", "to its first start"])
-def test_a_log_that_was_rolled_back_across_a_start_is_found_however_often_it_is_started(
-    two: Two, words: list[str]
-) -> None:
+def test_a_log_rolled_back_across_a_start_is_found_however_often_it_is_started(two: Two, words: list[str]) -> None:
     two.run(*words)
     lose_end_of_log(two.log, lambda: two.run("a"))
     for _ in range(3):  # the second start has an epoch above that of the driver that was lost

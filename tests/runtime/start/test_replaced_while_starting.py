@@ -22,7 +22,7 @@ from states.postgres import PostgresState
 from states.redis import RedisState
 from tests.harness.topology_runs import start
 from trident import TridentTopology, move_state
-from trident.coordination.transaction_log import FileLog
+from trident.coordination.file_log import FileLog
 from trident.errors import ConfigError, FencedError, StateMismatchError
 from trident.operations import Count
 from trident.runtime.running import RunningTopology

@@ -50,6 +50,8 @@ NOON = dt.datetime(2026, 3, 1, 12, 30, 59, 5, dt.UTC)
         ("cast(5 as decimal(34,24)) % cast(3 as decimal(34,24))", Decimal(2)),
         ("cast(timestamp '2026-03-01 12:30:59.5' as string)", "2026-03-01 12:30:59.5"),
         ("cast(1e10 as string)", "1.0E10"),
+        ("cast(float('0.1') as decimal(20,10))", Decimal("0.1000000015")),
+        ("cast(0.1D as decimal(20,10))", Decimal("0.1000000000")),
         ("replace('abc', '', 'q')", "abc"),
         ("replace('abc', 'b')", "ac"),
         ("regexp_replace('ab', '(a)(b)', '$2\\\\$$1')", "b$a"),
@@ -113,6 +115,7 @@ def test_a_text_means_what_spark_means(text: str, value: Any) -> None:
         ("round(x, 400)", "round takes -18 to 38 digits, got 400"),
         ("`soundex`(s)", "there is no function soundex here"),
         ("a; b", "there is no expression for a; b"),
+        ("x > -1e400", "1e400 is beyond the range of a double"),
     ],
 )
 def test_what_cannot_be_computed_is_named(text: str, told: str) -> None:
@@ -162,6 +165,35 @@ def test_mistyped_text_is_refused_where_it_is_declared(expression: Any, told: st
 def test_bad_arguments_are_named(call: Any, told: str) -> None:
     with pytest.raises(TopologyError, match=told):
         call()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "p = p is null", "p <> a in (1)", "p = p is true", "p = x between 1 and 2", "p <=> p = p", "p = p <=> p",
+        "p = a < b", "p between p and p = p", "p = s like 'a'", "not p = p is null", "p is not distinct from p = p",
+        "case when p then p end = p is null", "if(p, p = a > b, p)", "p and p = p is null or p", "p is null in (true)",
+    ],
+)  # fmt: skip
+def test_comparisons_that_spark_reads_in_another_order_are_refused(text: str) -> None:
+    with pytest.raises(TopologyError, match="in another order: put parentheses there"):
+        sql(text)
+
+
+@pytest.mark.parametrize("text", ["cast('1_0' as decimal(2,0))", "cast('abc' as decimal(10,1))"])
+def test_a_literal_that_is_no_decimal_to_spark_fails_its_tuple(text: str) -> None:
+    batch = pa.RecordBatch.from_pydict({"a": [1]})
+    assert type_of(sql(text), FIELDS, "s").startswith("decimal(")
+    with pytest.raises(pa.ArrowInvalid):
+        evaluate(sql(text), batch)
+
+
+def test_comparisons_that_have_one_order_are_read() -> None:
+    for text in (
+        "a < b = p", "p = p = p", "a = b or s like 'a' or a < b", "x between 1 and 2 and p = p", "p <=> p", "p = (p is null)",
+        "p = p and p is null", "not a in (1) and a = b", "case when p then p = p end is null",
+    ):  # fmt: skip
+        assert type_of(sql(text), FIELDS, "s") == "boolean"
 
 
 def test_streams_take_texts(engine: str) -> None:

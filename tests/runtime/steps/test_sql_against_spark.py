@@ -11,7 +11,7 @@ import pytest
 import sqlglot
 
 from tests.harness.spark_values import FAILS, spark_values
-from tests.harness.sql_grammar import FIELDS, LEFT_OUT, RULES, moment_texts, rows, texts
+from tests.harness.sql_grammar import FIELDS, LEFT_OUT, RULES, flat_texts, moment_texts, rows, texts
 from tests.test_docs import DOCS
 from trident import Fields, TopologyError
 from trident.arrow import arrow_type, schema_of
@@ -37,13 +37,24 @@ def test_many_texts_give_what_spark_gives(spark: SparkSession, seed: int) -> Non
     assert different(spark, seed, each=3, count=40) == {}
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", [5, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20))])
+def test_operators_without_parentheses_are_taken_in_the_order_of_spark(spark: SparkSession, seed: int) -> None:
+    assert different_texts(spark, flat_texts(seed, 150), 0.3, rows(seed, 25)) == {}
+
+
 def different(spark: SparkSession, seed: int, each: int, count: int) -> dict[str, tuple[dict[str, Any], Any, Any]]:
     """Return for each text that differs the first row where it does, our value and Spark's."""
-    given = rows(seed, count)
-    table = pa.Table.from_pylist(given, schema=schema_of(FIELDS))
     drawn = list(dict.fromkeys(texts(seed, each)))
+    return different_texts(spark, drawn, 0.95, rows(seed, count))
+
+
+def different_texts(
+    spark: SparkSession, drawn: list[str], read: float, given: list[dict[str, Any]]
+) -> dict[str, tuple[dict[str, Any], Any, Any]]:
+    table = pa.Table.from_pylist(given, schema=schema_of(FIELDS))
     ours = {text: found for text in drawn if (found := our_values(text, FIELDS, table)) is not None}
-    assert len(ours) > 0.95 * len(drawn), "few are refused when they are declared"
+    assert len(ours) > read * len(drawn), "few are refused when they are declared"
     theirs = spark_values(spark, FIELDS, table, list(ours))
     return {
         text: next(

@@ -22,7 +22,7 @@ from tests.runtime.windows.join_life import DELAYS, LEFT, RIGHT, SIZE, WITHIN
 from trident import Config, JoinType, TridentTopology
 from trident.operations import Count, SlidingDurationWindow, Sum
 from trident.runtime.running import start
-from trident.runtime.windows.kept_windows import WindowStore
+from trident.runtime.windows.window_state import WindowStore
 from trident.spout import TransactionAttempt
 
 __all__ = ["SLIDING", "topology_in"]

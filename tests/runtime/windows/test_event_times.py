@@ -12,7 +12,7 @@ import pytest
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all
 from trident import BatchFailedError, TridentCollector, TridentTopology, TridentTuple
-from trident.observe.at_work import verdict
+from trident.observe.health import verdict
 from trident.operations import Count, KeyedProcess, ReducerAggregator, SessionWindow, TumblingDurationWindow
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver

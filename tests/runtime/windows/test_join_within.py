@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,6 +19,7 @@ from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
 from states.redis import RedisState
+from tests.harness.lives import die_in_turn
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
 from tests.runtime.windows.join_life import DELAYS, LEFT, RIGHT, SIZE, WITHIN, topology_in
@@ -30,13 +28,12 @@ from trident import Config, JoinType, Stream, TopologyError, TridentTopology
 from trident.coordination.log_reader import LogReader
 from trident.errors import BatchFailedError, TopologyChangedError
 from trident.operations import Count
-from trident.runtime.windows import join_update, kept_windows
-from trident.runtime.windows.kept_windows import DIRECTORY, Directory
+from trident.runtime.windows import join_update, window_state
+from trident.runtime.windows.window_state import DIRECTORY, Directory
 from trident.spout import SpoutType
 from trident.state import StateSpec
 from trident.testing import TopologyTestDriver
 
-ROOT = Path(__file__).parents[3]
 MS = timedelta(milliseconds=1)
 FIELDS = "key: string, n: int, at: bigint"
 OUT = "key, l, l_at, r, r_at"
@@ -99,8 +96,8 @@ def lived(case: str, life: Any, partitions: int) -> None:
     model = model_of(within, delay, types)
     with (
         patch.object(join_update, "_PANES", 1000),  # a millisecond each, so what comes alone comes at once
-        patch.object(kept_windows, "_FAN_IN", 2),
-        patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
+        patch.object(window_state, "_FAN_IN", 2),
+        patch.object(window_state, "MAX_CHUNK_BYTES", 40),
         TopologyTestDriver(topology, max_batch_attempts=99) as driver,
     ):
         expected: dict[int, list[Any]] = {}
@@ -177,7 +174,7 @@ def pairs_of(batches: Any) -> Counter[Any]:
         return Counter(row for rows in driver.captured(out).values() for row in rows)
 
 
-def test_a_long_window_has_few_panes_and_rows_that_come_alone_come_a_pane_later_at_most() -> None:
+def test_a_long_window_has_few_panes_and_rows_come_a_pane_later_at_most() -> None:
     topology = TridentTopology("t")
     left, right = streams(topology)
     out = joined(topology, left, right, within=timedelta(hours=1), join_type=JoinType.mixed(INNER, OUTER))
@@ -308,10 +305,7 @@ def goes_on(state: StateSpec, folder: Path) -> None:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_driver_that_is_killed_joins_each_pair_once(tmp_path: Path) -> None:
-    for death in (["committed", "2"], ["committing", "3"], ["committed", "5"], []):
-        command = [sys.executable, "-m", "tests.runtime.windows.join_life", str(tmp_path), *death]
-        done = subprocess.run(command, cwd=ROOT, check=False, timeout=100)
-        assert done.returncode == (-signal.SIGKILL if death else 0)
+    die_in_turn("tests.runtime.windows.join_life", tmp_path, ("committed", 2), ("committing", 3), ("committed", 5))
     state = LogReader(tmp_path / "log").refresh()
     model, expected = model_of(WITHIN, DELAYS, (INNER, OUTER)), Counter[tuple[Any, Any]]()
     for at in range(0, len(LEFT), SIZE):

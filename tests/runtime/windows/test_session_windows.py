@@ -22,7 +22,7 @@ from tests.runtime.windows.window_model import Row, SessionModel, WindowModel, s
 from trident import TridentTopology
 from trident.errors import BatchFailedError
 from trident.operations import Count, SessionWindow, Sum, TumblingDurationWindow, WindowConfig
-from trident.runtime.windows import kept_windows
+from trident.runtime.windows import window_state
 from trident.runtime.windows.grid import Spans, sessions_of
 from trident.spout import SpoutType
 from trident.state.values import OpaqueValue
@@ -65,7 +65,7 @@ def test_tuples_as_far_apart_as_the_gap_are_one_session_and_others_are_two() -> 
     assert fired == [[], [("a", 0, 10, 3), ("b", 15, 15, 8), ("a", 21, 21, 4)]]
 
 
-def test_a_session_is_complete_when_the_watermark_is_beyond_its_last_tuple_and_the_gap() -> None:
+def test_a_session_is_complete_when_the_watermark_is_beyond_its_end_and_gap() -> None:
     at_the_gap, beyond = 5 + GAP + DELAY, 6 + GAP + DELAY
     fired, _ = windows_of(SESSIONS, [("a", 1, 5)], [("z", 0, at_the_gap)], [("z", 0, beyond)])
     assert fired == [[], [], [("a", 5, 5, 1)]]
@@ -186,7 +186,7 @@ def test_within_the_delay_sessions_are_those_of_the_whole_stream_in_order(seed: 
     topology = TridentTopology("t")
     stream = topology.new_stream("s", RowsSpout(FIELDS, batches))
     out = "v" if isinstance(aggregator, Sum) else "v: array<bigint>"
-    with patch.object(kept_windows, "_FAN_IN", 2):
+    with patch.object(window_state, "_FAN_IN", 2):
         state = MemoryMapState.opaque()
         fired = stream.group_by("key").window(
             SESSIONS, state, "n", aggregator, out, bounds="first, last", state_name="w"

@@ -29,9 +29,9 @@ from trident.errors import TopologyChangedError
 from trident.operations import Count, KeyedProcess, Sum, Timers, TumblingDurationWindow
 from trident.runtime import drive
 from trident.runtime.steps.key_columns import partition_of
-from trident.runtime.windows import kept_windows
-from trident.runtime.windows.due_keys import NEVER, DueKeys
-from trident.runtime.windows.shares import Now
+from trident.runtime.windows import window_state
+from trident.runtime.windows.timer_index import NEVER, DueKeys
+from trident.runtime.windows.window_partitions import Now
 from trident.spout import SpoutType
 from trident.state import OpaqueMap
 from trident.state.txid import Txid
@@ -233,7 +233,7 @@ class AtOnce(KeyedProcess[Any]):
         return value
 
 
-def test_a_timer_in_the_past_fires_behind_all_tuples_of_its_batch_in_the_order_of_times() -> None:
+def test_a_timer_in_the_past_fires_behind_its_batch_in_the_order_of_times() -> None:
     topology = TridentTopology("t")
     stream = topology.new_stream("s", FixedBatchSpout("k: string, at: bigint", 1, ("a", 1)))
     given_ = stream.group_by("k").process(AtOnce(), "what: string, times: array<bigint>", event_time="at")
@@ -314,7 +314,7 @@ def test_what_is_due_fires_after_a_restart(tmp_path: Path, monkeypatch: pytest.M
     assert fired == [[], [], [("a", datetime(1970, 1, 1, 0, 0, 15, tzinfo=UTC), 1)], []]
 
 
-def test_a_window_by_the_time_of_the_batch_behind_timers_fires_although_no_tuples_come() -> None:
+def test_a_window_of_batch_time_behind_timers_fires_without_tuples() -> None:
     topology = TridentTopology("t")
     process = topology.new_stream("s", RowsSpout("k: string, n: int", {})).group_by("k")
     late = process.process(Later(), "at: timestamp, n: int")
@@ -373,7 +373,7 @@ class Remembering(KeyedProcess[Any]):
             collector.emit([str(value)])
 
 
-def test_tuples_without_a_time_are_dropped_and_counted_and_a_late_one_is_a_tuple_like_others() -> None:
+def test_tuples_without_a_time_are_dropped_and_counted_late_ones_are_kept() -> None:
     topology = TridentTopology("t")
     stream = topology.new_stream("s", RowsSpout("user: string, at: bigint", {}))
     out = stream.group_by("user").process(Idle(), "at: bigint, n: int", event_time="at", state_name="w")
@@ -416,7 +416,7 @@ def lived(by_event_time: bool, life: Any) -> None:
     """Commit batches to a store that crashes, by drivers with other numbers of partitions, and compare with the model."""
     topology, stream = declared(by_event_time, MemoryMapState.opaque(), RowsSpout(FIELDS, {}, SpoutType.OPAQUE))
     lives, model, now = Life(topology, keep(stream)), Model(by_event_time), 1_000
-    with patch.object(kept_windows, "_FAN_IN", 2), patch.object(kept_windows, "MAX_CHUNK_BYTES", 40):
+    with patch.object(window_state, "_FAN_IN", 2), patch.object(window_state, "MAX_CHUNK_BYTES", 40):
         for rows, wait, partitions, failures in life:
             now += wait
             attempts = [
@@ -620,7 +620,7 @@ def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> No
         call(topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 1))))
 
 
-def test_a_process_goes_on_with_other_outputs_and_is_refused_with_another_time_or_version(tmp_path: Path) -> None:
+def test_a_process_takes_other_outputs_and_refuses_another_time_or_version(tmp_path: Path) -> None:
     entries: dict[Any, OpaqueValue] = {}
     conf: dict[str, Any] = {"log_dir": str(tmp_path), "max_batch_attempts": 1}
     topology, _ = declared(True, dict_state(entries), RowsSpout(FIELDS, {1: [("a", 1, 1)]}))
@@ -656,7 +656,7 @@ def test_explain_and_describe_name_the_process() -> None:
 # ---- which keys are due ------------------------------------------------------------------------------------------------
 
 
-def test_a_key_is_found_when_it_is_due_however_far_away_that_is_and_few_panes_are_kept() -> None:
+def test_a_key_is_found_when_it_is_due_however_far_away_with_few_panes_kept() -> None:
     chosen = random.Random(3)
     entries: dict[Any, Any] = {}
     due, now, found = (

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from tests.harness.crashing_stores import WAYS, CrashingMap, DictMap, Faults
+from tests.harness.lives import exit_code_of
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsState, dict_state, keep, open_view
 from tests.runtime.windows.join_life import LEFT, RIGHT, SIZE, WITHIN
@@ -42,10 +42,10 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows import join_update, kept_windows, window_rows
-from trident.runtime.windows.kept_windows import DIRECTORY, Directory
-from trident.runtime.windows.shares import Moment, Now, PartitionPlace, Share, moment_of, together
+from trident.runtime.windows import join_update, window_rows, window_state
+from trident.runtime.windows.window_partitions import Moment, Now, PartitionPlace, Share, moment_of, together
 from trident.runtime.windows.window_rows import join_input, window_input
+from trident.runtime.windows.window_state import DIRECTORY, Directory
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap
 from trident.state.encoding.codec import decode
@@ -54,7 +54,6 @@ from trident.state.txid import Txid
 from trident.state.values import OpaqueValue
 from trident.state.winners import Winners
 
-ROOT = Path(__file__).parents[3]
 FIELDS = Fields("key: string, n: int, at: bigint")
 MS = timedelta(milliseconds=1)
 COUNTS = st.sampled_from([1, 2, 3])
@@ -154,8 +153,8 @@ def lived(name: str, sums: bool, life: Any) -> None:
         return numbers if not isinstance(numbers, list) else sum(numbers) if sums else sorted(numbers)
 
     with (
-        patch.object(kept_windows, "_FAN_IN", 2),
-        patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
+        patch.object(window_state, "_FAN_IN", 2),
+        patch.object(window_state, "MAX_CHUNK_BYTES", 40),
         patch.object(window_rows, "_MANY", 5),
     ):
         for given_rows, wait, partitions, failures in life:
@@ -206,8 +205,8 @@ def joined_in_life(life: Any) -> None:
     found_in, model = joining(), JoinModel(-5, 5, (3, 3), (True, True))
     with (
         patch.object(join_update, "_PANES", 1000),
-        patch.object(kept_windows, "_FAN_IN", 2),
-        patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
+        patch.object(window_state, "_FAN_IN", 2),
+        patch.object(window_state, "MAX_CHUNK_BYTES", 40),
     ):
         for sides, partitions, failures in life:
             found = found_in.batch(sides, partitions, [(*failure, others) for failure, others in failures])
@@ -277,7 +276,8 @@ def test_the_commit_of_a_partition_ends_as_its_caller_says(monkeypatch: pytest.M
     life, ended = windowed("tumbling event time", sums=True), list[Txid]()
     run = StepRun(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
     state, tables = OpaqueMap(DictMap(life.entries)), life.input([[("a", 1, 1), ("a", 2, 9)]]).sinks[life.node.id]
-    monkeypatch.setattr(state, "stage", ended.append)
+    facts: Any = state.facts
+    monkeypatch.setattr(state, "facts", replace(facts, stage=ended.append))
     commit = PartitionCommit(life.node, state, Txid(1), Share(tables, moment_of(life.node, tables), run), stages=True)
     commit.run()
     assert commit.values is not None
@@ -413,10 +413,9 @@ def moved_by(deaths: Sequence[tuple[int, str, int]], address: str, folder: Path)
     """Let drivers die one after the other, and the last one end; compare what fired with the models. Return how many died."""
     died = 0
     for partitions, *death in [*deaths, (2,)]:
-        command = [sys.executable, "-m", "tests.runtime.windows.moving_life", str(folder), address, str(partitions)]
-        done = subprocess.run([*command, *map(str, death)], cwd=ROOT, check=False, timeout=100)
-        assert done.returncode in ((-signal.SIGKILL, 0) if death else (0,))
-        died += done.returncode != 0
+        code = exit_code_of("tests.runtime.windows.moving_life", folder, address, partitions, *death)
+        assert code in ((-signal.SIGKILL, 0) if death else (0,))
+        died += code != 0
     state = LogReader(folder / "log").refresh()
     assert (state.txid, state.layouts["w"]) == (len(LEFT) // SIZE, (2, "opaque"))
     within = [one // timedelta(milliseconds=1) for one in WITHIN]

@@ -21,9 +21,9 @@ from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.rows import StepRun as Running
 from trident.runtime.windows.firing import update_window
 from trident.runtime.windows.grid import Grid
-from trident.runtime.windows.kept_windows import DIRECTORY, MAX_CHUNK_BYTES, Directory, TupleRun, WindowStore, mergeable
-from trident.runtime.windows.shares import Now, Share, moment_of
+from trident.runtime.windows.window_partitions import Now, Share, moment_of
 from trident.runtime.windows.window_rows import window_input
+from trident.runtime.windows.window_state import DIRECTORY, MAX_CHUNK_BYTES, Directory, TupleRun, WindowStore, mergeable
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap, StateConf
 from trident.state.encoding.codec import encode

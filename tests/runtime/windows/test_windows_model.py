@@ -27,8 +27,8 @@ from trident.operations import (
     WindowConfig,
 )
 from trident.runtime.steps.key_columns import partition_of
-from trident.runtime.windows import kept_windows as window_store
 from trident.runtime.windows import window_rows as window_results
+from trident.runtime.windows import window_state as window_store
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver
 

@@ -30,7 +30,7 @@ from trident.operations import (
     Sum,
     TumblingDurationWindow,
 )
-from trident.runtime.windows import kept_windows
+from trident.runtime.windows import window_state
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver
 
@@ -67,7 +67,7 @@ def test_each_result_is_that_of_a_window_of_its_own(name: str, aggregates: dict[
             fields = ["n", *fields]
         apart[one] = stream.window(CONFIGS[name], *fields, one, bounds="start, end", state_name=f"w-{one}")
         apart[one].parallelism_hint(2)
-    with patch.object(kept_windows, "_FAN_IN", 2), TopologyTestDriver(topology, max_batch_attempts=99) as driver:
+    with patch.object(window_state, "_FAN_IN", 2), TopologyTestDriver(topology, max_batch_attempts=99) as driver:
         for number in range(12):
             rows = [(chosen.choice("abc"), chosen.randrange(9), number * 5 + chosen.randrange(9)) for _ in range(8)]
             driver.feed("s", *rows)

@@ -49,7 +49,7 @@ def test_it_is_a_transactional_spout_of_the_columns_of_the_table(tmp_path: Path)
     assert coordinator.size(made) == sum(file.stat().st_size for file in tmp_path.glob("*.parquet"))
 
 
-def test_first_the_table_as_it_is_then_what_is_appended_however_often_it_is_compacted(tmp_path: Path) -> None:
+def test_first_the_table_then_what_is_appended_however_often_it_is_compacted(tmp_path: Path) -> None:
     for start in (0, 10, 20):
         append(tmp_path, start, start + 10)
     table = DeltaTable(tmp_path)
@@ -71,7 +71,7 @@ def test_first_the_table_as_it_is_then_what_is_appended_however_often_it_is_comp
 
 
 @pytest.mark.parametrize(("max_batch_files", "max_batch_bytes", "most"), [(3, 1 << 20, 3), (9, 1700, 2), (9, 1, 1)])
-def test_batches_are_bounded_also_within_a_version_and_a_restart_anywhere_gives_the_same_rest(
+def test_batches_are_bounded_within_a_version_and_restarts_give_the_same_rest(
     tmp_path: Path, max_batch_files: int, max_batch_bytes: int, most: int
 ) -> None:
     data = numbers(0, 10).append_column("part", pa.array([f"p{k}" for k in range(10)]))
@@ -140,9 +140,7 @@ def test_values_of_partition_columns_have_their_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writer", ["delta-rs", "Spark"])
-def test_a_binary_partition_value_is_one_value_in_the_table_as_it_is_and_in_what_is_appended(
-    tmp_path: Path, writer: str
-) -> None:
+def test_a_binary_partition_value_is_one_value_at_first_and_in_what_is_appended(tmp_path: Path, writer: str) -> None:
     values = [b"abc", b"\xc3\xa4b", None] if writer == "Spark" else [b"abc", b"\xff\x00", b"\\u0061", b"", None]
     data = pa.table({"id": pa.array(range(len(values))), "key": pa.array(values, pa.binary())})
     for version in range(2):
@@ -244,7 +242,7 @@ def test_row_groups_of_a_file_are_for_several_tasks(tmp_path: Path) -> None:
         assert sorted(rows_of(spout, coordinator, made, parallelism)) == [(k,) for k in range(300_000)]
 
 
-def test_a_column_that_is_added_is_null_in_older_files_and_no_part_of_an_older_stream(tmp_path: Path) -> None:
+def test_a_column_that_is_added_is_null_in_older_files_and_not_in_older_streams(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     old = DeltaSpout(tmp_path)
     coordinator = old.get_coordinator({})

@@ -258,11 +258,15 @@ def test_a_wrong_argument_or_place_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpoutError, match="starting_version=5, but the newest version of the Delta table .* is 0"):
         DeltaSpout(tmp_path, starting_version=5).get_coordinator({}).initialize_transaction(1, None)
     for name, value, part in (
-        ("mode", "cdf", "mode is 'cdf'; it must be 'append' or 'changes'"),
-        ("on_removal", "ignore", "on_removal is 'ignore'"),
-        ("starting_version", "first", "starting_version is 'first'; it must be 'earliest' or 'latest'"),
-        ("starting_version", -1, "starting_version is -1; versions begin at 0"),
-        ("max_batch_files", 0, "max_batch_files is 0"),
+        ("mode", "cdf", "mode='cdf' of DeltaSpout: give 'append' or 'changes'"),
+        ("on_removal", "ignore", "on_removal='ignore' of DeltaSpout: give 'error', 'skip' or 'added_files'"),
+        (
+            "starting_version",
+            "first",
+            "starting_version='first' of DeltaSpout: give .* 0, 'earliest' or 'latest'",
+        ),
+        ("starting_version", -1, "starting_version=-1 of DeltaSpout: give a whole number of at least 0"),
+        ("max_batch_files", 0, "max_batch_files=0 of DeltaSpout: give a whole number of at least 1"),
     ):
         with pytest.raises(ValueError, match=part):
             DeltaSpout(tmp_path, **{name: value})  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -53,7 +54,7 @@ def test_an_entry_that_is_being_written_is_read_once_it_is_whole(
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", 0, 1])
-def test_a_stream_never_begins_behind_an_entry_that_is_being_written(tmp_path: Path, start: str | int) -> None:
+def test_a_stream_never_begins_behind_an_entry_that_is_being_written(tmp_path: Path, start: Any) -> None:
     append(tmp_path, 0, 10)
     spout = DeltaSpout(tmp_path, starting_version=start)
     whole = begun(tmp_path, 10, 20, 0)
@@ -118,7 +119,7 @@ def proxy(bucket: Bucket) -> Iterator[WithheldApart]:
     proxy.close()
 
 
-def lived(bucket: Bucket, proxy: WithheldApart, start: str | int, number: int, how: How) -> tuple[Life, int]:
+def lived(bucket: Bucket, proxy: WithheldApart, start: Any, number: int, how: How) -> tuple[Life, int]:
     """Look for the first time, read, be idle, read, and start again: with versions added before each of these."""
     options, url = storage(bucket), f"{URL}-{start}-{number}"
 
@@ -141,7 +142,7 @@ def lived(bucket: Bucket, proxy: WithheldApart, start: str | int, number: int, h
     return life, proxy.withhold(0, how)
 
 
-def check(bucket: Bucket, proxy: WithheldApart, start: str | int, number: int, how: How) -> int:
+def check(bucket: Bucket, proxy: WithheldApart, start: Any, number: int, how: How) -> int:
     life, found = lived(bucket, proxy, start, number, how)
     expected = range({"earliest": 0, "latest": 10, 1: 5}[start], 25)
     assert all(isinstance(error, SourceAwayError) for error in life.errors), f"{how}: {life.errors}"
@@ -153,7 +154,7 @@ def check(bucket: Bucket, proxy: WithheldApart, start: str | int, number: int, h
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["earliest", "latest", 1])
 @pytest.mark.timeout(300)
-def test_no_version_is_skipped_if_an_answer_is_withheld(bucket: Bucket, proxy: WithheldApart, start: str | int) -> None:
+def test_no_version_is_skipped_if_an_answer_is_withheld(bucket: Bucket, proxy: WithheldApart, start: Any) -> None:
     requests = check(bucket, proxy, start, 0, "error")
     for number in range(3, requests + 1, 19):
         check(bucket, proxy, start, number, ("error", "dropped")[number % 2])
@@ -164,7 +165,7 @@ def test_no_version_is_skipped_if_an_answer_is_withheld(bucket: Bucket, proxy: W
 @pytest.mark.parametrize("start", ["earliest", "latest", 1])
 @pytest.mark.timeout(1800)
 def test_no_version_is_skipped_whichever_answer_is_withheld(
-    bucket: Bucket, proxy: WithheldApart, start: str | int, how: How
+    bucket: Bucket, proxy: WithheldApart, start: Any, how: How
 ) -> None:
     for number in range(check(bucket, proxy, start, 0, how) + 1):
         check(bucket, proxy, start, number, how)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from spouts import CsvFileSpout
 from tests.spouts.files.test_text_files import append, write
 from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
-from trident.errors import ReplayMismatchError, SpoutError, TopologyError
+from trident.errors import ConfigError, ReplayMismatchError, SpoutError, TopologyError
 
 FIELDS = "id: bigint, name: string"
 
@@ -145,7 +145,7 @@ def test_a_header_without_a_line_end_is_a_file_without_rows(tmp_path: Path) -> N
     assert batches(spout) == [[(1, "x")]]
 
 
-def test_a_quoted_line_end_is_refused_wherever_the_range_is_cut_and_read_with_multiline(tmp_path: Path) -> None:
+def test_a_quoted_line_end_is_refused_at_any_cut_and_read_with_multiline(tmp_path: Path) -> None:
     content = b'id,name\n1,"a\nb"\n2,"c\n\n""d"""\n'
     path = write(tmp_path / "a.csv", content)
     for limit in range(8, len(content) + 1):
@@ -206,13 +206,17 @@ def test_bytes_that_are_no_text_are_refused_unless_replaced(tmp_path: Path) -> N
     [
         ({"fields": "id: array<int>"}, TopologyError, "field 'id' is of type array<int>, which CSV cannot hold"),
         ({"fields": "id"}, TopologyError, "the type of field 'id' is not known"),
-        ({"missing_columns": "?"}, ValueError, "missing_columns is '\\?'"),
+        ({"missing_columns": "?"}, ValueError, "missing_columns='\\?' of CsvFileSpout: give 'error' or 'null'"),
         ({"delimiter": ";;"}, ValueError, "delimiter is ';;'; it must be one ASCII character"),
         ({"quote": "\n"}, ValueError, "quote is '\\\\n'"),
         ({"multiline": True, "bad_lines": "bad"}, ValueError, "multiline=True does not go with bad_lines"),
         ({"header": ["id"]}, SpoutError, "header= has no column 'name'"),
-        ({"max_batch_byte": 1}, TypeError, "unknown argument 'max_batch_byte'; besides its own"),
-        ({"max_batch_bytes": 0}, ValueError, "max_batch_bytes is 0"),
+        (
+            {"max_batch_byte": 1},
+            ConfigError,
+            "CsvFileSpout has no option 'max_batch_byte'; did you mean 'max_batch_bytes'",
+        ),
+        ({"max_batch_bytes": 0}, ValueError, "max_batch_bytes=0 of CsvFileSpout: give a whole number of at least 1"),
         ({"bad_lines": "id"}, TopologyError, "duplicate field 'id'"),
     ],
 )

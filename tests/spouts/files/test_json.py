@@ -97,7 +97,7 @@ def test_a_wrong_argument_is_refused_by_its_name(tmp_path: Path) -> None:
         TopologyError, match="field 'a' is of type map<string,int>, which Arrow does not read from JSON"
     ):
         JsonFileSpout(tmp_path, "a: map<string, int>")
-    with pytest.raises(ValueError, match="unknown_fields is 'drop'"):
-        JsonFileSpout(tmp_path, FIELDS, unknown_fields="drop")
+    with pytest.raises(ValueError, match="unknown_fields='drop' of JsonFileSpout: give 'ignore' or 'error'"):
+        JsonFileSpout(tmp_path, FIELDS, unknown_fields="drop")  # type: ignore[arg-type]
     with pytest.raises(SpoutError, match=r"no JSON file to read in .* \(files that match '\*.json' or '\*.json.gz' or"):
         JsonFileSpout(tmp_path, FIELDS).get_coordinator({})

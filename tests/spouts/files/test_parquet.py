@@ -88,7 +88,7 @@ def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     spout = ParquetFileSpout(tmp_path, "id: bigint")
     coordinator = spout.get_coordinator({})
     assert coordinator.initialize_transaction(1, None) is None
-    assert f"the rest of {path} (" in str(coordinator.away())
+    assert f"the rest of {path} (" in str(coordinator.unavailable())
     write(path, whole, at=1001.0)
     (made,) = definitions(coordinator)
     assert len(rows_of(spout, coordinator, made)) == 10
@@ -239,10 +239,10 @@ def test_a_damaged_file_and_a_time_that_does_not_fit_are_named(tmp_path: Path) -
 def test_a_wrong_argument_or_place_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpoutError, match="there is no Parquet file yet in .*; declare them, as in"):
         ParquetFileSpout(tmp_path, allow_empty=True)
-    with pytest.raises(ValueError, match="max_batch_rows is 0"):
+    with pytest.raises(ValueError, match="max_batch_rows=0 of ParquetFileSpout: give a whole number of at least 1"):
         ParquetFileSpout(tmp_path, "id: int", max_batch_rows=0)
-    with pytest.raises(ValueError, match="missing_columns is 'x'"):
-        ParquetFileSpout(tmp_path, "id: int", missing_columns="x")
+    with pytest.raises(ValueError, match="missing_columns='x' of ParquetFileSpout: give 'error' or 'null'"):
+        ParquetFileSpout(tmp_path, "id: int", missing_columns="x")  # type: ignore[arg-type]
     write(tmp_path / "a.parquet", b"no Parquet")
     with pytest.raises(SpoutError, match="the types of the fields cannot be taken from .*a.parquet: .*; declare them"):
         ParquetFileSpout(tmp_path)

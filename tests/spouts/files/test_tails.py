@@ -95,9 +95,9 @@ def test_what_cannot_be_whole_is_held_however_long(
 ) -> None:
     reader = Reader(write(tmp_path / name, begin), fields)
     found = [*reader.read(), *reader.after(1_000_000), *reader.after(1_000_000)]
-    assert "bytes behind byte" in str(reader.coordinator.away())
+    assert "bytes behind byte" in str(reader.coordinator.unavailable())
     found += reader.after(1, rest)
-    assert reader.coordinator.away() is None
+    assert reader.coordinator.unavailable() is None
     assert rows is None or found == rows
     assert len(found) == len(rows or [0])
 
@@ -126,10 +126,10 @@ def test_a_file_of_rows_of_several_lines_is_read_once_it_is_whole(tmp_path: Path
 def test_a_last_line_without_an_end_is_read_after_ten_seconds_and_an_object_at_once(tmp_path: Path) -> None:
     reader = Reader(write(tmp_path / "a.csv", b"v\n1\n2"))
     assert reader.read() == [(1,)]
-    assert "bytes behind byte 4 are without a line end" in str(reader.coordinator.away())
-    reader.coordinator.look_now()
-    assert [*reader.after(9.9), reader.coordinator.is_preparing(), *reader.after(0.2)] == [True, (2,)]
-    assert not reader.coordinator.is_preparing()
+    assert "bytes behind byte 4 are without a line end" in str(reader.coordinator.unavailable())
+    reader.coordinator.refresh()
+    assert [*reader.after(9.9), reader.coordinator.may_have_more(), *reader.after(0.2)] == [True, (2,)]
+    assert not reader.coordinator.may_have_more()
     assert reader.after(5, b"\r\n3\n") == [(3,)]
     reader = Reader(write(tmp_path / "a.json", b'{"v": 1}\n{"v": 2}'))
     assert [*reader.read(), *reader.after(1, b"\n")] == [(1,), (2,)]
@@ -146,10 +146,10 @@ def test_hold_reads_no_line_without_its_end_and_says_what_is_left(
 ) -> None:
     reader = Reader(write(tmp_path / "a.text", b"1\n2"), tail="hold")
     assert [*reader.read(), *reader.after(1_000_000)] == [("1",)]
-    reader.coordinator.look_now()
+    reader.coordinator.refresh()
     with caplog.at_level(logging.WARNING):
-        assert not reader.coordinator.is_preparing()
-        assert not reader.coordinator.is_preparing()
+        assert not reader.coordinator.may_have_more()
+        assert not reader.coordinator.may_have_more()
     (warned,) = caplog.messages
     assert warned.startswith(f"{reader.path} is not read to its end: 1 bytes behind byte 2 are not whole.")
     assert reader.after(1, b"2\n") == [("22",)]
@@ -157,9 +157,9 @@ def test_hold_reads_no_line_without_its_end_and_says_what_is_left(
 
 def test_a_line_that_goes_on_all_the_time_is_not_waited_for_by_who_came_before(tmp_path: Path) -> None:
     reader = Reader(write(tmp_path / "a.text", b"half"))
-    reader.coordinator.look_now()
-    assert [*reader.read(), reader.coordinator.is_preparing()] == [True]
-    assert [*reader.after(9, b" more"), reader.coordinator.is_preparing()] == [False]
+    reader.coordinator.refresh()
+    assert [*reader.read(), reader.coordinator.may_have_more()] == [True]
+    assert [*reader.after(9, b" more"), reader.coordinator.may_have_more()] == [False]
     assert [*reader.after(9), *reader.after(2)] == [("half more",)]
 
 
@@ -241,13 +241,11 @@ def test_other_files_are_read_while_one_is_waited_for_and_it_is_not_opened_again
     assert rows_of(spout, coordinator, made) == [("1",), ("2",)]
     monkeypatch.setattr("spouts.files.line_ends.opened", None)
     assert coordinator.initialize_transaction(2, made) is None
-    assert f"the rest of {tmp_path / 'a'} (" in str(coordinator.away())
+    assert f"the rest of {tmp_path / 'a'} (" in str(coordinator.unavailable())
 
 
 @pytest.mark.parametrize("header", [True, False])
-def test_lines_that_end_with_a_lone_return_are_refused_by_name_or_read_with_multiline(
-    tmp_path: Path, header: bool
-) -> None:
+def test_lines_that_end_with_a_lone_return_are_refused_or_read_with_multiline(tmp_path: Path, header: bool) -> None:
     path = write(tmp_path / "a.csv", b"v,w\r1,2\r3,4\r"[0 if header else 4 :])
     reader = Reader(path, "v: bigint, w: bigint", header=header)
     said = (
@@ -314,7 +312,7 @@ def test_a_guess_that_an_attempt_made_is_made_anew_by_the_next_one(tmp_path: Pat
         assert running.state(sums).get() == 1019
 
 
-def test_what_a_transactional_state_may_hold_is_given_again_and_then_refused_with_both_halves(tmp_path: Path) -> None:
+def test_what_a_transactional_state_may_hold_is_given_again_then_refused(tmp_path: Path) -> None:
     path, topology = write(tmp_path / "a.csv", b"v\n10"), TridentTopology("t")
     stream = topology.new_stream("rows", CsvFileSpout(path, "v: bigint"))
     sums = stream.persistent_aggregate(MemoryMapState.transactional(), "v", Sum(), "sum")

@@ -6,6 +6,7 @@ import errno
 import gzip
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,21 +22,21 @@ from tests.spouts.reading import definitions, rows_of
 from trident import TridentTopology
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.operations import Count
-from trident.spout import TransactionAttempt
+from trident.spout import Definition, TransactionAttempt
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_batch_bytes": 0}, "max_batch_bytes is 0; it must be at least 1"),
-        ({"max_batch_bytes": float("nan")}, "max_batch_bytes is nan; it must be at least 1"),
-        ({"max_batch_bytes": float("inf")}, "max_batch_bytes is inf; it must be at least 1, and finite"),
-        ({"max_batch_bytes": None}, "max_batch_bytes is None; it must be at least 1"),
-        ({"max_line_bytes": 0}, "max_line_bytes is 0; it must be from 1 to 536870912"),
-        ({"max_line_bytes": 1 << 30}, "max_line_bytes is 1073741824; it must be from 1 to"),
-        ({"errors": "ignore"}, 'errors is \'ignore\'; it must be "replace" or "strict"'),
-        ({"tail": -1}, 'tail is -1; it must be a number of seconds, not negative, or "hold"'),
-        ({"tail": "wait"}, "tail is 'wait'; it must be a number"),
+        ({"max_batch_bytes": 0}, "max_batch_bytes=0 of TextFileSpout: give a whole number of at least 1"),
+        ({"max_batch_bytes": float("nan")}, "max_batch_bytes=nan of TextFileSpout: give a whole number of at least 1"),
+        ({"max_batch_bytes": float("inf")}, "max_batch_bytes=inf of TextFileSpout: give a whole number of at least 1"),
+        ({"max_batch_bytes": None}, "max_batch_bytes=None of TextFileSpout: give a whole number of at least 1"),
+        ({"max_line_bytes": 0}, "max_line_bytes=0 of TextFileSpout: give a whole number from 1 to 536870912"),
+        ({"max_line_bytes": 1 << 30}, "max_line_bytes=1073741824 of TextFileSpout: give a whole number from 1 to"),
+        ({"errors": "ignore"}, "errors='ignore' of TextFileSpout: give 'replace' or 'strict'"),
+        ({"tail": -1}, "tail=-1 of TextFileSpout: give seconds of at least 0 or 'hold'"),
+        ({"tail": "wait"}, "tail='wait' of TextFileSpout: give seconds of at least 0 or 'hold'"),
         ({"encoding": "klingon"}, "encoding 'klingon' is not known"),
         ({"encoding": "utf-16"}, "encoding 'utf-16' does not write ASCII as ASCII"),
         ({"encoding": "cp037"}, "encoding 'cp037' does not write ASCII as ASCII"),
@@ -47,9 +48,11 @@ def test_bad_arguments_are_refused_at_the_call(options: dict[str, Any], message:
         TextFileSpout("anything", **options)
 
 
-def test_an_empty_list_of_paths_is_refused() -> None:
-    with pytest.raises(ValueError, match="was given an empty list of paths"):
-        TextFileSpout([])
+@pytest.mark.parametrize("paths", [[], "", ["books", ""]])
+def test_no_path_and_an_empty_one_are_refused(paths: Any) -> None:
+    """An empty text is what a variable holds that is not set, and not the working directory."""
+    with pytest.raises(ValueError, match=f"paths={re.escape(repr(paths))}; name a directory"):
+        TextFileSpout(paths)
 
 
 def test_a_start_without_any_file_names_the_pattern(tmp_path: Path) -> None:
@@ -404,3 +407,61 @@ def test_files_that_the_topology_writes_itself_are_refused(
     with pytest.raises(SpoutError, match=f"has {tmp_path / refused} in it, where the topology itself writes"):
         run()
     return run(pattern="*.txt")
+
+
+# ---- files in another place ----------------------------------------------------------------------------------------------
+
+
+def place_changes(before: Path, after: Path, follow: bool = True) -> Definition | None:
+    """Read all of one place, then go on with another one."""
+    coordinator, last = TextFileSpout(before, follow=follow).get_coordinator({}), None
+    while (made := coordinator.initialize_transaction(1, last)) is not None:
+        last = made
+    assert last is not None
+    if not after.exists():
+        before.rename(after)
+    return TextFileSpout(after, follow=follow).get_coordinator({}).initialize_transaction(2, last)
+
+
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize("place", ["a moved folder", "moved"])
+def test_files_that_were_read_in_another_place_are_not_counted_again(tmp_path: Path, place: str, follow: bool) -> None:
+    write(tmp_path / "books" / "one.txt", b"a\nb\n")
+    write(tmp_path / "books" / "two.txt", b"c\n")
+    with pytest.raises(ReplayMismatchError, match=f"{place}/.* is the file that was read as .*books/.*counted again"):
+        place_changes(tmp_path / "books", tmp_path / place, follow)
+
+
+def test_files_behind_a_link_are_those_that_were_read_without_it(tmp_path: Path) -> None:
+    write(tmp_path / "v1" / "one.txt", b"a\nb\n")
+    (tmp_path / "books").symlink_to(tmp_path / "v1")
+    with pytest.raises(ReplayMismatchError, match=r"v1/one.txt is the file that was read as .*books/one.txt"):
+        place_changes(tmp_path / "books", tmp_path / "v1")
+
+
+def test_the_advice_about_moved_files_leads_on(tmp_path: Path) -> None:
+    write(tmp_path / "books" / "one.txt", b"a\n")
+    coordinator = TextFileSpout(tmp_path / "books").get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    (tmp_path / "books").rename(tmp_path / "moved")
+    (tmp_path / "books").symlink_to(tmp_path / "moved")
+    write(tmp_path / "moved" / "two.txt", b"b\n")
+    spout = TextFileSpout(tmp_path / "books")
+    coordinator = spout.get_coordinator({})
+    made = coordinator.initialize_transaction(2, first)
+    assert made is not None
+    assert rows_of(spout, coordinator, made) == [("b",)]
+
+
+def test_other_files_in_another_place_are_new(tmp_path: Path) -> None:
+    write(tmp_path / "monday" / "one.txt", b"a\nb\n")
+    write(tmp_path / "tuesday" / "one.txt", b"c\nd\n")
+    assert place_changes(tmp_path / "monday", tmp_path / "tuesday") is not None
+
+
+def test_files_that_would_be_left_out_in_another_place_are_said(tmp_path: Path) -> None:
+    write(tmp_path / "tuesday" / "one.txt", b"a\nb\n")
+    write(tmp_path / "monday" / "one.txt", b"c\nd\n")
+    with pytest.raises(ReplayMismatchError, match=r"monday/one.txt is before it by its path, and would be left out"):
+        place_changes(tmp_path / "tuesday", tmp_path / "monday", follow=False)
+    assert place_changes(tmp_path / "tuesday", tmp_path / "monday") is not None

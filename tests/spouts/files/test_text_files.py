@@ -448,9 +448,7 @@ def lags(coordinator: FileCoordinator, made: list[Definition]) -> list[int]:
 
 
 @pytest.mark.parametrize("follow", [True, False])
-def test_the_lag_is_what_was_listed_and_is_not_committed_however_far_batches_are_defined(
-    tmp_path: Path, follow: bool
-) -> None:
+def test_the_lag_is_what_was_listed_uncommitted_however_far_batches_reach(tmp_path: Path, follow: bool) -> None:
     write(tmp_path / "a", b"1\n2\n3\n")
     write(tmp_path / "b", b"4\n5\n")
     coordinator = TextFileSpout(tmp_path, max_batch_bytes=4, follow=follow).get_coordinator({})

@@ -21,7 +21,7 @@ OLD, NEW = [b"old"] * 20, [b"new"] * 20
 @pytest.mark.sample(1)
 @BOTH
 @pytest.mark.parametrize("first_poll", ["latest", datetime.now(UTC) + timedelta(days=1)])
-def test_a_topic_that_is_added_begins_where_it_was_added_however_quiet_the_others_are(
+def test_a_topic_that_is_added_begins_there_however_quiet_the_others_are(
     kafka_topics: Topics, kind: Kind, first_poll: Any
 ) -> None:
     first, added = kafka_topics.create(), kafka_topics.create()
@@ -31,7 +31,7 @@ def test_a_topic_that_is_added_begins_where_it_was_added_however_quiet_the_other
         made.restart(kind(kafka_topics.bootstrap, [first, added], first_poll=first_poll))
         chosen = made.define()
         assert chosen is not None
-        assert made.coordinator.traits(chosen).is_choice
+        assert made.coordinator.traits(chosen).is_start_position
         made.restart()
         kafka_topics.produce(added, NEW)
         made.restart()
@@ -52,9 +52,7 @@ def test_a_batch_that_says_where_a_topic_begins_has_no_records(kafka_topics: Top
 
 
 @BOTH
-def test_a_pattern_that_matched_nothing_at_first_misses_nothing_of_the_first_topic_that_comes(
-    kafka_topics: Topics, kind: Kind
-) -> None:
+def test_a_pattern_that_matched_nothing_at_first_reads_the_first_topic_whole(kafka_topics: Topics, kind: Kind) -> None:
     prefix = kafka_topics.create() + "-later"
     spout = kind(kafka_topics.bootstrap, re.compile(prefix + ".*"), first_poll="latest", refresh_s=0.001)
     with batches(spout) as made:
@@ -71,9 +69,9 @@ def test_a_pattern_that_matched_nothing_at_first_misses_nothing_of_the_first_top
 def test_a_topic_that_was_created_again_is_read_from_its_beginning_with_latest_too(
     kafka_topics: Topics, kind: Kind, sees_it_gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spouts.kafka.broker_view._THERE_S", 0.05)
+    monkeypatch.setattr("spouts.kafka.admin._THERE_S", 0.05)
     topic, other = kafka_topics.create(), kafka_topics.create()
-    spout = kind(kafka_topics.bootstrap, [topic, other], first_poll="latest", on_lost="skip", refresh_s=0.001)
+    spout = kind(kafka_topics.bootstrap, [topic, other], first_poll="latest", on_data_loss="skip", refresh_s=0.001)
     with batches(spout) as made:
         assert made.next() == []
         kafka_topics.produce(topic, OLD)
@@ -91,7 +89,7 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning_with_latest_t
 
 
 @BOTH
-def test_partitions_that_come_to_a_topic_before_it_is_read_are_no_reason_to_begin_elsewhere(
+def test_partitions_that_come_before_a_topic_is_read_do_not_move_its_beginning(
     kafka_topics: Topics, kind: Kind
 ) -> None:
     topic = kafka_topics.create()
@@ -106,7 +104,7 @@ def test_partitions_that_come_to_a_topic_before_it_is_read_are_no_reason_to_begi
 @pytest.mark.sample(1)
 @BOTH
 @pytest.mark.parametrize("how", ["names", "pattern", "partitions"])
-def test_what_topics_no_longer_names_rests_where_it_is_and_goes_on_there_when_it_is_back(
+def test_what_topics_no_longer_names_rests_and_goes_on_there_when_back(
     kafka_topics: Topics, kind: Kind, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     prefix = kafka_topics.create()

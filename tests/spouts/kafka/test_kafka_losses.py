@@ -59,7 +59,7 @@ def test_records_that_retention_deleted_before_they_were_read_are_told(kafka_top
         kafka_topics.delete_records(topic, 50)
         made.restart()
         with pytest.raises(
-            SpoutError, match=r"read up to offset 10, and begins at 50 now: 40 offsets were deleted.*on_lost"
+            SpoutError, match=r"read up to offset 10, and begins at 50 now: 40 offsets were deleted.*on_data_loss"
         ):
             made.next()
 
@@ -67,7 +67,7 @@ def test_records_that_retention_deleted_before_they_were_read_are_told(kafka_top
 def test_skipping_is_said_and_counted(kafka_topics: Topics, caplog: pytest.LogCaptureFixture) -> None:
     topic = kafka_topics.create()
     kafka_topics.produce(topic, [b"%d" % n for n in range(100)])
-    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=10, on_lost="skip")
+    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=10, on_data_loss="skip")
     with batches(spout) as made, caplog.at_level(logging.WARNING):
         made.next()
         kafka_topics.delete_records(topic, 50)
@@ -104,7 +104,7 @@ def test_a_topic_that_was_created_again_is_told_apart(kafka_topics: Topics) -> N
         made.restart()
         with pytest.raises(ReplayMismatchError, match="deleted and created again"):
             made.next()
-        made.restart(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, on_lost="skip"))
+        made.restart(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, on_data_loss="skip"))
         assert made.rest() == [(b"new",)] * 20
 
 
@@ -153,7 +153,7 @@ def test_a_defined_batch_is_read_without_what_is_gone_if_skipping_was_chosen(
 ) -> None:
     topic = kafka_topics.create()
     kafka_topics.produce(topic, [b"%d" % n for n in range(100)])
-    with batches(TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic, on_lost="skip")) as made:
+    with batches(TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic, on_data_loss="skip")) as made:
         definition = made.define()
         kafka_topics.delete_records(topic, 30)
         assert [int(value) for (value,) in made.read(definition)] == list(range(30, 100))
@@ -171,31 +171,31 @@ def test_an_end_before_what_was_read_is_told_and_skipped_if_that_was_chosen(kafk
             SpoutError, match=r"read up to offset 150, and ends at 100 now: 50 offsets that were read were lost"
         ):
             made.next()
-        made.restart(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, on_lost="skip"))
+        made.restart(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, on_data_loss="skip"))
         assert made.next() == []
         kafka_topics.produce(topic, [b"2"] * 10)
         assert made.rest() == [(b"2",)] * 10
 
 
-@pytest.mark.parametrize("on_lost", ["fail", "skip"])
+@pytest.mark.parametrize("on_data_loss", ["fail", "skip"])
 def test_records_that_come_between_two_tries_hide_no_lost_end_from_the_second(
-    kafka_topics: Topics, on_lost: Literal["fail", "skip"]
+    kafka_topics: Topics, on_data_loss: Literal["fail", "skip"]
 ) -> None:
     """Of a broker that knows no epochs: offsets are all that is known."""
     topic = kafka_topics.create()
     kafka_topics.produce(topic, [b"%d" % n for n in range(20)])
-    with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, on_lost=on_lost)) as made:
+    with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, on_data_loss=on_data_loss)) as made:
         made.next()
         ranges = made.definitions[0]["topics"][topic]["ranges"]
         ranges[2], ranges[3] = 50, -1  # as if it had ended at 50 then
         for _ in range(2):
-            if on_lost == "fail":
+            if on_data_loss == "fail":
                 with pytest.raises(SpoutError, match="read up to offset 50, and ends at 20 now"):
                     made.next()
             else:
                 chosen = made.define()
                 assert chosen is not None
-                assert made.coordinator.traits(chosen).is_choice  # so it is in the log whatever comes next
+                assert made.coordinator.traits(chosen).is_start_position  # so it is in the log whatever comes next
                 assert spans(chosen) == [(0, 20, 20)]
                 break
             kafka_topics.produce(topic, [b"new"] * 60)

@@ -136,7 +136,7 @@ def _all_of(task: Task) -> list[Any]:
     )
 
 
-def test_latest_begins_behind_what_is_there_also_after_a_restart_before_anything_came(place: KafkaPlace) -> None:
+def test_latest_begins_behind_what_is_there_also_after_an_early_restart(place: KafkaPlace) -> None:
     place.fill(range(3))
     task = Task(place.spout(first_poll="latest"))
     _abandon(task)
@@ -146,7 +146,7 @@ def test_latest_begins_behind_what_is_there_also_after_a_restart_before_anything
     again.close()
 
 
-def test_a_partition_that_was_added_later_begins_at_its_first_record_also_with_latest(place: KafkaPlace) -> None:
+def test_a_partition_added_later_begins_at_its_first_record_also_with_latest(place: KafkaPlace) -> None:
     task = Task(place.spout(first_poll="latest"))
     _abandon(task)
     place.topics.add_partitions(place.topic, 2)
@@ -156,7 +156,7 @@ def test_a_partition_that_was_added_later_begins_at_its_first_record_also_with_l
     again.close()
 
 
-def test_a_topic_that_a_pattern_finds_later_begins_at_its_first_record_also_with_latest(
+def test_a_topic_found_later_begins_at_its_first_record_also_with_latest(
     place: KafkaPlace, caplog: pytest.LogCaptureFixture
 ) -> None:
     def spout() -> KafkaSpout:
@@ -247,9 +247,9 @@ def test_records_that_were_deleted_before_they_were_read_are_refused_or_skipped(
     task.until(lambda: _offsets(place) == [1])
     _abandon(task)
     place.topics.delete_records(place.topic, 3)
-    with pytest.raises(SpoutError, match='begins at 3 now: 2 offsets were deleted.*on_lost="skip"'):
+    with pytest.raises(SpoutError, match='begins at 3 now: 2 offsets were deleted.*on_data_loss="skip"'):
         Task(place.spout())
-    again = Task(place.spout(on_lost="skip"))
+    again = Task(place.spout(on_data_loss="skip"))
     assert [values[0] for values, _ in again.take(2)] == ["w3", "w4"]
     again.close()
 
@@ -318,8 +318,8 @@ def test_a_topic_that_is_not_there_is_told(place: KafkaPlace) -> None:
         ({"bootstrap_servers": ""}, "bootstrap_servers=''"),
         ({"topics": []}, "give the name of a topic"),
         ({"group_id": ""}, "group_id=''"),
-        ({"first_poll": "committed"}, "committed offsets are used in any case"),
-        ({"value": ByColumns("n: bigint", lambda table: table)}, "takes ByRecord"),
+        ({"first_poll": "committed"}, "first_poll='committed' of KafkaSpout: give 'earliest', 'latest' or a datetime"),
+        ({"value": ByColumns("n: bigint", lambda table: table)}, "of KafkaSpout: give 'bytes', .* or a ByRecord"),
         ({"dead_letters": "t"}, "dead_letters='t' is a topic that is read"),
         ({"max_uncommitted": 0}, "max_uncommitted=0"),
         ({"commit_every_s": 0}, "commit_every_s=0"),

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from spouts.kafka import ByColumns, OpaqueTridentKafkaSpout
+from spouts.kafka.admin import OffsetBounds
 from spouts.kafka.batch_ranges import OffsetRange, Spot, definition_of, parts_of, ranges_of
-from spouts.kafka.broker_view import OffsetBounds
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.positions import PartitionPositions
 from spouts.kafka.record_tables import RecordValues
@@ -24,23 +24,31 @@ from trident.errors import ConfigError
     [
         ({"topics": []}, "give the name of a topic"),
         ({"topics": ""}, "give the name of a topic"),
+        ({"topics": None}, "give the name of a topic"),
         ({"topics": {"t": []}}, "name at least one partition"),
+        ({"topics": {"t": 0}}, "name at least one partition"),
+        ({"topics": {"t": [0, "1"]}}, "by its number"),
+        ({"topics": {"t": [-1]}}, "by its number"),
+        ({"group_id": "", "first_poll": "committed"}, "group_id='': give the name"),
         ({"bootstrap_servers": " "}, "host:port"),
-        ({"value": "json"}, r"value='json': give \"bytes\", \"text\", Json"),
-        ({"key": "json"}, 'give "bytes" or "text"'),
+        (
+            {"value": "json"},
+            "value='json' of .*Spout: give 'bytes', 'text', a Json, an Avro, a ByRecord or a ByColumns",
+        ),
+        ({"key": "json"}, "key='json' of OpaqueTridentKafkaSpout: give 'bytes' or 'text'"),
         ({"fields": "value, colour"}, "each at most once, of value, key"),
         ({"fields": ""}, "each at most once"),
         ({"fields": "value, value"}, "each at most once"),
         ({"value": ByColumns("a: int", len), "fields": "value, key"}, "its function gets every column"),
-        ({"first_poll": "LATEST"}, '"earliest", "latest", "committed" or a datetime'),
+        ({"first_poll": "LATEST"}, "give 'earliest', 'latest', 'committed' or a datetime"),
         ({"first_poll": datetime.datetime(2024, 1, 1)}, "needs a time zone"),
         ({"first_poll": "committed"}, "needs group_id"),
-        ({"max_batch_records": 0}, "above 0"),
-        ({"max_batch_records": float("inf")}, "max_batch_records=inf: give a number above 0"),
-        ({"max_batch_bytes": -1}, "above 0"),
-        ({"max_batch_s": 0}, "above 0, or None"),
-        ({"isolation": "serializable"}, '"read_committed" or "read_uncommitted"'),
-        ({"on_lost": "ignore"}, '"fail" or "skip"'),
+        ({"max_batch_records": 0}, "max_batch_records=0 of .*Spout: give a whole number of at least 1"),
+        ({"max_batch_records": float("inf")}, "max_batch_records=inf of .*Spout: give a whole number of at least 1"),
+        ({"max_batch_bytes": -1}, "max_batch_bytes=-1 of .*Spout: give a whole number of at least 1"),
+        ({"max_batch_s": 0}, "give seconds above 0 or None"),
+        ({"isolation": "serializable"}, "give 'read_committed' or 'read_uncommitted'"),
+        ({"on_data_loss": "ignore"}, "give 'fail' or 'skip'"),
         ({"config": {"enable.auto.commit": True}}, "is set by group_id"),
         ({"config": {"auto.offset.reset": "latest"}}, "is set by first_poll"),
     ],

@@ -7,6 +7,7 @@ import decimal
 import io
 import json
 import time
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,7 +102,7 @@ def test_a_value_that_is_no_json_is_found_wherever_it_is(bad: bytes) -> None:
 
 
 @pytest.mark.parametrize("bad", [b'{"f": 1e-50}', b'{"f": 1e50}', b'{"d": 1e-400}', b'{"b": "aGk"}'])
-def test_a_number_beyond_the_range_of_its_type_and_bytes_that_are_no_base64_are_no_json(bad: bytes) -> None:
+def test_numbers_beyond_their_type_and_bytes_that_are_not_base64_are_not_json(bad: bytes) -> None:
     declared = Json("f: float, d: double, b: binary")
     good = b'{"f": 0e-99, "d": 0, "b": "aGk="}'
     assert columns(declared, good, bad, bad_is_null=True) == [[0.0, None], [0.0, None], [b"hi", None]]
@@ -133,6 +134,28 @@ def test_avro_becomes_the_fields_of_its_schema() -> None:
     assert [one[0] for one in found] == list(record.values())
     assert [one[1] for one in found] == [None] * 5
     assert found[1][2] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "logical", "given", "type_", "read"),
+    [
+        ("string", "uuid", uuid.UUID(int=5), "string", "00000000-0000-0000-0000-000000000005"),
+        ("int", "time-millis", datetime.time(0, 0, 1), "int", 1000),
+        ("long", "time-micros", datetime.time(0, 0, 1), "bigint", 1_000_000),
+        ("int", "date", datetime.date(2024, 1, 2), "date", datetime.date(2024, 1, 2)),
+        ("long", "date", 5, "bigint", 5),
+        ("string", "date", "x", "string", "x"),
+    ],
+)
+def test_a_logical_type_of_avro_is_what_spark_reads(kind: str, logical: str, given: Any, type_: str, read: Any) -> None:
+    one = {"type": kind, "logicalType": logical}
+    fields = [{"name": "x", "type": ["null", one]}, {"name": "many", "type": {"type": "array", "items": one}}]
+    schema = {"type": "record", "name": "X", "fields": fields}
+    avro = AvroRecords(Avro(schema))
+    assert list(map(str, avro.fields.types)) == [type_, f"array<{type_}>"]
+    assert columns(avro, encoded({"x": given, "many": [given]}, schema)) == [[read], [[read]]]
+    registered = AvroRecords(Avro(schema, lambda number: json.dumps(schema)))
+    assert columns(registered, b"\0\0\0\0\1" + encoded({"x": None, "many": [given]}, schema)) == [[None], [[read]]]
 
 
 def test_avro_of_a_registry_is_read_with_the_schema_that_it_was_written_with() -> None:
@@ -180,6 +203,13 @@ def test_a_value_with_another_schema_is_no_avro() -> None:
         ('"string"', "must be a record|not the JSON"),
         ("{", "not the JSON of a schema"),
         ({"type": "record", "fields": [{"name": "x", "type": ["int", "string"]}]}, "no Spark type"),
+        (
+            {
+                "type": "record",
+                "fields": [{"name": "x", "type": {"type": "bytes", "logicalType": "decimal", "precision": 39}}],
+            },
+            "a decimal of 39 digits has no Spark type",
+        ),
     ],
 )
 def test_a_schema_that_makes_no_fields_is_refused(schema: Any, why: str) -> None:

@@ -13,8 +13,8 @@ from confluent_kafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spouts.kafka.admin import OffsetBounds, TopicView
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.broker_view import OffsetBounds, TopicView
 from spouts.kafka.offset_commits import OffsetWindow, PartitionWork
 from spouts.kafka.positions import OwnPartitions
 
@@ -164,7 +164,7 @@ def test_notes_of_what_lies_behind_a_cut_are_left_out() -> None:
     assert (work.window.furthest, work.window.position) == (5, 5)
 
 
-def test_of_a_partition_that_was_cut_and_grew_again_nothing_behind_the_position_is_done() -> None:
+def test_of_a_partition_cut_and_grown_again_nothing_behind_the_position_is_done() -> None:
     """The client says "out of range", and when the broker is asked, the partition has other records at these offsets."""
     seen = [OffsetBounds(0, 40, 1), OffsetBounds(0, 40, 2)]
     view = SimpleNamespace(
@@ -173,7 +173,11 @@ def test_of_a_partition_that_was_cut_and_grew_again_nothing_behind_the_position_
         truncations=dict.fromkeys,
     )
     options: Any = SimpleNamespace(
-        first_poll="earliest", on_lost="fail", group_id="g", bootstrap_servers="b", topics=SimpleNamespace(pattern=None)
+        first_poll="earliest",
+        on_data_loss="fail",
+        group_id="g",
+        bootstrap_servers="b",
+        topics=SimpleNamespace(pattern=None),
     )
     notes = {"trident": 1, "topic": "A", "partitions": 1, "failures": [], "done": [5, 2]}  # 35 and 36
     answer = TopicPartition(*SPOT, 30, json.dumps(notes), 1)

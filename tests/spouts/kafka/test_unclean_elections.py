@@ -103,9 +103,7 @@ def words(letter: str, start: int, end: int) -> list[tuple[str]]:
 
 
 @BOTH
-def test_what_was_read_and_lost_is_told_at_each_start_although_there_are_as_many_records_again(
-    election: Election, kind: Kind
-) -> None:
+def test_what_was_read_and_lost_is_told_at_each_start_whatever_came_after(election: Election, kind: Kind) -> None:
     with batches(kind(election.bootstrap, election.topic, value=TEXTS)) as made:
         made.definitions = copy.deepcopy(election.definitions)
         for _ in range(2):
@@ -139,10 +137,10 @@ def test_a_client_that_knows_the_leader_compares_all_that_it_is_assigned(electio
 
 
 @BOTH
-def test_the_records_that_took_the_numbers_of_lost_ones_are_read_if_skipping_was_chosen(
-    election: Election, kind: Kind
-) -> None:
-    with batches(kind(election.bootstrap, election.topic, value=TEXTS, on_lost="skip", max_batch_records=25)) as made:
+def test_records_that_took_the_numbers_of_lost_ones_are_read_if_losses_may_be(election: Election, kind: Kind) -> None:
+    with batches(
+        kind(election.bootstrap, election.topic, value=TEXTS, on_data_loss="skip", max_batch_records=25)
+    ) as made:
         made.definitions = copy.deepcopy(election.definitions)
         assert made.rest() == words("b", 0, 60)
         assert made.coordinator.skipped == 40
@@ -160,7 +158,7 @@ def test_a_batch_that_was_defined_before_is_not_read_with_the_records_of_others(
             ReplayMismatchError, match="before offset 40 then only what is before offset 20 is still there"
         ):
             made.read(second)
-        made.restart(kind(election.bootstrap, election.topic, value=TEXTS, on_lost="skip"))
+        made.restart(kind(election.bootstrap, election.topic, value=TEXTS, on_data_loss="skip"))
         assert made.read(first) == words("a", 0, 20)
         assert made.read(second) == []
         made.definitions = [first, second]
@@ -177,7 +175,7 @@ def test_messages_that_were_acknowledged_and_lost_are_told_at_each_start(electio
 
 def test_what_was_acknowledged_and_lost_hides_no_message_that_has_its_number(election: Election) -> None:
     """Last: it commits to the group of the messages."""
-    task = Task(election.queue(on_lost="skip"))
+    task = Task(election.queue(on_data_loss="skip"))
     found = [values for values, _ in task.take(75)]
     assert found == words("a", 5, 20) + words("b", 0, 60)
     task.close()

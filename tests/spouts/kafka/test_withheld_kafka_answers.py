@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import TopicCollection
 
 from spouts import KafkaSpout
-from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout, broker_view, range_reader
+from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout, admin, range_reader
 from spouts.messages import spout as message_spout
 from states.memory import MemoryMapState
 from tests.harness.kafka_proxy import (
@@ -51,7 +51,7 @@ NOON_MS = int(NOON.timestamp() * 1000)
 
 @pytest.fixture
 def proxy(kafka_server: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaProxy]:
-    monkeypatch.setattr(broker_view, "_ASK_S", 0.5)
+    monkeypatch.setattr(admin, "_ASK_S", 0.5)
     made = KafkaProxy(kafka_server)
     try:
         yield made
@@ -74,7 +74,7 @@ def test_a_time_to_begin_at_that_is_not_answered_is_asked_for_again(
         with proxy.rule("never", LIST_OFFSETS, only=partial(asks_for_time, ms=NOON_MS)) as rule:
             assert made.next() is None
             rule.wait()
-            assert made.coordinator.is_preparing()
+            assert made.coordinator.may_have_more()
         assert [int(value) for (value,) in made.until(100)] == list(range(100))
     assert f"asking for the first record of partition 0 of topic '{topic}'" in caplog.text
 
@@ -147,7 +147,7 @@ def of_the_default_suite(at: int) -> bool:
 
 @pytest.fixture
 def pair(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaProxy]:
-    for module in (broker_view, range_reader):
+    for module in (admin, range_reader):
         monkeypatch.setattr(module, "_ASK_S", 0.4)
     monkeypatch.setattr(message_spout, "_START_S", 0.5)
     made = KafkaProxy(kafka_cluster)

@@ -73,13 +73,13 @@ class ListQueue(MessageQueue):
         for message in failed:
             self.failures[self.pending[message.raw]] = message.failures
 
-    def bury(self, message: Message, reason: str) -> None:
+    def dead_letter(self, message: Message, reason: str) -> None:
         self._check()
         if self.refuses_letters:
             raise SpoutError("no such place")
         self.dead[self.pending.pop(message.raw)] = reason
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         self._check()
 
     def rest(self) -> None:
@@ -98,7 +98,7 @@ class Run:
         self.complete: Counter[int] = Counter()
         self.errors: list[str] = []
         self.deliveries = Deliveries(
-            queue, policy, max_pending, self, lambda error: self.errors.append(str(error)), lambda: self.now
+            queue, policy, max_pending, self.emit, lambda error: self.errors.append(str(error)), lambda: self.now
         )
 
     def emit(self, values: Any, message_id: Any = None, stream_id: str = "default") -> None:
@@ -162,7 +162,7 @@ def _finish(run: Run) -> None:
             run.ack(id_)
 
 
-def test_a_server_that_is_away_is_reported_once_and_asked_after_longer_and_longer_pauses() -> None:
+def test_a_server_that_is_away_is_reported_once_and_asked_less_and_less_often() -> None:
     queue = ListQueue([])
     asked: list[float] = []
     run = Run(queue, RetryPolicy())
@@ -204,7 +204,7 @@ def test_a_connection_that_is_lost_in_the_middle_of_a_burial_loses_no_message() 
     run.step()
     ((id_, _),) = run.out.items()
     run.deliveries.fail(id_)
-    queue.calls_left = 2  # `tend` and `note_failures`
+    queue.calls_left = 2  # `maintain` and `note_failures`
     run.step()
     assert run.errors == ["away"]
     run.step(6.0)
@@ -307,7 +307,7 @@ def test_nothing_is_given_up_without_a_limit_or_a_place_for_it(policy: RetryPoli
         ({"max_failures": 0}, "max_failures=0: give a whole number of at least 1"),
         ({"max_failures": 1.5}, "max_failures=1.5"),
         ({"first_pause_s": 0}, "first_pause_s=0"),
-        ({"first_pause_s": 9, "longest_pause_s": 8}, "the longest pause no shorter than the first"),
+        ({"first_pause_s": 9, "longest_pause_s": 8}, "longest_pause_s=8: give at least first_pause_s=9"),
         ({"dead_letters": ""}, "dead_letters='': give the name"),
     ],
 )

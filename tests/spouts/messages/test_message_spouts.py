@@ -175,7 +175,7 @@ def test_in_a_trident_topology_messages_are_acknowledged_with_their_batch(place:
 
 
 @pytest.mark.sample(2)
-def test_a_topology_does_not_say_that_all_is_processed_while_a_message_waits_for_its_retry(place: Place) -> None:
+def test_a_topology_is_not_drained_while_a_message_waits_for_its_retry(place: Place) -> None:
     place.fill(range(3))
     failed = list[str]()
 

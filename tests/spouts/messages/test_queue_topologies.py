@@ -47,7 +47,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.sample(2)
-def test_what_a_topology_has_processed_is_off_the_queue_and_what_fails_too_often_is_a_dead_letter(place: Place) -> None:
+def test_what_was_processed_leaves_the_queue_what_fails_too_often_is_a_letter(place: Place) -> None:
     EXECUTED.clear()
     place.fill(range(1, 30))
     builder = TopologyBuilder()

@@ -56,7 +56,7 @@ ANOTHER = r"the stream 's' on Redis .* was read up to entry 20-0, and is another
     ids=["as many as were lost", "under the same ids", "fewer", "more"],
 )
 @pytest.mark.parametrize("restart", [False, True])
-def test_new_entries_behind_which_a_server_without_its_last_writes_was_read_already_are_not_skipped(
+def test_new_entries_of_a_server_that_lost_its_last_writes_are_not_skipped(
     saved: tuple[Server, Callable[[], None]], ids: list[str], restart: bool
 ) -> None:
     server, crash = saved
@@ -121,7 +121,7 @@ def test_a_replay_that_finds_as_many_other_entries_is_refused(saved: tuple[Serve
 
 
 @pytest.mark.parametrize("read_before", [True, False])
-def test_an_entry_that_was_deleted_by_its_id_is_missed_only_where_nothing_that_was_read_is_left(
+def test_an_entry_deleted_by_its_id_is_missed_only_where_none_read_is_left(
     redis_server: Server, client: Any, read_before: bool
 ) -> None:
     fill(client, range(1, 6))

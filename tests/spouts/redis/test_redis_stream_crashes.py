@@ -61,7 +61,7 @@ def counted(server: Server, log_dir: Path) -> dict[str, dict[str, int]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["committed", "recorded"])
-def test_a_queue_whose_driver_is_killed_before_it_acknowledges_counts_exactly_with_the_ids_in_an_opaque_state(
+def test_a_queue_driver_killed_before_the_ack_counts_exactly_by_ids_in_a_state(
     redis_server: Server, tmp_path: Path, point: str
 ) -> None:
     with client_of(redis_server) as client:

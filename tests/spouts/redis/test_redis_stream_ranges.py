@@ -101,7 +101,7 @@ def test_a_stream_that_is_not_there_yet_loses_nothing_with_only_new_entries(redi
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_stream_that_is_added_with_only_new_entries_begins_where_it_was_added_however_quiet_the_others_are(
+def test_a_stream_added_for_new_entries_begins_there_however_quiet_the_others(
     redis_server: Server, client: Any, is_there: bool
 ) -> None:
     fill(client, range(1, 4), "a")
@@ -270,9 +270,21 @@ def test_values_get_the_types_of_their_fields(
         (("redis://x", "s", FIELDS), {"first": "1-0\n"}, "first='1-0.n': give"),
         (("redis://x", "s", FIELDS), {"first": "٣"}, "first='٣': give"),
         (("redis://x", "s", FIELDS), {"first": f"0-{1 << 64}"}, "first='0-18446744073709551616': give"),
-        (("redis://x", "s", FIELDS), {"max_entries": float("inf")}, "max_entries is inf; it must be"),
-        (("redis://x", "s", FIELDS), {"max_entries": 0}, "max_entries is 0"),
-        (("redis://x", "s", FIELDS), {"lost_entries": "ignore"}, "it must be 'refuse' or 'skip'"),
+        (
+            ("redis://x", "s", FIELDS),
+            {"max_entries": float("inf")},
+            "max_entries=inf of .*Spout: give a whole number of at least 1",
+        ),
+        (
+            ("redis://x", "s", FIELDS),
+            {"max_entries": 0},
+            "max_entries=0 of .*Spout: give a whole number of at least 1",
+        ),
+        (
+            ("redis://x", "s", FIELDS),
+            {"lost_entries": "ignore"},
+            "lost_entries='ignore' of .*Spout: give 'refuse' or 'skip'",
+        ),
         (("redis://x", "s", FIELDS), {"tls_ca_file": "ca.pem"}, "TLS options and no TLS"),
     ],
 )
@@ -293,9 +305,7 @@ def test_a_stream_that_is_not_there_yet_is_named_in_a_warning(
     ]
 
 
-def test_a_key_that_is_no_stream_and_a_server_that_is_not_there_are_named_at_the_start(
-    redis_server: Server, client: Any
-) -> None:
+def test_a_key_that_is_no_stream_and_an_absent_server_are_named_at_the_start(redis_server: Server, client: Any) -> None:
     client.set("s", 1)
     with pytest.raises(SpoutError, match="the key 's' on Redis 127.0.0.1:.* is a string and not a stream"):
         spout_of(redis_server).get_coordinator({})

@@ -142,7 +142,7 @@ def test_a_batch_is_given_again_until_it_is_committed() -> None:
         coordinator.parts(TransactionAttempt(1, 0), first, 1)
 
 
-def test_a_log_of_an_earlier_process_goes_on_with_new_feeds_and_its_open_batch_is_refused() -> None:
+def test_a_log_of_an_earlier_process_takes_new_feeds_and_refuses_its_open_batch() -> None:
     spout = FeederBatchSpout("n: int")
     spout.feed_nowait([(1,)])
     coordinator, earlier = spout.get_coordinator({}), {"feeder": "other", "feed": 41}

@@ -117,7 +117,7 @@ def test_a_row_that_does_not_fit_is_refused_with_its_number(fields: str, rows: l
 
 
 def test_a_batch_without_room_for_a_row_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_batch_size is 0; a batch has at least 1 row"):
+    with pytest.raises(ValueError, match="max_batch_size=0 of FixedBatchSpout: give a whole number of at least 1"):
         FixedBatchSpout("a", 0, (1,))
 
 

@@ -46,7 +46,7 @@ def test_it_is_a_transactional_spout_of_a_value_and_a_time() -> None:
     opened(spout, "value: bigint, timestamp: timestamp")
 
 
-def test_the_rows_of_a_second_come_when_it_is_over_and_have_the_time_at_which_they_were_due() -> None:
+def test_rows_of_a_second_come_when_it_is_over_with_the_time_they_were_due() -> None:
     now, spout = Now(), RateSpout(4)
     coordinator = spout.get_coordinator({}, now)
     assert coordinator.initialize_transaction(1, None) is None
@@ -90,7 +90,7 @@ def test_another_rate_goes_on_after_the_last_row_of_the_old_one() -> None:
     assert [row[0] for row in rows_of(spout, again, first)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_without_a_rate_each_batch_has_the_given_number_of_rows_until_all_are_emitted() -> None:
+def test_without_a_rate_each_batch_has_the_given_rows_until_all_are_emitted() -> None:
     spout = RateSpout(rows_per_batch=40, rows=100)
     coordinator = spout.get_coordinator({}, Now())
     found = list(definitions(coordinator))
@@ -167,20 +167,20 @@ def test_parts_are_as_many_as_said_and_have_all_rows() -> None:
     ("arguments", "part"),
     [
         ({}, "needs a rate"),
-        ({"rows_per_second": 0}, "rows_per_second is 0; it must be more than 0"),
-        ({"rows_per_second": float("inf")}, "rows_per_second is inf"),
-        ({"rows_per_batch": 0}, "rows_per_batch is 0; it must be at least 1"),
-        ({"rows_per_batch": 1, "partitions": 0}, "partitions is 0"),
+        ({"rows_per_second": 0}, "rows_per_second=0 of RateSpout: give a number above 0 or None"),
+        ({"rows_per_second": float("inf")}, "rows_per_second=inf of RateSpout: give a number above 0, at most"),
+        ({"rows_per_batch": 0}, "rows_per_batch=0 of RateSpout: give a whole number of at least 1 or None"),
+        ({"rows_per_batch": 1, "partitions": 0}, "partitions=0 of RateSpout: give a whole number of at least 1"),
         ({"rows_per_batch": 1, "ramp_up_s": 1}, "there is no rate to reach"),
-        ({"rows_per_second": 1, "ramp_up_s": -1}, "ramp_up_s is -1"),
-        ({"rows_per_second": 1, "rows": -1}, "rows is -1"),
-        ({"rows_per_second": 1, "tick_s": 0}, "tick_s is 0; it must be at least 0.001"),
-        ({"rows_per_second": 1, "tick_s": math.inf}, "tick_s is inf; it must be at least 0.001"),
-        ({"rows_per_second": 1, "ramp_up_s": math.nan}, "ramp_up_s is nan"),
-        ({"rows_per_batch": math.inf}, "rows_per_batch is inf; it must be a whole number"),
-        ({"rows_per_batch": 1, "rows": 1.5}, "rows is 1.5; it must be a whole number"),
-        ({"rows_per_batch": 1, "rows": math.nan}, "rows is nan; it must be a whole number"),
-        ({"rows_per_batch": 1, "partitions": 1.5}, "partitions is 1.5; it must be a whole number"),
+        ({"rows_per_second": 1, "ramp_up_s": -1}, "ramp_up_s=-1 of RateSpout: give seconds of at least 0"),
+        ({"rows_per_second": 1, "rows": -1}, "rows=-1 of RateSpout: give a whole number of at least 0"),
+        ({"rows_per_second": 1, "tick_s": 0}, "tick_s=0 of RateSpout: give seconds of at least 0.001"),
+        ({"rows_per_second": 1, "tick_s": math.inf}, "tick_s=inf of RateSpout: give seconds of at least 0.001"),
+        ({"rows_per_second": 1, "ramp_up_s": math.nan}, "ramp_up_s=nan of RateSpout: give seconds"),
+        ({"rows_per_batch": math.inf}, "rows_per_batch=inf of RateSpout: give a whole number of at least 1"),
+        ({"rows_per_batch": 1, "rows": 1.5}, "rows=1.5 of RateSpout: give a whole number"),
+        ({"rows_per_batch": 1, "rows": math.nan}, "rows=nan of RateSpout: give a whole number"),
+        ({"rows_per_batch": 1, "partitions": 1.5}, "partitions=1.5 of RateSpout: give a whole number"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_its_name(arguments: dict[str, Any], part: str) -> None:

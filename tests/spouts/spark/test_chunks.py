@@ -90,7 +90,7 @@ def test_of_two_that_write_a_manifest_the_first_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("links")
-def test_a_driver_that_was_replaced_neither_removes_nor_replaces_what_its_successor_writes(tmp_path: Path) -> None:
+def test_a_replaced_driver_neither_removes_nor_replaces_its_successors_rows(tmp_path: Path) -> None:
     id_, rows_folder = new_rows_folder(str(tmp_path))
     chunks = chunks_of(Path(rows_folder), [batch_of(0, 10)], ChunkLimits(5, MUCH))  # the successor is writing
     first = written(tmp_path, 20, 5)

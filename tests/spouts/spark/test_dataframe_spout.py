@@ -144,7 +144,7 @@ def test_what_cannot_be_a_source_is_refused_at_the_call(tmp_path: Path) -> None:
         DataFrameSpout("orders", tmp_path)  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="cannot know the columns of a DataFrame that is made later; declare them"):
         DataFrameSpout(never, tmp_path)
-    with pytest.raises(ValueError, match="max_batch_rows is 0"):
+    with pytest.raises(ValueError, match="max_batch_rows=0 of DataFrameSpout: give a whole number of at least 1"):
         spout_of(tmp_path, max_batch_rows=0)
     with pytest.raises(ValueError, match="folder is 's3://bucket/rows'; it must be a folder that all machines see"):
         DataFrameSpout(never, "s3://bucket/rows", fields=FIELDS)

@@ -172,7 +172,7 @@ def _said(query: str, digest: str | None) -> SimpleNamespace:
     return SimpleNamespace(query=query, digest=lambda batch: digest)
 
 
-def test_a_driver_that_was_replaced_does_not_remove_the_rows_that_its_successor_has_written(
+def test_a_replaced_driver_does_not_remove_the_rows_of_its_successor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rows(df: Any, folder: str, fields: Fields, limits: ChunkLimits) -> list[Chunk]:
@@ -199,7 +199,7 @@ def test_a_driver_that_was_replaced_does_not_remove_the_rows_that_its_successor_
 
 
 @pytest.mark.parametrize(("found", "missing"), [(("query", None), "offsets/1"), (("", None), "metadata")])
-def test_a_checkpoint_that_does_not_answer_for_a_batch_is_not_taken_for_one_that_is_committed(
+def test_a_checkpoint_without_an_answer_for_a_batch_does_not_commit_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: tuple[str, str | None], missing: str
 ) -> None:
     monkeypatch.setattr(query_batches, "Checkpoint", lambda spark, path: _said(*found))

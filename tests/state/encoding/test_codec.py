@@ -247,3 +247,11 @@ def test_every_version_that_was_ever_written_can_be_read(monkeypatch: pytest.Mon
     assert decode(newer) == [2, 1]
     assert decode_many([old, newer, old]) == [[1, 2], [2, 1], [1, 2]]
     assert decode_columns([old, newer], 2) is None
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: [one]])
+def test_a_view_that_is_no_row_of_bytes_is_refused(wrap: Any) -> None:
+    view = memoryview(b"abcd")[::2]
+    for call in (encode, lambda one: encode_many([one])):
+        with pytest.raises(CorruptValueError, match="not C-contiguous; give bytes of it"):
+            call(wrap(view))

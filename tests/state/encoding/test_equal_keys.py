@@ -24,7 +24,7 @@ from trident.runtime.steps.key_columns import partition_of, partitions_of
 from trident.state import CodecSerializer, Key, OpaqueMap, SerializedMap, Snapshot, StateType, map_for
 from trident.state.encoding.codec import decode_keys, encode, encode_keys
 from trident.state.encoding.equal_keys import canonical_key, canonical_keys, declared_keys
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 keys = st.one_of(st.text().map(lambda text: (text,)), st.lists(hashables, max_size=3).map(tuple))
 OTHER_NAN = struct.unpack(">d", bytes.fromhex("fff8000000000123"))[0]
@@ -111,6 +111,20 @@ def test_a_key_without_an_encoding_is_named(bad: object) -> None:
         return
     with pytest.raises(CorruptValueError, match=r"encode key \('k', .*\): "):
         encode_keys([("a", 1), ("k", bad)])
+
+
+@pytest.mark.parametrize("type_", ["double", "float", "bigint", "tinyint", "decimal(10,2)"])
+def test_a_signaling_nan_is_refused_as_a_key(type_: str) -> None:
+    with pytest.raises(WrongKeyError, match="signaling NaN is no value"):
+        declared_keys([(Decimal("sNaN"),)], Fields(f"n: {type_}"), "state")
+
+
+def test_a_text_that_no_store_can_hold_is_refused_as_a_key() -> None:
+    keys = [("\ud83d\ude00", 1), ("a", 2)]
+    with pytest.raises(WrongKeyError, match="it has a lone surrogate"):
+        declared_keys(keys, Fields("word: string, n: int"), "state")
+    good = [("\U0001f600", 1), (None, 2)]
+    assert declared_keys(good, Fields("word: string, n: int"), "state") is good
 
 
 @pytest.mark.parametrize("year", [1, 9999])

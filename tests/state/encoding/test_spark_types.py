@@ -15,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
+from states.delta import DeltaState
+from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.topology_runs import run_all
+from tests.harness.topology_runs import run_all, start
 from tests.state.samples import same
 from trident import TridentTopology, TridentTuple
-from trident.arrow import arrow_type
+from trident.arrow import array_of, arrow_type, python_of
 from trident.operations import CombinerAggregator
 from trident.state import CodecSerializer, Key, SerializedMap, StateConf, decode, encode, map_state
 
@@ -61,14 +63,12 @@ KEY_TYPES: dict[str, st.SearchStrategy[Any]] = {
 NESTED_TYPES: dict[str, st.SearchStrategy[Any]] = {
     "array<double>": st.lists(FLOATS | st.none(), max_size=3),
     "array<array<string>>": st.lists(st.lists(st.text(), max_size=2), max_size=2),
-    "map<string,int>": st.dictionaries(st.text(), ints(32) | st.none(), max_size=3).map(
-        lambda map_: list(map_.items())
-    ),
+    "map<string,int>": st.dictionaries(st.text(), ints(32) | st.none(), max_size=3),
     "struct<a:int,b:string>": st.fixed_dictionaries({"a": ints(32) | st.none(), "b": st.text() | st.none()}),
     "struct<a:array<struct<t:timestamp>>,m:map<date,decimal(38,18)>>": st.fixed_dictionaries(
         {
             "a": st.lists(st.fixed_dictionaries({"t": st.datetimes(timezones=st.just(dt.UTC))}), max_size=2),
-            "m": st.dictionaries(st.dates(), decimals(38, 18), max_size=2).map(lambda map_: list(map_.items())),
+            "m": st.dictionaries(st.dates(), decimals(38, 18), max_size=2),
         }
     ),
 }
@@ -77,8 +77,7 @@ ALL_TYPES = {**KEY_TYPES, **NESTED_TYPES}
 
 def from_pipeline(ddl: str, values: Sequence[Any]) -> list[Any]:
     """Return values as the framework takes them out of its tables."""
-    out: list[Any] = pa.array(values, arrow_type(ddl)).to_pylist()
-    return out
+    return python_of(array_of("v", arrow_type(ddl), values))
 
 
 @pytest.mark.sample(8)
@@ -123,7 +122,7 @@ SAMPLES: dict[str, Any] = {
     "timestamp": dt.datetime(2024, 10, 27, 0, 30, 0, 1, dt.UTC),
     "timestamp_ntz": dt.datetime(9999, 12, 31, 23, 59, 59, 999_999),
     "array<double>": [1.5, None, -0.0],
-    "map<string,int>": [("a", 1), ("b", None)],
+    "map<string,int>": {"a": 1, "b": None},
     "struct<a:int,b:string>": {"a": 1, "b": None},
 }
 
@@ -150,3 +149,29 @@ def test_a_topology_stores_each_type_as_key_and_as_value(ddl: str, tmp_path: Pat
         (found,) = running.state("last").multi_get([key])
     (expected,) = from_pipeline(ddl, [SAMPLES[ddl]])
     assert same(found, expected)
+
+
+def test_a_map_is_a_dictionary_wherever_python_sees_it(tmp_path: Path) -> None:
+    """To operations, aggregates and readers, whatever store keeps it: Arrow has lists of pairs."""
+    seen: list[Any] = []
+    ddl, nested = "map<string,array<map<int,int>>>", {"all": [{1: None}], "none": []}
+
+    def look(value: Any) -> Any:
+        seen.append(value)
+        return value
+
+    topology = TridentTopology("maps")
+    stream = topology.new_stream("rows", FixedBatchSpout(f"m: {ddl}", 1, [nested])).each("m", look, f"made: {ddl}")
+    stores = {"memory": MemoryMapState.opaque(), "delta": DeltaState.opaque(tmp_path / "table")}
+    for name, store in stores.items():
+        stream.persistent_aggregate(store, "made", Last(ddl), name, state_name=name)
+    stream.peek(lambda row: seen.extend(row.values))
+    with start(topology, "in_process", log_dir=str(tmp_path / "log")) as running:
+        running.process_all_available()
+        seen += [running.state(name).get() for name in stores]
+    assert seen == [nested] * 5
+
+
+def test_a_map_whose_keys_no_dictionary_can_have_is_a_list_of_pairs() -> None:
+    values = pa.array([[({"a": 1}, [(3, 4)])], None], arrow_type("map<struct<a:int>,map<int,int>>"))
+    assert python_of(values) == [[({"a": 1}, {3: 4})], None]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import multiprocessing
 import os
-import pickle
 import threading
 from dataclasses import replace
 from typing import Any
@@ -17,12 +15,10 @@ from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.map import CassandraBackingMap
 from states.cassandra.statements import BATCH_BYTES
-from tests.harness.store_commits import commit_by, values
+from tests.harness.store_commits import values
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit, names
 from trident.errors import BackendError, CommitOrderError, ConfigError, StateError, StateMismatchError
 from trident.state import StateConf
-from trident.state.interfaces import Key
-from trident.state.values import OpaqueValue
 
 # ---- the value rules over Cassandra ----------------------------------------------------------------------------------
 
@@ -30,49 +26,16 @@ from trident.state.values import OpaqueValue
 def test_json_is_readable_by_other_programs(home: Home, cql: CassandraConnection) -> None:
     conf = home.conf()
     commit(home.state(conf, serializer="json"), Log(), 1, {"cow": 5})
-    rows = cql.execute(f"SELECT value FROM tests.states WHERE state = '{conf.prefix}' ALLOW FILTERING", "look")
+    rows = cql.execute(f"SELECT value FROM tests.states WHERE trident_state = '{conf.prefix}' ALLOW FILTERING", "look")
     assert (b"[1,%d,null,5]" % EPOCH,) in rows
 
 
 # ---- what a backing map promises ------------------------------------------------------------------------------------
 
 
-def test_it_has_every_optional_ability(home: Home) -> None:
-    backing = home.state(home.conf()).map_state.backing
-    assert all(map(backing.offers, ("move_sentinel", "reset", "multi_delete", "key_pages")))
-
-
-def test_reads_keep_the_order_asked_and_repeat_repeated_keys(home: Home) -> None:
-    backing = home.map(home.conf())
-    claim(backing, 1)
-    backing.multi_put([("a",), ("b",)], [b"1", b"2"])
-    assert backing.multi_get([("b",), ("x",), ("a",), ("b",)]) == [b"2", None, b"1", b"2"]
-    assert backing.multi_get([]) == []
-    backing.multi_put([], [])
+def test_as_many_values_are_put_as_keys(home: Home) -> None:
     with pytest.raises(ValueError, match="write 1 keys with 2 values"):
-        backing.multi_put([("a",)], [b"1", b"2"])
-
-
-def test_keys_of_every_type_stay_apart(home: Home) -> None:
-    keys: list[Key] = [
-        ("",), (None,), (b"",), (b"\x00\xff",), ("a", "b"), ("ab",), ("a\x00b",), (1,), ("1",), (1, None), ("ü" * 300,),
-        (dt.date(2026, 1, 1),), (b"x" * 5000,),
-    ]  # fmt: skip
-    backing = home.map(home.conf())
-    claim(backing, 1)
-    backing.multi_put(keys, [b"%d" % n for n in range(len(keys))])
-    assert backing.multi_get(keys) == [b"%d" % n for n in range(len(keys))]
-    assert sorted(map(repr, (key for page in backing.key_pages() for key in page))) == sorted(map(repr, keys))
-
-
-def test_none_and_empty_values_come_back(home: Home) -> None:
-    state, backing, log = home.state(home.conf()), home.map(home.conf()), Log()
-    claim(backing, 1)
-    backing.multi_put([("empty",)], [b""])
-    assert backing.multi_get([("empty",)]) == [b""]
-    commit_by(state, log, 1, state.multi_put, [("none",)], [None], record=False)
-    assert values(state, "none") == [None]
-    assert state.map_state.backing.multi_get([("none",)]) == [OpaqueValue(1, EPOCH, None, None)]
+        home.map(home.conf()).multi_put([("a",)], [b"1", b"2"])
 
 
 @pytest.mark.sample(3)
@@ -92,9 +55,9 @@ def test_large_values_go_alone_and_no_batch_exceeds_the_limit(home: Home, monkey
     rows: Any = backing._rows
     whole = rows._batch
 
-    def noted(some: list[Any], at: bytes) -> Any:
-        sent.append([len(key) + len(value) for _, _, key, value in some])
-        return whole(some, at)
+    def noted(bucket: Any, some: list[Any], at: bytes) -> Any:
+        sent.append([len(key) + len(value) for key, value in some])
+        return whole(bucket, some, at)
 
     monkeypatch.setattr(rows, "_batch", noted)
     sizes = [1 << 20, 60_000, *[9_000] * 800, *[10] * 20_000]
@@ -121,55 +84,15 @@ def test_a_value_that_the_server_refuses_is_an_error_with_the_place(home: Home) 
 def test_a_ttl_goes_with_every_row_and_not_with_the_sentinel(home: Home, cql: CassandraConnection) -> None:
     conf = home.conf()
     commit(home.state(conf, ttl_s=100_000), Log(), 1, {"cow": 5})
-    select = f"SELECT bucket, TTL(value) FROM tests.states WHERE state = '{conf.prefix}' ALLOW FILTERING"
+    select = (
+        f"SELECT trident_bucket, TTL(value) FROM tests.states WHERE trident_state = '{conf.prefix}' ALLOW FILTERING"
+    )
     left = dict(cql.execute(select, "look"))
     assert [ttl for bucket, ttl in left.items() if bucket < 0] == [None, None]
     assert [99_000 < ttl <= 100_000 for bucket, ttl in left.items() if bucket >= 0] == [True]
 
 
-def test_states_that_share_a_table_do_not_meet(home: Home) -> None:
-    name = f"same{next(names)}"
-    one, two = StateConf("one", name), StateConf("two", name)
-    commit(home.state(one), Log(), 1, {"cow": 1})
-    commit(home.state(two), Log("other"), 1, {"cow": 5, "pig": 2})
-    assert values(home.state(one), "cow", "pig") == [1, None]
-    home.state(two).reset()
-    assert values(home.state(one), "cow") == [1]
-    assert values(home.state(two), "cow") == [None]
-
-
-def test_a_place_does_not_depend_on_the_number_of_partitions(home: Home) -> None:
-    conf = home.conf()
-    third, first = home.map(conf, 3), home.map(conf, 0)
-    claim(third, 5, attempt=3)
-    third.multi_put([("k",)], [b"of the third"])
-    assert first.multi_get([("k",)]) == [b"of the third"]
-    claim(first, 5, attempt=4)
-    first.multi_put([("k",)], [b"of the first"])
-    assert third.multi_get([("k",)]) == [b"of the first"]
-
-
 # ---- removal, listing, reset ----------------------------------------------------------------------------------------
-
-
-def test_a_removed_key_is_gone_and_can_come_back(home: Home, cql: CassandraConnection) -> None:
-    backing = home.map(home.conf())
-    keys = [(n,) for n in range(500)]
-    claim(backing, 1)
-    backing.multi_put(keys, [b"x"] * len(keys))
-    backing.multi_delete([*keys[100:], ("never there",)])
-    backing.multi_put(keys[400:], [b"again"] * 100)
-    assert backing.multi_get(keys) == [b"x"] * 100 + [None] * 300 + [b"again"] * 100
-    assert {key for page in backing.key_pages() for key in page} == {*keys[:100], *keys[400:]}
-
-
-def test_a_removal_is_undone_by_a_replay_without_it(home: Home) -> None:
-    state, log = home.state(home.conf()), Log()
-    commit(state, log, 1, {"cow": 5})
-    commit_by(state, log, 2, state.multi_remove, [("cow",)], record=False)
-    assert values(state, "cow") == [None]
-    commit(state, log, 2, {"cow": 1}, attempt=1)
-    assert values(state, "cow") == [6]
 
 
 def test_keys_are_listed_once_in_pages_without_the_records(home: Home) -> None:
@@ -270,15 +193,22 @@ def test_a_wiped_table_is_found_before_anything_is_written(home: Home, cql: Cass
     assert values(state, "cow") == [None]
 
 
-def test_a_table_of_the_first_version_is_opened_as_it_is(home: Home, cql: CassandraConnection) -> None:
-    cql.define(
-        "CREATE TABLE tests.early (state text, bucket int, key blob, value blob, PRIMARY KEY ((state, bucket), key)) "
-        "WITH comment = 'trident state table, layout 1, 128 buckets'"
-    )
-    conf, log = home.conf(), Log()
-    for number in (1, 2):
-        commit(home.state(conf, table="early", layout="binary"), log, number, {"cow": 1})
-    assert values(home.state(conf, table="early"), "cow") == [2]
+@pytest.mark.parametrize("layout", ["binary", "columns"])
+def test_a_table_of_the_first_version_is_refused_by_its_number(
+    home: Home, cql: CassandraConnection, layout: str
+) -> None:
+    cql.define("DROP TABLE IF EXISTS tests.early")
+    early = {
+        "binary": "(state text, bucket int, key blob, value blob, PRIMARY KEY ((state, bucket), key)) WITH comment = 'trident "
+        "state table, layout 1, 128 buckets'",
+        "columns": "(word text PRIMARY KEY, count bigint) WITH comment = 'trident columns table, layout 1'",
+    }
+    cql.define(f"CREATE TABLE tests.early {early[layout]}")
+    conf = StateConf("topology", "early", (("word", "string"),), "bigint", value_field="count")
+    with pytest.raises(
+        StateError, match="has layout 1; this version knows 2. Nothing was written. Give the state another"
+    ):
+        home.state(conf, table="early", layout=layout)
 
 
 # ---- connections -----------------------------------------------------------------------------------------------------
@@ -355,17 +285,6 @@ def _open_one(options: CassandraOptions, at: int, together: Any, said: Any) -> N
         said.put("opened")
     except Exception as error:  # noqa: BLE001  whatever it is, the test shows it
         said.put(str(error))
-
-
-def test_a_spec_is_pickled_without_a_connection(home: Home) -> None:
-    conf, spec = home.conf(), CassandraState.opaque(home.options, num_partitions=2)
-    commit(home.state(conf), Log(), 1, {"cow": 3})
-    copy = pickle.loads(pickle.dumps(spec))
-    assert copy == spec
-    assert copy.required_num_partitions == 2
-    state = copy.factory.make_state(conf, 0, 2)
-    assert values(state, "cow") == [3]
-    state.close()
 
 
 def test_a_server_that_is_not_there_is_an_error_that_may_pass() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from states.cassandra.fence import RECORD
+from states.cassandra.fence import CODEC
 from states.cassandra.map import CassandraBackingMap
 from tests.harness.servers import start_cassandra
 from tests.harness.store_commits import update
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit
-from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError
+from trident.errors import FencedError, StateLossDetected, StateMismatchError
 from trident.state import Sentinel, Snapshot
 from trident.state.encoding.codec import encode
 
@@ -47,41 +47,6 @@ def test_a_store_that_was_emptied_in_a_commit_is_not_sealed(home: Home, how: str
     assert other.read_sentinel() is None
 
 
-@pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("before", [None, 1])
-def test_a_sentinel_that_another_writer_laid_since_the_read_is_not_replaced(
-    home: Home, before: int | None, force: bool
-) -> None:
-    conf = home.conf()
-    first, second = home.map(conf), home.map(conf)
-    if before is not None:
-        claim(second, before)
-    first.read_sentinel()
-    claim(second, 2, attempt=1)
-    for late, error in ((Sentinel("log", 3, EPOCH + 2), BackendError), (Sentinel("log", 2, EPOCH), FencedError)):
-        with pytest.raises(error, match=f"batch 2 attempt {EPOCH + 1}"):
-            first.move_sentinel(late, force)
-    assert second.read_sentinel() == Sentinel("log", 2, EPOCH + 1)
-    second.multi_put([("k",)], [b"v"])  # it is still the writer
-
-
-def test_a_commit_is_sealed_when_all_of_it_is_acknowledged(home: Home) -> None:
-    conf, log = home.conf(), Log()
-    state, looking = home.state(conf), home.map(conf)
-    txid = log.txid(1)
-    state.begin_commit(txid)
-    update(state, {"a": 1})
-    begun = looking.read_sentinel()
-    assert tuple(begun or ()) == ("log", 1, EPOCH, conf.prefix, False, "")
-    state.commit(txid)
-    log.record(txid)
-    assert tuple(looking.read_sentinel() or ()) == ("log", 1, EPOCH, conf.prefix, True, "")
-    assert begun is not None
-    looking.move_sentinel(begun, force=True)  # as a store that lost the end of that commit
-    with pytest.raises(StateMismatchError, match="whose last writes are missing"):
-        home.state(conf).begin_commit(log.txid(2))
-
-
 def test_what_is_written_after_the_seal_is_later_than_what_came_before_it(home: Home) -> None:
     backing, begun = home.map(home.conf()), Sentinel("log", 1, EPOCH, "", False)
     backing.move_sentinel(begun)
@@ -105,12 +70,12 @@ def test_one_run_of_an_attempt_does_not_seal_what_another_one_began(home: Home) 
 
 def test_the_record_of_a_sentinel_is_its_fields(home: Home) -> None:
     fields = ["log", 3, EPOCH, 10, bytes(range(8)), "words/count", False, "4f1c"]
-    found = RECORD.decode(encode(fields), "state p")
+    found = CODEC.decode(encode(fields), "state p")
     assert (tuple(found.sentinel), found.notes) == (
         ("log", 3, EPOCH, "words/count", False, "4f1c"),
         (10, bytes(range(8))),
     )
-    assert RECORD.encode(found) == encode(fields)
+    assert CODEC.encode(found) == encode(fields)
 
 
 @pytest.mark.long

@@ -11,28 +11,15 @@ from deltalake import DeltaTable, write_deltalake
 from states.delta import DeltaBackingMap, DeltaState
 from states.delta.data_files import DataFile, name_of
 from states.delta.table_opening import TableOpening
-from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values, version_of
+from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, values, version_of
 from trident.errors import (
     ConfigError,
-    FencedError,
-    StaleTransactionError,
     StateError,
     StateMismatchError,
-    UnsupportedOperation,
 )
 from trident.state.interfaces import StateConf, StateType
-from trident.state.txid import Sentinel, Snapshot, Txid
+from trident.state.txid import Txid
 from trident.state.values import OpaqueValue
-
-
-def test_a_key_updated_twice_in_one_commit_sees_the_first_update(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    txid = log.txid(1, 1)
-    state.begin_commit(txid)
-    assert update(state, {"man": 1}) == [1]
-    assert update(state, {"man": 2}) == [3]
-    state.commit(txid)
-    assert values(state_at(tmp_path), "man") == [3]
 
 
 def test_a_batch_is_one_delta_version_with_the_transaction_id_of_its_attempt(tmp_path: Path) -> None:
@@ -51,54 +38,6 @@ def test_nothing_is_created_before_the_first_commit(tmp_path: Path) -> None:
     assert not (tmp_path / "table").exists()
 
 
-def test_puts_of_an_unfinished_commit_are_not_visible_and_are_forgotten(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 1, 1, {"man": 1})
-    state.begin_commit(log.txid(2, 1))
-    update(state, {"man": 10, "dog": 10})
-    assert values(reader_at(tmp_path), "man", "dog") == [1, None]
-    commit(state, log, 2, 2, {"man": 100})
-    assert values(state_at(tmp_path), "man", "dog") == [101, None]
-
-
-def test_an_empty_batch_moves_the_sentinel(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 1, 1, {})
-    assert state_at(tmp_path).read_sentinel() == Sentinel("inc", 1, 1)
-    commit(state, log, 2, 1, {"man": 1})
-    assert values(state, "man") == [1]
-
-
-def test_plain_txids_work_without_a_sentinel(tmp_path: Path) -> None:
-    state = state_at(tmp_path)
-    for txid in (1, 2, 2):
-        state.begin_commit(txid)
-        update(state, {"man": 1})
-        state.commit(txid)
-    assert values(state_at(tmp_path), "man") == [2]
-    assert state.read_sentinel() is None
-
-
-def test_a_stored_later_batch_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
-    state = state_at(tmp_path)
-    state.begin_commit(5)
-    update(state, {"man": 1})
-    state.commit(5)
-    state.begin_commit(4)
-    with pytest.raises(StaleTransactionError, match="batch 4 is behind batch 5"):
-        update(state, {"man": 1})
-    assert version_of(tmp_path) == 1
-
-
-def test_snapshot_reads_see_the_batch_before_the_one_being_tried(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 1, 1, {"man": 1})
-    commit(state, log, 2, 1, {"man": 1, "dog": 1}, record=False)
-    at = Snapshot(1, log.winners)
-    for one in (state, state_at(tmp_path), reader_at(tmp_path)):
-        assert one.multi_get_at([("man",), ("dog",)], at) == [1, None]
-
-
 def test_wiped_table_is_found_at_begin(tmp_path: Path) -> None:
     state, log = state_at(tmp_path / "t"), Log()
     commit(state, log, 1, 1, {"man": 1})
@@ -109,18 +48,6 @@ def test_wiped_table_is_found_at_begin(tmp_path: Path) -> None:
     with pytest.raises(StateMismatchError):  # the instance that still holds an index of the deleted table
         commit(state, log, 2, 1, {"man": 1})
     assert values(state, "man") == [None]
-
-
-def test_a_table_that_is_wiped_in_the_middle_of_a_commit_fails_the_commit(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path / "t"), Log()
-    commit(state, log, 1, 1, {"man": 1})
-    txid = log.txid(2, 1)
-    state.begin_commit(txid)
-    update(state, {"man": 1})
-    state.wait_for_maintenance()
-    shutil.rmtree(tmp_path / "t")
-    with pytest.raises(StateError, match="is gone"):
-        state.commit(txid)
 
 
 def test_a_table_that_was_rolled_back_is_found_at_begin(tmp_path: Path) -> None:
@@ -135,29 +62,6 @@ def test_a_table_that_was_rolled_back_is_found_at_begin(tmp_path: Path) -> None:
     for one in (state, state_at(tmp_path / "t")):
         with pytest.raises(StateMismatchError, match="log expects batch 2 .* store has batch 1"):
             one.begin_commit(log.txid(3, 1))
-
-
-def test_reset_empties_the_table_and_the_sentinel(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 1, 1, {"man": 1})
-    state.reset()
-    for one in (state, state_at(tmp_path), reader_at(tmp_path)):
-        assert values(one, "man") == [None]
-        assert one.read_sentinel() is None
-    commit(state, Log(), 1, 1, {"man": 7})
-    assert values(state_at(tmp_path), "man") == [7]
-
-
-def test_a_forced_sentinel_is_laid_at_once_and_may_go_back(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 9, 1, {"man": 1})
-    low = Sentinel("other", 3, 1)
-    with pytest.raises(FencedError, match="batch 9 attempt 1"):
-        state.move_sentinel(low)
-    state.move_sentinel(low, force=True)
-    for one in (state, state_at(tmp_path), reader_at(tmp_path)):
-        assert one.read_sentinel() == low
-        assert values(one, "man") == [1]
 
 
 @pytest.mark.parametrize("end", ["", "-c000"])
@@ -229,7 +133,7 @@ def test_a_table_is_one_partition_and_has_a_path(tmp_path: Path) -> None:
     assert (spec.required_num_partitions, spec.kind) == (1, StateType.OPAQUE)
     with pytest.raises(ConfigError, match="with 2 partitions: a table is one partition"):
         spec.factory.make_state(StateConf(), 1, 2)
-    with pytest.raises(ConfigError, match="without a path"):
+    with pytest.raises(ConfigError, match="path=None of a Delta state: give the folder or the URL"):
         DeltaState.opaque()
 
 
@@ -267,17 +171,3 @@ def test_a_reader_asks_the_store_once_per_version(tmp_path: Path) -> None:
     for file in DeltaTable(changes(tmp_path)).file_uris():
         Path(file).unlink()
     assert values(reader, "man", "dog") == [2, None]
-
-
-@pytest.mark.slow
-def test_a_read_only_instance_writes_nothing(tmp_path: Path) -> None:
-    backing = DeltaBackingMap(tmp_path, StateType.OPAQUE, StateConf(read_only=True))
-    with pytest.raises(UnsupportedOperation, match="opened to be read only"):
-        backing.multi_put([("a",)], [OpaqueValue(1, 1, None, 1)])
-    with pytest.raises(UnsupportedOperation):
-        backing.begin(Txid(1))
-    with pytest.raises(UnsupportedOperation):
-        backing.move_sentinel(Sentinel("inc", 1, 1), force=True)
-    with pytest.raises(UnsupportedOperation):
-        backing.reset()
-    assert list(tmp_path.iterdir()) == []

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spouts import FixedBatchSpout
-from states.delta import DeltaState
 from tests.harness.column_schedules import (
     NUMBERS,
     ColumnPromises,
@@ -21,18 +19,10 @@ from tests.harness.column_schedules import (
     update_numbers,
 )
 from tests.states.delta.delta_states import state_at
-from trident import TridentTopology
-from trident.operations import Count
 from trident.state import OpaqueValue, StateConf, StateType
 
+pytestmark = pytest.mark.usefixtures("always_columns")
 LETTERS = [*"abcde", None]
-
-
-@pytest.fixture(autouse=True)
-def soon_deleted_and_always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
-    monkeypatch.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
-    monkeypatch.setattr("trident.state.columns.text_index._FEW_TEXTS", 0)
 
 
 def opened(path: Path, value_type: str = "bigint", width: int = 1, **options: Any) -> Any:
@@ -83,13 +73,3 @@ class TestColumns(ColumnPromises):
     @pytest.fixture
     def again(self, tmp_path: Path) -> Any:
         return partial(opened, tmp_path)
-
-
-def test_a_topology_commits_by_columns(tmp_path: Path) -> None:
-    topology = TridentTopology("columns")
-    rows = FixedBatchSpout("word: string", 40, *[[f"word {number % 30}"] for number in range(120)])
-    state = topology.new_stream("rows", rows).group_by("word")
-    counts = state.persistent_aggregate(DeltaState.opaque(tmp_path / "t", fsync=False), Count(), "count")
-    with topology.start(engine="in_process", log_dir=tmp_path / "log") as running:
-        running.process_all_available()
-        assert sorted(running.state(counts).get_tuples()) == sorted((f"word {number}", 4) for number in range(30))

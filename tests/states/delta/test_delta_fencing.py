@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from states.delta import DeltaBackingMap
-from tests.states.delta.delta_states import WORDS, Log, changes, commit, count_men, state_at, update, values, version_of
+from tests.states.delta.delta_states import Log, changes, commit, count_men, state_at, update, values, version_of
 from trident.errors import BackendError, FencedError
 from trident.state.interfaces import StateType
-from trident.state.txid import Sentinel, Txid
+from trident.state.txid import Txid
 
 
 def test_a_paused_writer_is_fenced_once_its_successor_has_committed(tmp_path: Path) -> None:
@@ -55,7 +54,7 @@ def test_a_paused_writer_that_commits_between_begin_and_end_of_its_successor(tmp
         assert values(state_at(tmp_path), "man", "dog") == [11, 1]
 
 
-def test_drivers_that_make_the_tables_at_the_same_time_are_told_apart_when_they_commit(tmp_path: Path) -> None:
+def test_drivers_that_make_the_tables_together_are_told_apart_at_the_commit(tmp_path: Path) -> None:
     all_of_them = threading.Barrier(6, timeout=30)
 
     def begin(driver: Any, txid: Txid) -> None:
@@ -76,7 +75,7 @@ def test_drivers_that_make_the_tables_at_the_same_time_are_told_apart_when_they_
         assert values(last, "man") == [1]
 
 
-def test_a_batch_is_refused_if_another_program_committed_meanwhile_and_its_replay_is_exact(tmp_path: Path) -> None:
+def test_a_batch_is_refused_if_another_program_committed_and_its_replay_is_exact(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     commit(state, log, 1, 1, {"man": 1})
     commit(state, log, 2, 1, {"man": 1})
@@ -88,16 +87,6 @@ def test_a_batch_is_refused_if_another_program_committed_meanwhile_and_its_repla
         state.commit(txid)
     commit(state, log, 3, 2, {"man": 1})
     assert values(state_at(tmp_path), "man") == [3]
-
-
-def test_a_lower_claim_is_refused(tmp_path: Path) -> None:
-    backing, log = DeltaBackingMap(tmp_path, StateType.OPAQUE, WORDS), Log()
-    commit(state_at(tmp_path), log, 5, 2, {"man": 1})
-    for lower in (Sentinel("inc", 5, 1), Sentinel("inc", 4, 9), Sentinel("another", 6, 3)):
-        with pytest.raises(FencedError):
-            backing.move_sentinel(lower)
-    backing.move_sentinel(Sentinel("inc", 5, 2))
-    assert backing.read_sentinel() == Sentinel("inc", 5, 2)
 
 
 def test_a_stale_writer_is_refused_after_the_log_was_cleaned(tmp_path: Path) -> None:

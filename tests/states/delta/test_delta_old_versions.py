@@ -51,7 +51,7 @@ def test_however_many_batches_there_were_the_folder_holds_the_files_of_the_last_
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_batches_of_the_versions_that_are_kept_can_be_read_and_the_others_are_named(tmp_path: Path) -> None:
+def test_batches_of_the_versions_kept_can_be_read_and_the_others_are_named(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, background_maintenance=False, **SMALL), Log()
     for number in range(1, 41):
         commit(state, log, number, 1, {"man": 1, f"w{number}": 1})
@@ -122,7 +122,7 @@ def test_a_file_that_was_replaced_only_now_is_not_deleted_for_its_age(tmp_path: 
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("deletions", [(0, 1), (2, 9), (30, 61)])
-def test_a_kill_between_any_two_deletions_harms_nothing_and_the_next_writer_deletes_the_rest(
+def test_a_kill_between_two_deletions_leaves_the_rest_to_the_next_writer(
     tmp_path: Path, deletions: tuple[int, ...]
 ) -> None:
     path, records, log, done = tmp_path / "state", tmp_path / "records", Log(), list[tuple[int, int]]()

@@ -192,9 +192,7 @@ def test_an_fsync_that_failed_is_not_believed_when_it_succeeds_the_next_time(
     recovered(disk.left(table, tmp_path / "left", keep_entries=False), log, 3)
 
 
-def test_a_disk_that_refuses_again_and_again_fails_the_batch_until_it_takes_the_bytes(
-    tmp_path: Path, disk: Disk
-) -> None:
+def test_a_disk_that_refuses_repeatedly_fails_the_batch_until_it_takes_the_bytes(tmp_path: Path, disk: Disk) -> None:
     table, log = tmp_path / "t", Log()
     state = state_at(table)
     commit(state, log, 1, 1, {"man": 1})
@@ -217,9 +215,7 @@ def test_a_checkpoint_that_a_power_failure_cut_is_set_aside_and_nothing_is_lost(
     assert not checkpoint.exists()
 
 
-def test_a_checkpoint_is_forced_to_the_disk_before_the_entries_that_it_holds_are_deleted(
-    tmp_path: Path, disk: Disk
-) -> None:
+def test_a_checkpoint_is_on_the_disk_before_the_entries_it_holds_are_deleted(tmp_path: Path, disk: Disk) -> None:
     state, log, forced = state_at(tmp_path, checkpoint_interval=2, background_maintenance=False), Log(), list[str]()
     commit(state, log, 1, 1, {"man": 1})
     for entry in (changes(tmp_path) / "_delta_log").glob("*.json"):

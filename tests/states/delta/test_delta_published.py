@@ -305,7 +305,7 @@ def shown(path: Path) -> tuple[int, dict[str, int]] | None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_each_state_that_is_shown_is_that_of_a_committed_batch_whenever_the_writer_is_killed(tmp_path: Path) -> None:
+def test_each_state_shown_is_of_a_committed_batch_whenever_the_writer_dies(tmp_path: Path) -> None:
     path, records, seed = tmp_path / "state", tmp_path / "records", random.randrange(1 << 32)
     chance, batches = random.Random(seed), [0]
     for attempt in range(1, 4):

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from states.delta import DeltaBackingMap, DeltaOptions
 from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values
-from trident.errors import BackendError, FencedError
+from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.map_commits import REMOVAL_LAG
 from trident.state.txid import Txid
@@ -79,18 +79,6 @@ def test_a_commit_that_fails_deletes_nothing(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="committed meanwhile"):
         backing.end(Txid(2))
     assert backing.multi_get([("man",), ("dog",)]) == [stored(StateType.OPAQUE, 1)] * 2
-
-
-def test_a_fenced_writer_deletes_nothing(tmp_path: Path) -> None:
-    old, new, log = state_at(tmp_path), state_at(tmp_path), Log()
-    commit(old, log, 1, 1, {"man": 1})
-    paused = log.txid(2, 1)
-    old.begin_commit(paused)
-    old.map_state.backing.multi_delete([("man",)])
-    commit(new, log, 2, 2, {"dog": 1})
-    with pytest.raises(FencedError):
-        old.commit(paused)
-    assert values(state_at(tmp_path), "man", "dog") == [1, 1]
 
 
 def test_the_marks_of_deleted_keys_go_with_the_next_compaction_of_all_rows(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_what_is_staged_is_seen_once_it_is_published_as_one_version(tmp_path: Path) -> None:
     task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
-    assert task.offers("stage")
+    assert task.facts.stage is not None
     assert DeltaState.opaque(tmp_path / "another").facts.stages_commits
     step(task, driver, log, 1, 1, {"man": 1})
     txid, before = log.txid(2, 1), version_of(tmp_path)
@@ -219,7 +219,7 @@ def test_what_a_driver_that_ended_left_is_deleted_when_the_next_one_opens(tmp_pa
     assert values(reader_at(tmp_path), "man") == [1]
 
 
-def test_what_a_lost_task_staged_is_deleted_when_the_driver_commits_the_next_attempt_by_itself(tmp_path: Path) -> None:
+def test_what_a_lost_task_staged_is_deleted_when_the_driver_commits_alone(tmp_path: Path) -> None:
     task, driver, log = begun(tmp_path)
     stage(task, log.txid(2, 1), {"man": 10})
     assert len(staged_files(tmp_path)) == 1

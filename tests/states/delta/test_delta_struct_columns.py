@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from spouts import FixedBatchSpout
@@ -16,25 +15,18 @@ from states.delta.beyond_memory.bucketed_base import BucketLimits
 from tests.harness.column_schedules import commits_by_columns
 from tests.states.delta.beyond_memory.test_delta_beyond_memory import is_large
 from tests.states.delta.delta_states import state_at
-from tests.states.memory.test_struct_columns import ARROW, FUNCTIONS, TOGETHER, TYPE, value_with
+from tests.states.memory.test_struct_columns import SOME, TYPE, update
 from trident import TridentTopology
 from trident.operations import Avg, Count, Sum
 from trident.state import StateConf, StateType
-from trident.state.values import CombinerUpdates
 
+pytestmark = pytest.mark.usefixtures("always_columns")
 WORDS = [*"abcdefgh", None]
-PARTIALS = [
-    value_with(1, 5, 0.5, -0.0, 1),
-    value_with(2, -7, 2.25, 1e308, 2),
-    value_with(3, (1 << 53) + 1, -1.5, 0.0, 0),
-]
 BEYOND: dict[str, Any] = {"max_keys_in_memory": 2, "publish_every_s": 1000}
 
 
 @pytest.fixture(autouse=True)
-def soon_deleted_always_columns_and_small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
-    monkeypatch.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("states.delta.beyond_memory.bucketed_base.BucketLimits", lambda: BucketLimits(2))
 
 
@@ -43,26 +35,13 @@ def opened(path: Path, options: dict[str, Any]) -> Any:
     return state_at(path, StateConf("t", "s", (("word", "string"),), TYPE), StateType.OPAQUE, **options)
 
 
-def update(state: Any, what: str, batch: dict[Any, Any]) -> tuple[Any, bool]:
-    """Do one update of a commit; return its answer, and whether it went by columns."""
-    keys = [(word,) for word in batch]
-    if what == "remove":
-        return state.multi_remove(keys), False
-    if what == "put":
-        return state.multi_put(keys, list(batch.values())), False
-    new = state.multi_combine([pa.array(list(batch), pa.string())], pa.array(list(batch.values()), ARROW), FUNCTIONS)
-    if new is not None:
-        return new.to_pylist(), True
-    return state.multi_update(keys, CombinerUpdates(TOGETHER.combine, list(batch.values()))), False
-
-
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, BEYOND], ids=["memory", "beyond"])
 def test_columns_and_rows_tell_the_same_of_any_schedule(tmp_path: Path, options: dict[str, Any]) -> None:
     columns = commits_by_columns(
         random.Random(f"{options}"), partial(opened, tmp_path, options), "t/s", update,
-        ["combine", "combine", "combine", "combine", "put", "remove"], WORDS, PARTIALS, [(word,) for word in WORDS],
+        ["combine", "combine", "combine", "combine", "put", "remove"], WORDS, SOME, [(word,) for word in WORDS],
     )  # fmt: skip
     assert columns > 8
     assert is_large(tmp_path) == bool(options)

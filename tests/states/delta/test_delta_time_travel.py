@@ -119,7 +119,7 @@ def test_a_committed_batch_after_the_last_that_touched_the_state_shows_that_one(
         state.at(Snapshot(9, committed))  # it may be of before: no commit notes when the state was emptied
 
 
-def test_a_state_that_no_batch_has_touched_for_long_is_found_though_the_log_of_its_table_was_cleaned(
+def test_a_long_untouched_state_is_found_though_its_tables_log_was_cleaned(
     tmp_path: Path,
 ) -> None:
     state, log = state_at(tmp_path), Log()
@@ -225,7 +225,7 @@ def test_plain_txids_and_single_values_can_be_read_again(tmp_path: Path) -> None
 @settings(max_examples=12)
 @given(st.integers(0, 1 << 30))
 @pytest.mark.slow
-def test_random_histories_with_lost_attempts_read_as_a_dict_that_saw_each_winner_once(seed: int) -> None:
+def test_random_histories_with_lost_attempts_read_as_a_dict_of_the_winners(seed: int) -> None:
     dice = random.Random(seed)
     path = Path(tempfile.mkdtemp()) / "state"
     state, log = state_at(path, compact_after_commits=3, background_maintenance=False, fsync=False), Log()

@@ -165,3 +165,11 @@ def test_a_reader_names_a_key_that_is_no_text(tmp_path: Path) -> None:
     begun_at(tmp_path)
     with pytest.raises(CorruptValueError, match=r"'\\ud800' \(str\) into column 'word'"):
         reader_at(tmp_path).multi_get([("\ud800",)])
+
+
+@pytest.mark.parametrize("value_type", [None, "decimal(4,1)"])
+def test_a_value_that_cannot_be_written_is_named_with_its_key(tmp_path: Path, value_type: str | None) -> None:
+    state = state_at(tmp_path, StateConf(key_fields=(("word", "string"),), value_type=value_type))
+    state.begin_commit(1)
+    with pytest.raises(CorruptValueError, match=r"write key \('b',\): "):
+        state.multi_put([("a",), ("b",)], [Decimal(1), {1j}])

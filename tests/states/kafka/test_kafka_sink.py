@@ -219,7 +219,7 @@ def test_what_a_failed_attempt_wrote_is_invisible(home: Home) -> None:
 
 
 @pytest.mark.long
-def test_an_open_transaction_holds_readers_up_no_longer_than_to_the_next_begin_commit(home: Home) -> None:
+def test_an_open_transaction_holds_readers_up_to_the_next_begin_commit_at_most(home: Home) -> None:
     log, dead = Log(), home.sink()
     dead.begin_commit(log.txid(1))
     dead.write([entry(b"aborted")])
@@ -276,7 +276,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(is_made: bool, home: Home, m
 
 
 @pytest.mark.parametrize("how", ["pause", pytest.param("kill", marks=pytest.mark.soak)])
-def test_a_broker_that_hangs_or_dies_in_a_commit_fails_the_batch_and_the_replay_is_exact(
+def test_a_broker_that_hangs_or_dies_in_a_commit_leaves_an_exact_replay(
     how: str, home: Home, kafka_server: KafkaCluster
 ) -> None:
     log, sink = Log(), home.sink(timeout_s=2)

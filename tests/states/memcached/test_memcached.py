@@ -23,11 +23,10 @@ from trident.errors import (
     CorruptValueError,
     EnvironmentProblem,
     FencedError,
-    UnsupportedOperation,
 )
 from trident.state import Key, StateConf, StateSpec
 from trident.state.values import OpaqueValue
-from trident.testing.backend.simulated_log import Add, Log
+from trident.testing.backend.schedules import Add, Log
 
 _numbers = count()
 
@@ -116,15 +115,6 @@ def test_a_value_that_is_too_large_is_refused_by_name_and_the_old_one_stands(mem
     assert state.multi_get([("big",), ("small",)]) == [b"old", b"new"]
 
 
-@pytest.mark.parametrize("many", [1, 999, 1000, 1001, 4000])
-def test_keys_in_several_chunks(memcached_server: Server, many: int) -> None:
-    options = MemcachedOptions(servers=(memcached_server.address,), max_bytes_per_call=20_000)
-    state = MemcachedMap(options, new_conf())
-    keys, values = [(number,) for number in range(many)], [b"%d" % number * 9 for number in range(many)]
-    state.multi_put(keys, values)
-    assert state.multi_get(keys[::-1]) == values[::-1]
-
-
 def test_removed_keys_are_deleted(memcached_server: Server, client: Client) -> None:
     conf = new_conf()
     state = MemcachedMap(MemcachedOptions(servers=(memcached_server.address,)), conf)
@@ -135,12 +125,6 @@ def test_removed_keys_are_deleted(memcached_server: Server, client: Client) -> N
     assert client.get(f"tests/{conf.state}:key0") is None
     state.multi_put(keys[:2], [b"again"] * 2)
     assert state.multi_get(keys[:3]) == [b"again", b"again", None]
-
-
-def test_keys_cannot_be_listed(memcached_server: Server) -> None:
-    state = opened(MemcachedState.opaque(memcached_server.address), new_conf())
-    with pytest.raises(UnsupportedOperation, match="cannot list its keys"):
-        list(state.get_tuples())
 
 
 def test_a_value_expires_and_the_sentinel_does_not(memcached_server: Server, client: Client) -> None:
@@ -158,28 +142,6 @@ def test_a_value_expires_and_the_sentinel_does_not(memcached_server: Server, cli
 
 
 # ---- fences ----------------------------------------------------------------------------------------------------------
-
-
-def replaced(address: str, **options: Any) -> tuple[Any, Any, Log, StateConf]:
-    """Return a writer in the middle of batch 2, and another one that is to replace it."""
-    spec, conf, log = MemcachedState.opaque(address, **options), new_conf(), Log()
-    first, second = opened(spec, conf), opened(spec, conf)
-    commit(first, log, {"a": 1, "b": 1, "c": 1})
-    first.begin_commit(log.next())
-    return first, second, log, conf
-
-
-def test_a_writer_that_was_replaced_between_chunks_changes_nothing(memcached_server: Server) -> None:
-    first, second, log, _ = replaced(memcached_server.address)
-    add(first, {"a": 10})
-    log.fail(takeover=True)
-    commit(second, log, {"a": 2, "b": 2})
-    with pytest.raises(FencedError, match="has taken over"):
-        add(first, {"b": 10, "c": 10})
-    with pytest.raises(FencedError, match="has taken over"):
-        first.map_state.backing.multi_delete([("b",)])
-    assert second.multi_get_at([("a",), ("b",), ("c",)], log.snapshot()) == [3, 3, 1]
-    assert second.map_state.backing.multi_get([("c",)]) == [OpaqueValue(1, 1 << 20, None, 1)]
 
 
 def test_a_chunk_that_arrives_after_the_takeover_overwrites_nothing(memcached_server: Server) -> None:
@@ -232,16 +194,6 @@ def test_a_key_that_somebody_else_writes_fails_the_batch_and_the_replay_succeeds
     log.fail()
     commit(state, log, {"a": 1, "b": 1})
     assert state.multi_get_at([("a",), ("b",)], log.snapshot()) == [2, 2]
-
-
-def test_a_commit_of_a_plain_number_needs_no_sentinel(memcached_server: Server) -> None:
-    state = opened(MemcachedState.opaque(memcached_server.address), new_conf())
-    for txid in (1, 2, 2):
-        state.begin_commit(txid)
-        add(state, {"a": 1})
-        state.commit(txid)
-    assert read(state, "a") == [2]
-    assert state.read_sentinel() is None
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from trident.errors import ConfigError
 from trident.state import CodecSerializer, Key, OpaqueValue, SerializedMap, StateConf, StateSpec, StateType, map_state
 from trident.state.cached import ReadThroughMap
 from trident.state.map_state import MapStateFactory
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 pytestmark = pytest.mark.server
 

@@ -21,7 +21,7 @@ from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import commit, new_conf, opened
 from tests.states.memcached.test_memcached_losses import HEALTH, evict
 from trident.errors import BackendError, StateLossDetected
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 pytestmark = pytest.mark.server
 
@@ -78,7 +78,7 @@ def test_what_the_external_storage_cannot_give_back_fails_the_batch_that_asks_fo
             put(state, log, 0, 5000)
 
 
-def test_what_is_dropped_while_a_page_of_memory_moves_fails_the_batch_though_it_is_counted_later(
+def test_what_is_dropped_while_a_page_of_memory_moves_fails_the_batch(
     tmp_path: Path,
 ) -> None:
     with running(tmp_path, "-m", "8", "-M") as server:

@@ -29,7 +29,7 @@ from trident.errors import (
 )
 from trident.operations import Count
 from trident.state import Sentinel
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 pytestmark = pytest.mark.server
 
@@ -324,9 +324,7 @@ def test_a_topology_finds_the_loss_at_its_start_and_may_begin_anew(tmp_path: Pat
         server.kill()
 
 
-def test_servers_that_are_all_empty_are_rewound_and_a_part_of_them_is_refused_unless_the_sentinel_is_gone(
-    servers: list[Server], tmp_path: Path
-) -> None:
+def test_servers_all_empty_are_rewound_and_some_empty_are_refused(servers: list[Server], tmp_path: Path) -> None:
     def run(**settings: Any) -> set[Any]:
         topology = TridentTopology("rewound")
         rows = [(word,) for word in [*WORDS, *WORDS]]

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pymemcache.client.base import Client
 
-from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
+from states.memcached import MemcachedMap, MemcachedOptions
 from states.memcached.fence import BaselineCodec
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, start_memcached
-from tests.states.memcached.test_memcached import add, new_conf, opened
+from tests.states.memcached.test_memcached import new_conf
 from tests.states.memcached.test_memcached_losses import HEALTH, flush, restart
-from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError
+from trident.errors import BackendError, FencedError, StateLossDetected
 from trident.state import Sentinel, StateConf
 from trident.storekit import SentinelRecord
-from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
 
@@ -34,10 +31,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def map_on(address: str, conf: StateConf) -> MemcachedMap:
     return MemcachedMap(MemcachedOptions(servers=(address,), backoff_s=0.001, retries=1), conf)
-
-
-def record_of(client: Client, conf: StateConf) -> Any:
-    return json.loads(client.get(f"tests/{conf.state}!sentinel-0"))
 
 
 def delete(server: Server, conf: StateConf) -> None:
@@ -85,25 +78,6 @@ def test_a_store_that_was_emptied_in_a_commit_is_not_sealed(server: Server, how:
     assert map_on(server.address, conf).read_sentinel() is None
 
 
-@pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("before", [None, Sentinel("log", 1, 5)])
-def test_a_sentinel_that_another_writer_laid_since_the_read_is_not_replaced(
-    memcached_server: Server, before: Sentinel | None, force: bool
-) -> None:
-    conf = new_conf()
-    first, second = map_on(memcached_server.address, conf), map_on(memcached_server.address, conf)
-    if before is not None:
-        second.move_sentinel(before)
-    assert first.read_sentinel() == before
-    second.read_sentinel()
-    second.move_sentinel(Sentinel("log", 2, 6))
-    for late, error in ((Sentinel("log", 3, 7), BackendError), (Sentinel("log", 2, 5), FencedError)):
-        with pytest.raises(error, match="batch 2 attempt 6"):
-            first.move_sentinel(late, force)
-    assert second.read_sentinel() == Sentinel("log", 2, 6)
-    second.multi_put([("a",)], [b"1"])  # it is still the writer
-
-
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_move_without_an_answer_finds_its_own_record_or_nothing(memcached_server: Server, taken: bool) -> None:
     conf, proxy = new_conf(), Proxy(memcached_server.port)
@@ -124,23 +98,6 @@ def test_a_move_without_an_answer_finds_its_own_record_or_nothing(memcached_serv
         writer.multi_put([("a",)], [b"1"])
     assert writer.read_sentinel() == Sentinel("log", 2, 6 if taken else 5)
     proxy.close()
-
-
-def test_a_commit_is_sealed_when_all_of_it_is_acknowledged(memcached_server: Server) -> None:
-    client, conf, log = Client(memcached_server.address), new_conf(), Log()
-    state = opened(MemcachedState.opaque(memcached_server.address), conf)
-    txid = log.next()
-    state.begin_commit(txid)
-    add(state, {"a": 1})
-    assert record_of(client, conf)["sentinel"] == ["contract-log", 1, 1 << 20, conf.prefix, False, ""]
-    begun = client.get(f"tests/{conf.state}!sentinel-0")
-    state.commit(txid)
-    log.record()
-    assert record_of(client, conf)["sentinel"] == ["contract-log", 1, 1 << 20, conf.prefix, True, ""]
-    client.set(f"tests/{conf.state}!sentinel-0", begun, noreply=False)
-    with pytest.raises(StateMismatchError, match="whose last writes are missing"):
-        opened(MemcachedState.opaque(memcached_server.address), conf).begin_commit(log.next())
-    client.close()
 
 
 def test_the_record_of_a_sentinel_is_json() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from states.memory import LRUMemoryMapState, MemoryMap, MemoryMapState
 from tests.harness.crashing_stores import commit
 from trident.errors import ConfigError, UnsupportedOperation
 from trident.state import StateConf, StateSpec, StateType
-from trident.testing.backend.simulated_log import Add
+from trident.testing.backend.schedules import Add
 
 CONF = StateConf("shop", "counts")
 KINDS = list(StateType)
@@ -24,14 +25,15 @@ def open_state(kind: StateType = StateType.OPAQUE) -> MemoryMap:
 
 
 @every_kind
-def test_data_belong_to_the_factory_and_survive_the_state_object(kind: StateType) -> None:
-    factory = MemoryMapState(kind=kind)
+@pytest.mark.parametrize("made", [MemoryMapState, partial(LRUMemoryMapState.Factory, 2)], ids=["all", "lru"])
+def test_data_belong_to_the_factory_and_survive_the_state_object(kind: StateType, made: Any) -> None:
+    factory = made(kind=kind)
     commit(factory.make_state(CONF, 0, 2), 1, a=5)
     again = pickle.loads(pickle.dumps(factory))
     assert again.make_state(CONF, 0, 2).multi_get([("a",)]) == [5]
     assert again.make_state(CONF, 1, 2).multi_get([("a",)]) == [5]
     assert again.make_state(StateConf("shop", "sums"), 0, 2).multi_get([("a",)]) == [None]
-    assert MemoryMapState(kind=kind).make_state(CONF, 0, 2).multi_get([("a",)]) == [None]
+    assert made(kind=kind).make_state(CONF, 0, 2).multi_get([("a",)]) == [None]
 
 
 def test_factories_of_one_id_share_their_data() -> None:
@@ -92,9 +94,6 @@ def test_an_lru_keeps_its_number_of_entries_for_each_partition() -> None:
     assert factory.make_state(CONF, 0, 1).multi_get([*keys, ("g",)]) == [None] * 5 + [2, 3]
 
 
-# ---- fencing ---------------------------------------------------------------------------------------------------------
-
-
 # ---- rows -------------------------------------------------------------------------------------------------------------
 
 
@@ -105,8 +104,6 @@ def test_rows_are_the_parts_of_the_key_and_the_value(kind: StateType) -> None:
     state.multi_put([("a", 1), ("b", 2), ("none", 0)], [10, 20, None])
     state.commit(1)
     assert sorted(state.get_tuples()) == [("a", 1, 10), ("b", 2, 20)]
-    if kind is not StateType.OPAQUE:
-        assert not state.offers("multi_get_at")
 
 
 # ---- LRU -------------------------------------------------------------------------------------------------------------
@@ -133,9 +130,6 @@ def test_an_lru_batch_larger_than_the_state_adds_up_while_it_lasts() -> None:
     assert len(state.data.entries) == 2
 
 
-def test_an_lru_survives_like_any_other_and_needs_room() -> None:
-    factory = LRUMemoryMapState.Factory(2)
-    commit(factory.make_state(CONF, 0, 1), 1, a=5)
-    assert pickle.loads(pickle.dumps(factory)).make_state(CONF, 0, 1).multi_get([("a",)]) == [5]
+def test_an_lru_needs_room() -> None:
     with pytest.raises(ConfigError, match="max_size=0 of an LRUMemoryMapState: give at least 1"):
         LRUMemoryMapState(0)

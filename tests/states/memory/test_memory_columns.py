@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
+from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMapState
+from tests.harness.column_schedules import ColumnPromises
 from tests.harness.crashing_stores import Crash, DictMap, tuples_at
-from trident.errors import FencedError, StaleTransactionError
+from trident.errors import FencedError
 from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
 from trident.state.columns.number_columns import NumberForm
@@ -23,17 +24,10 @@ from trident.state.columns.number_table import NumberTable
 from trident.state.table import KeyColumns
 from trident.state.values import CombinerUpdates
 
+pytestmark = pytest.mark.usefixtures("always_columns")
+
 COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
 MOST = (1 << 63) - 1
-
-
-@pytest.fixture(autouse=True, scope="module")
-def soon_deleted_and_always_columns() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
-        patched.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
-        patched.setattr("trident.state.columns.text_index._FEW_TEXTS", 0)
-        yield
 
 
 # ---- one schedule, two maps ------------------------------------------------------------------------------------------
@@ -70,8 +64,8 @@ def attempts(of: st.SearchStrategy[Call]) -> st.SearchStrategy[list[Attempt]]:
     return st.lists(st.builds(Attempt, st.lists(of, min_size=1, max_size=3), st.booleans()), max_size=24)
 
 
-NUMBERS = attempts(calls(INTS, st.none())) | attempts(calls(FLOATS, st.none()))
 MIXED = attempts(calls(INTS, st.none() | FLOATS | st.booleans() | st.text(max_size=1) | st.just(MOST + 1)))
+BIGINT, DOUBLE = NumberForm(("bigint",)), NumberForm(("double",))
 
 
 def key(part: Any, width: int) -> tuple[Any, ...]:
@@ -122,13 +116,15 @@ def readable(state: OpaqueMap, committed: int, winners: Winners, width: int) -> 
 @given(st.data())
 @pytest.mark.slow
 def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, by_arrow: bool, data: st.DataObject) -> None:
-    schedule = data.draw(NUMBERS | MIXED)
-    check_schedule(MemoryData(), schedule, width, lambda state, call: apply(state, call, width, by_arrow))
+    form = data.draw(st.sampled_from([BIGINT, DOUBLE]))
+    schedule = data.draw(attempts(calls(FLOATS if form is DOUBLE else INTS, st.none())) | MIXED)
+    memory = ColumnarMemoryMap(MemoryData(form=form))
+    check_schedule(memory, schedule, width, lambda state, call: apply(state, call, width, by_arrow))
 
 
-def check_schedule(data: MemoryData, schedule: Any, width: int, apply: Any) -> None:
-    """Commit the attempts of a schedule to columns and to a dict, and compare all that each answers."""
-    states = [OpaqueMap(ColumnarMemoryMap(data)), OpaqueMap(MemoryBackingMap(MemoryData()))]
+def check_schedule(backing: Any, schedule: Any, width: int, apply: Any) -> None:
+    """Commit the attempts of a schedule to a map of columns and to a dict, and compare all that each answers."""
+    states = [OpaqueMap(backing), OpaqueMap(MemoryBackingMap(MemoryData()))]
     winners, committed, number, expected = Winners(), 0, 1 << 20, None
     for attempt in schedule:
         txid = Txid(committed + 1, number, winners, "log", expected)
@@ -153,6 +149,10 @@ def check_schedule(data: MemoryData, schedule: Any, width: int, apply: Any) -> N
 # ---- what columns hold, and what they do not ---------------------------------------------------------------------------
 
 
+def numbers() -> MemoryData:
+    return MemoryData(form=BIGINT)
+
+
 def opened(data: MemoryData) -> OpaqueMap:
     return OpaqueMap(ColumnarMemoryMap(data))
 
@@ -166,7 +166,7 @@ def summed(state: OpaqueMap, txid: int, **values: Any) -> list[Any] | None:
 
 def test_a_dict_stays_one_until_a_commit_of_many_keys_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trident.state.columns.number_table._FEW_KEYS", 2)
-    data = MemoryData()
+    data = numbers()
     state = opened(data)
     assert summed(state, 1, a=1, b=2) is None
     assert data.columns is None
@@ -176,7 +176,7 @@ def test_a_dict_stays_one_until_a_commit_of_many_keys_comes(monkeypatch: pytest.
 
 
 def test_what_was_there_before_the_first_columns_stays() -> None:
-    data = MemoryData()
+    data = numbers()
     state = opened(data)
     state.begin_commit(1)
     state.multi_put([("a",), ("gone",)], [5, None])
@@ -194,7 +194,7 @@ def test_what_was_there_before_the_first_columns_stays() -> None:
 
 @pytest.mark.parametrize("odd", ["text", [1], True, 1.5, MOST + 1, (1, 2)])
 def test_a_value_that_does_not_fit_makes_the_partition_a_dict_for_good(odd: Any) -> None:
-    data = MemoryData()
+    data = numbers()
     state = opened(data)
     assert summed(state, 1, a=1, b=2) == [1, 2]
     state.begin_commit(2)
@@ -203,19 +203,19 @@ def test_a_value_that_does_not_fit_makes_the_partition_a_dict_for_good(odd: Any)
     assert (data.columns, len(data)) == (None, 2)
     assert state.multi_get([("a",), ("b",)]) == [1, odd]
     assert summed(state, 3, a=1) is None
-    assert (data.columns, data.values.may_be_columns) == (None, False)
+    assert (data.columns, data.values.form) == (None, None)
 
 
 @pytest.mark.parametrize("there", [{("a", "b"): 1}, {("a",): "text"}, {("a",): OpaqueValue(1, 0, None, "text")}])
 def test_entries_that_do_not_fit_stay_a_dict(there: dict[Any, Any]) -> None:
-    data = MemoryData()
+    data = numbers()
     data.entries.update(there)
     assert ColumnarMemoryMap(data).multi_get_opaque(KeyColumns([["x"]])) is None
-    assert (data.entries, data.values.may_be_columns) == (there, False)
+    assert (data.entries, data.values.form) == (there, None)
 
 
 def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None:
-    data = MemoryData()
+    data = numbers()
     state = opened(data)
     assert summed(state, 1, a=MOST, b=1) == [MOST, 1]
     assert summed(state, 2, a=1, b=1) is None
@@ -224,26 +224,15 @@ def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None
     assert summed(state, 2, a=-1, b=1) == [MOST - 1, 2]
 
 
-def test_numbers_of_another_type_are_left_to_python() -> None:
-    state = opened(MemoryData())
-    assert summed(state, 1, a=1) == [1]
-    assert summed(state, 2, a=0.5) is None
-    assert state.multi_get([("a",)]) == [1]
-
-
-def test_the_second_columns_of_a_commit_are_left_to_python_and_see_the_first() -> None:
-    state = opened(MemoryData())
-    state.begin_commit(1)
-    assert state.multi_combine([["a"]], np.array([1]), "sum") is not None
-    assert state.multi_combine([["a"]], np.array([2]), "sum") is None
-    assert state.multi_update([("a",)], CombinerUpdates(Sum().combine, [2])) == [3]
-    assert state.multi_combine([["a"]], np.array([2]), "sum") is None
-    state.commit(1)
-    assert state.backing.multi_get([("a",)]) == [OpaqueValue(1, 0, None, 3)]
+class TestColumns(ColumnPromises):
+    @pytest.fixture
+    def again(self) -> Any:
+        factory = MemoryMapState()
+        return lambda value_type: factory.make_state(StateConf("t", "s", (("word", "string"),), value_type), 0, 1)
 
 
 def test_within_a_commit_a_failed_put_of_columns_does_not_look_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = opened(MemoryData())
+    state = opened(numbers())
     summed(state, 1, a=1)
     state.begin_commit(2)
 
@@ -257,18 +246,8 @@ def test_within_a_commit_a_failed_put_of_columns_does_not_look_written(monkeypat
     assert state.multi_get([("a",)]) == [1]
 
 
-def test_a_later_batch_in_the_store_is_named_and_nothing_is_written() -> None:
-    state = opened(MemoryData())
-    summed(state, 1, a=1, b=1)
-    summed(state, 5, b=1)
-    state.begin_commit(3)
-    with pytest.raises(StaleTransactionError, match=r"batch 3 is behind batch 5 stored for \('b',\)"):
-        state.multi_combine([["a", "b", "c"]], np.array([1, 1, 1]), "sum")
-    assert state.backing.multi_get([("a",), ("c",)]) == [OpaqueValue(1, 0, None, 1), None]
-
-
 def test_a_writer_that_was_replaced_writes_no_columns() -> None:
-    data = MemoryData()
+    data = numbers()
     old, new = opened(data), opened(data)
     old.begin_commit(Txid(1, 1, incarnation="log"))
     new.begin_commit(Txid(1, 2, incarnation="log"))
@@ -285,8 +264,6 @@ def test_only_opaque_states_without_a_bound_take_columns() -> None:
     takes = [backing(MemoryMapState(kind=kind)).facts.keeps_columns for kind in kinds]
     assert (takes, backing(LRUMemoryMapState(2)).facts.keeps_columns) == ([True, False, False], False)
     assert not OpaqueMap(DictMap()).facts.keeps_columns
-    assert MemoryMap(StateType.OPAQUE, MemoryData()).facts.keeps_columns
-    assert not MemoryMap(StateType.TRANSACTIONAL, MemoryData()).facts.keeps_columns
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -301,7 +278,7 @@ def put(columns: NumberTable, keys: Sequence[Any], *numbers: Any) -> bool:
 
 
 def test_rows_of_deleted_keys_are_used_again_and_columns_grow() -> None:
-    columns = NumberTable(1)
+    columns = NumberTable(1, BIGINT)
     many = list(range(5000))
     assert put(columns, many, *many)
     columns.delete([(2,), (4000,), ("never",), ("two", "parts")])
@@ -319,11 +296,11 @@ def combined(columns: NumberTable, txid: int, *keys: Any) -> list[int]:
     new = found.combine_with(pa.array(range(1, len(keys) + 1)), "sum", Txid(txid, 1))
     assert new is not None
     columns.put_found(new)
-    return list(new.curr.tolist())
+    return new.latest()
 
 
 def test_keys_that_come_go_and_come_back_are_found_in_either_way() -> None:
-    columns = NumberTable(1)
+    columns = NumberTable(1, BIGINT)
     assert combined(columns, 1, "a", None, "b", "ü") == [1, 2, 3, 4]
     assert combined(columns, 2, "b", "a") == [4, 3]
     assert combined(columns, 3, None, "b", "a") == [3, 6, 6]
@@ -334,7 +311,7 @@ def test_keys_that_come_go_and_come_back_are_found_in_either_way() -> None:
 
 
 def test_bytes_are_not_taken_for_a_text() -> None:
-    columns = NumberTable(1)
+    columns = NumberTable(1, BIGINT)
     assert put(columns, [b"a"], 1)
     assert put(columns, ["a"], 2)
     for txid, stood in ((2, 2), (3, 3), (4, 4)):
@@ -343,7 +320,7 @@ def test_bytes_are_not_taken_for_a_text() -> None:
 
 
 def test_a_state_whose_keys_are_all_deleted_goes_on() -> None:
-    columns = NumberTable(1)
+    columns = NumberTable(1, BIGINT)
     for txid in (1, 2):
         combined(columns, txid, "a", "b")
     columns.delete([("a",), ("b",)])
@@ -351,10 +328,9 @@ def test_a_state_whose_keys_are_all_deleted_goes_on() -> None:
     assert combined(columns, 4, "b", "a") == [2, 4]
 
 
-def test_the_first_number_settles_the_type() -> None:
-    columns = NumberTable(1)
-    assert (put(columns, ["a"], None), columns.form) == (True, None)
-    assert (put(columns, ["b"], 0.5), columns.form) == (True, NumberForm.of("double"))
+def test_a_number_of_another_type_is_not_taken() -> None:
+    columns = NumberTable(1, DOUBLE)
+    assert put(columns, ["a", "b"], None, 0.5)
     assert not put(columns, ["c"], 1)
     assert not put(columns, ["c", "d"], 0.5, 1)
     assert not columns.put([("c", "d")], [value(0.5)])

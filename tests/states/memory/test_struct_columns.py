@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from states.memory import ColumnarMemoryMap, MemoryData
+from states.memory import ColumnarMemoryMap, MemoryBackingMap, MemoryData
 from tests.states.memory.test_memory_columns import MOST, Attempt, Call, attempts, check_schedule, key
 from trident import Fields
 from trident.fields import struct_fields
@@ -19,27 +19,21 @@ from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.adapters import aggregate_type
 from trident.operations.several import several, value_of
 from trident.runtime.steps.aggregates import is_native, merging_function
-from trident.state import OpaqueMap, OpaqueValue
-from trident.state.columns.number_columns import NumberColumns, NumberForm
+from trident.state import CodecSerializer, OpaqueMap, SerializedMap
+from trident.state.columns.number_columns import NumberColumn, NumberForm
 from trident.state.values import CombinerUpdates
+
+pytestmark = pytest.mark.usefixtures("always_columns")
 
 GIVEN = {"rows": Count(), "sum": Sum("n"), "mean": Avg("n"), "means": Avg("d"), "least": Min("d"), "most": Max("n")}
 FIELDS = Fields("n: bigint, d: double")
 TOGETHER = several(GIVEN, FIELDS, "s", aggregate_type)
 TYPE = value_of(TOGETHER, "value").types[0] or ""
-FORM = NumberForm.of(TYPE)
+FORM = NumberForm.of(TYPE) or NumberForm(())
 FUNCTIONS: Any = merging_function(TOGETHER)
 ARROW = pa.struct(
     [(name, {"bigint": pa.int64(), "double": pa.float64()}[type_]) for name, type_ in struct_fields(TYPE)]
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def soon_deleted_and_always_columns() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
-        patched.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
-        yield
 
 
 def value_with(rows: int, total: int, real: float, least: float | None, count: int) -> dict[str, Any]:
@@ -59,6 +53,12 @@ def value_with(rows: int, total: int, real: float, least: float | None, count: i
     }
 
 
+SOME = [
+    value_with(1, 5, 0.5, -0.0, 1),
+    value_with(2, -7, 2.25, 1e308, 2),
+    value_with(3, (1 << 53) + 1, -1.5, 0.0, 0),
+]
+
 REALS = st.sampled_from([0.0, -0.0, 1.5, -2.25, math.inf, math.nan, 1e308])
 TOTALS = st.integers(-9, 9) | st.sampled_from([MOST, -MOST - 1, (1 << 53) + 1, MOST // 2 + 1])
 PARTIALS = st.builds(value_with, st.integers(1, 5), TOTALS, REALS, REALS, st.integers(0, 3))
@@ -72,17 +72,18 @@ ODD = st.builds(
 REMOVED = st.builds(Call, st.just("remove"), st.dictionaries(LETTERS, st.none(), min_size=1))
 
 
-def apply(state: Any, call: Call, width: int) -> Any:
-    keys, values = [key(part, width) for part in call.values], list(call.values.values())
-    if call.what == "put":
-        return state.multi_put(keys, values)
-    if call.what == "remove":
-        return state.multi_remove(keys)
-    parts: list[Any] = [list(call.values)] + [[1] * len(keys)] * (width - 1)
+def update(state: Any, what: str, batch: dict[Any, Any], width: int = 1) -> tuple[Any, bool]:
+    """Do one update of a commit, as `Update` of `column_schedules`."""
+    keys, values = [key(part, width) for part in batch], list(batch.values())
+    if what == "put":
+        return state.multi_put(keys, values), False
+    if what == "remove":
+        return state.multi_remove(keys), False
+    parts: list[Any] = [pa.array(list(batch), pa.string())] + [[1] * len(keys)] * (width - 1)
     new = state.multi_combine(parts, pa.array(values, ARROW), FUNCTIONS)
     if new is not None:
-        return new.to_pylist()
-    return state.multi_update(keys, CombinerUpdates(combine, values))
+        return new.tolist(), True
+    return state.multi_update(keys, CombinerUpdates(combine, values)), False
 
 
 def combine(stored: Any, value: Any) -> Any:
@@ -92,11 +93,20 @@ def combine(stored: Any, value: Any) -> Any:
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.parametrize("is_of_bytes", [False, True])
 @pytest.mark.parametrize("width", [1, 2])
 @settings(max_examples=80, deadline=None)
 @given(schedule=attempts(COMBINED | COMBINED | PUT | REMOVED) | attempts(COMBINED | COMBINED | COMBINED | PUT | ODD))
-def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, schedule: list[Attempt]) -> None:
-    check_schedule(MemoryData(form=FORM), schedule, width, lambda state, call: apply(state, call, width))
+def test_columns_and_a_dict_tell_the_same_of_any_schedule(
+    width: int, is_of_bytes: bool, schedule: list[Attempt]
+) -> None:
+    packed = SerializedMap(MemoryBackingMap(MemoryData()), CodecSerializer(), TYPE)
+    check_schedule(
+        packed if is_of_bytes else ColumnarMemoryMap(MemoryData(form=FORM)),
+        schedule,
+        width,
+        lambda state, call: update(state, call.what, call.values, width)[0],
+    )
 
 
 def summed(state: OpaqueMap, txid: int, values: Sequence[dict[str, Any]], functions: Any = FUNCTIONS) -> Any:
@@ -104,7 +114,7 @@ def summed(state: OpaqueMap, txid: int, values: Sequence[dict[str, Any]], functi
     keys = [f"k{at}" for at in range(len(values))]
     new = state.multi_combine([keys], pa.array(values, ARROW), functions)
     state.commit(txid)
-    return None if new is None else new.to_pylist()
+    return None if new is None else new.tolist()
 
 
 def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None:
@@ -137,17 +147,14 @@ def test_only_whole_numbers_and_floats_and_structs_of_them_have_a_form(type_: st
     assert NumberForm.of(type_) is None
 
 
-def test_columns_of_values_and_back() -> None:
-    values = [
-        OpaqueValue(3, 1, None, value_with(1, 5, 0.5, None, 0)),
-        OpaqueValue(2, 1, value_with(1, -1, math.inf, -0.0, 3), None),
-    ]
-    columns = NumberColumns.of(values, FORM)
-    assert columns is not None
-    assert (repr(columns.values()), columns.span) == (repr(values), (1, 2, 3))
-    assert columns.curr.to_pylist() == [value.curr for value in values]
-    assert NumberColumns.of([*values, None], FORM) is None
-    assert NumberColumns.of(values) is None
+def test_a_struct_comes_back_as_it_was() -> None:
+    values = [None, value_with(1, 5, 0.5, None, 0), value_with(1, -1, math.inf, -0.0, 3)]
+    column = NumberColumn.of(FORM, values)
+    assert repr(column.tolist()) == repr(values) == repr(NumberColumn.of(FORM, pa.array(column)).tolist())
+    assert pa.array(column).equals(pa.array(values, ARROW))
+    for odd in ({"other": 1}, 7, value_with(True, 1, 1.0, 1.0, 1), value_with(1, 1, 1, 1.0, 1)):
+        with pytest.raises(TypeError):
+            NumberColumn.of(FORM, [*values, odd])
 
 
 def test_the_kernels_know_all_of_these_aggregates() -> None:

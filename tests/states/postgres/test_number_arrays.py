@@ -24,6 +24,7 @@ from tests.harness.column_schedules import (
     sum_by_columns,
     update_numbers,
 )
+from tests.states.memory.test_struct_columns import SOME, TYPE, update
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
 from trident.arrow import arrow_type
@@ -61,6 +62,19 @@ def test_columns_and_rows_tell_the_same_of_any_schedule(
         random.Random(width), partial(home.state, conf, **options), conf.prefix, partial(update_numbers, width=width),
         ["sum", "sum", "sum", "min", "max", "put", "remove"], WORDS, NUMBERS[value_type], number_keys(WORDS, width),
         conf.prefix, look,
+    )  # fmt: skip
+    assert columns > 3
+
+
+@pytest.mark.parametrize("options", [{}, {"max_keys_per_call": 2, "changes": 10}])
+def test_structs_as_columns_and_rows_tell_the_same(home: Home, options: dict[str, Any]) -> None:
+    conf, keys = (
+        home.conf(key_fields=(("word", "string"),), value_type=TYPE, value_field="sales"),
+        number_keys(WORDS, 1),
+    )
+    columns = commits_by_columns(
+        random.Random(f"{options}"), partial(home.state, conf, **options), conf.prefix, update,
+        ["combine", "combine", "combine", "put", "remove"], WORDS, SOME, keys, conf.prefix,
     )  # fmt: skip
     assert columns > 3
 
@@ -115,8 +129,10 @@ class TestColumns(ColumnPromises):
         return lambda value_type: home.state(replace(conf, value_type=value_type))
 
     def test_it_says_which_values_stay_columns(self, again: Any) -> None:
-        kept = [again(type_).facts.keeps_columns for type_ in ("bigint", "int", "decimal(9,2)", "string")]
-        assert kept == [True, False, False, False]
+        kept = [
+            again(type_).facts.keeps_columns for type_ in ("bigint", TYPE, "int", "decimal(9,2)", "struct<a:string>")
+        ]
+        assert kept == [True, True, False, False, False]
 
 
 def test_a_topology_commits_by_columns(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

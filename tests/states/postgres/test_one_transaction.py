@@ -105,7 +105,7 @@ def test_answers_that_are_lost_at_every_batch_lose_and_double_nothing(
 
 
 @pytest.mark.parametrize("states", [1, 2])
-def test_a_driver_that_is_replaced_while_its_transaction_is_on_the_way_writes_nothing(
+def test_a_driver_replaced_while_its_transaction_is_on_the_way_writes_nothing(
     home: Home, proxy: Proxy, states: int
 ) -> None:
     counts = Counts(home, proxy.port, states)
@@ -143,7 +143,7 @@ def test_a_state_that_refuses_its_write_fails_the_batch_and_leaves_no_record(hom
     assert (counts.batches(), counts.counts()[0]) == (BATCHES, ("cow", BATCHES))
 
 
-def test_a_table_that_is_emptied_before_the_transaction_is_found_and_nothing_is_recorded(home: Home) -> None:
+def test_a_table_emptied_before_the_transaction_is_found_and_not_recorded(home: Home) -> None:
     counts = Counts(home)
 
     def observe(step: str, attempt: TransactionAttempt) -> None:

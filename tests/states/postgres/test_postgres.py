@@ -24,9 +24,8 @@ from trident.errors import (
     StateLossDetected,
     StateMismatchError,
     StatePlaceError,
-    UnsupportedOperation,
 )
-from trident.state import Sentinel, Snapshot, StateConf
+from trident.state import StateConf
 
 # ---- what is stored --------------------------------------------------------------------------------------------------
 
@@ -104,16 +103,8 @@ def test_a_state_that_nobody_wrote_is_empty(home: Home) -> None:
     assert list(reader.get_tuples()) == []
 
 
-def test_a_reader_sees_the_committed_batch_and_writes_nothing(home: Home) -> None:
-    conf, log = home.conf(), Log()
-    state, reader = home.state(conf), home.state(replace(conf, read_only=True))
-    commit(state, log, 1, 0, {"cow": 1})
-    snapshot = Snapshot(1, log.winners)
-    commit(state, log, 2, 0, {"cow": 1}, record=False)
-    assert reader.multi_get_at([("cow",)], snapshot) == [1]
-    with pytest.raises(UnsupportedOperation, match="cannot move the sentinel: .* was opened to be read only"):
-        reader.move_sentinel(Sentinel("log", 3, 0))
-    session = home.session(replace(conf, read_only=True))
+def test_the_session_of_a_reader_is_read_only(home: Home) -> None:
+    session = home.session(replace(home.conf(), read_only=True))
     assert session.run("look", lambda one: one.execute("SHOW transaction_read_only").fetchone()) == ("on",)
 
 

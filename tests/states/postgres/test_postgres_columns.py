@@ -260,7 +260,7 @@ def test_columns_that_cannot_be_had_are_refused_where_the_state_is_declared() ->
 
 def test_an_unknown_layout_is_refused_where_it_is_given() -> None:
     with pytest.raises(ConfigError, match="layout='rows' of a PostgreSQL state: give 'auto', 'columns' or 'binary'"):
-        PostgresState.opaque("postgresql://localhost/x", layout="rows")
+        PostgresState.opaque("postgresql://localhost/x", layout="rows")  # type: ignore[arg-type]
 
 
 # ---- a table of the user's -------------------------------------------------------------------------------------------

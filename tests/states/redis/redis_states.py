@@ -8,7 +8,7 @@ from typing import Any
 from states.redis import RedisBackingMap, RedisOptions, RedisState
 from tests.harness.servers import Server
 from trident.state.interfaces import Key, StateConf
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 __all__ = ["CONF", "KEYS", "Interrupted", "count", "interrupting", "map_at", "restart", "state_at"]
 

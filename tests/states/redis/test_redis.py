@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,12 @@ from typing import Any
 import pytest
 import redis
 
-from spouts import FixedBatchSpout
 from states.redis import RedisBackingMap, RedisOptions, RedisState
 from tests.harness.servers import Server, start_redis
-from trident import TridentTopology
 from trident.errors import BackendError, ConfigError, CorruptValueError
-from trident.operations import Count, Split
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel
-from trident.testing.backend.simulated_log import Log
 
 Open = Callable[..., RedisBackingMap]
 _numbers = itertools.count(1)
@@ -257,33 +252,6 @@ def test_a_closed_map_opens_again(open_map: Open, client: Any) -> None:
 # ---- through the state -----------------------------------------------------------------------------------------------
 
 
-def commit(state: Any, log: Log, counts: dict[str, int]) -> None:
-    txid = log.next()
-    state.begin_commit(txid)
-    keys = [(word,) for word in counts]
-    bases = [value or 0 for value in state.multi_get(keys)]
-    state.multi_put(keys, [base + count for base, count in zip(bases, counts.values(), strict=True)])
-    state.commit(txid)
-    log.record()
-
-
-@pytest.mark.parametrize("make", [RedisState.opaque, RedisState.transactional, RedisState.non_transactional])
-@pytest.mark.parametrize("options", [{}, {"serializer": "json"}, {"cache": 10}])
-def test_states_of_every_kind_count_over_commits_and_starts(
-    make: Any, options: dict[str, Any], url: str, client: Any
-) -> None:
-    log = Log()
-    for _start in range(2):
-        state = make(url, **options).factory.make_state(StateConf("words", "counts"), 0, 1)
-        commit(state, log, {"the": 2, "cow": 1})
-        commit(state, log, {"the": 1})
-        state.close()
-    state = make(url, **options).factory.make_state(StateConf("words", "counts", read_only=True), 0, 1)
-    assert state.multi_get([("the",), ("cow",), ("dish",)]) == [6, 2, None]
-    assert sorted(state.get_tuples()) == [("cow", 2), ("the", 6)]
-    state.close()
-
-
 def test_a_value_of_another_program_is_named_with_its_key(url: str, client: Any) -> None:
     client.set(b"words/counts:\x01\x91\xa3the", b"\xffjunk")
     state = RedisState.opaque(url).factory.make_state(StateConf("words", "counts"), 0, 1)
@@ -296,44 +264,3 @@ def test_a_sentinel_of_another_program_is_named_with_its_key(open_map: Open, cli
     client.hset("words/counts:sentinels", "0", "junk")
     with pytest.raises(CorruptValueError, match="words/counts:sentinels"):
         open_map().read_sentinel()
-
-
-# ---- a whole topology ------------------------------------------------------------------------------------------------
-
-
-LINES = ["the cow jumped over the moon", "the man went to the store", "four score and seven", "how many apples"]
-
-
-def start(url: str, lines: list[str], log_dir: Path, **options: Any) -> Any:
-    topology = TridentTopology("words")
-    spout = FixedBatchSpout("line: string", 1, *[(line,) for line in lines])
-    words = topology.new_stream("lines", spout).each("line", Split(), "word")
-    words.group_by("word").persistent_aggregate(RedisState.opaque(url, num_partitions=2), Count(), "count")
-    words.persistent_aggregate(RedisState.opaque(url), Count(), "total")
-    return topology.start(engine="in_process", log_dir=str(log_dir), **options)
-
-
-def counted(running: Any, lines: list[str]) -> None:
-    running.process_all_available()
-    expected = Counter(word for line in lines for word in line.split())
-    found = running.state("count").multi_get([*expected, "absent"])
-    assert dict(zip([*expected, "absent"], found, strict=True)) == {**expected, "absent": None}
-    assert running.state("total").get() == sum(expected.values())
-
-
-@pytest.mark.server
-def test_a_word_count_goes_on_after_restarts_of_the_topology_and_of_redis(tmp_path: Path) -> None:
-    (tmp_path / "redis").mkdir()
-    server = start_redis(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always")
-    try:
-        url = f"redis://{server.address}"
-        for upto in (2, 3, 4):
-            with start(url, LINES[:upto], tmp_path / "log") as running:
-                counted(running, LINES[:upto])
-            server.kill()
-            server.start()
-        with redis.Redis(port=server.port) as client:
-            assert client.hlen("words/count:sentinels") == 2
-            assert client.exists("words/total:\x01\x91\xa8$GLOBAL$".encode("latin-1")) == 1
-    finally:
-        server.stop()

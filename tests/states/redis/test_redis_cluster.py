@@ -15,7 +15,7 @@ from trident.state import OpaqueMap
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
-from trident.testing.backend.simulated_log import Add, Log
+from trident.testing.backend.schedules import Add, Log
 
 pytestmark = pytest.mark.server
 
@@ -77,7 +77,7 @@ def test_another_number_of_buckets_is_refused_by_writers_and_readers(cluster: Cl
     backing.close()
 
 
-def test_a_run_of_a_task_that_died_while_it_laid_its_sentinel_is_found_by_the_next_run(cluster: Cluster) -> None:
+def test_a_run_that_died_while_it_laid_its_sentinel_is_found_by_the_next(cluster: Cluster) -> None:
     before = map_at(cluster)
     before.move_sentinel(SENTINEL)
     commit = Txid(2, 5, incarnation="inc", expected=SENTINEL)
@@ -116,7 +116,7 @@ def test_a_replaced_writer_is_fenced_in_every_bucket(cluster: Cluster) -> None:
         each.close()
 
 
-def test_a_move_that_was_broken_off_shows_the_old_sentinel_and_is_completed_by_the_next(cluster: Cluster) -> None:
+def test_a_broken_move_shows_the_old_sentinel_and_the_next_one_completes_it(cluster: Cluster) -> None:
     backing = map_at(cluster)
     backing.move_sentinel(SENTINEL)
     moved = SENTINEL._replace(txid=2)
@@ -137,24 +137,6 @@ def test_what_a_node_lost_is_found(cluster: Cluster) -> None:
     assert backing.read_sentinel() is None
     with pytest.raises(StateLossDetected, match="is gone"):
         backing.multi_put(KEYS, [b"two"] * len(KEYS))
-    backing.close()
-
-
-def test_slots_that_have_moved_are_found_where_they_are(cluster: Cluster) -> None:
-    backing = map_at(cluster)
-    backing.move_sentinel(SENTINEL)
-    backing.multi_put(KEYS, [b"one"] * len(KEYS))
-    slot = redis.crc.key_slot(b"{words/counts:0}")
-    move = Move(cluster, slot)
-    move.whole()
-    try:
-        assert backing.multi_get(KEYS) == [b"one"] * len(KEYS)
-        backing.multi_put(KEYS, [b"two"] * len(KEYS))
-        assert backing.multi_get(KEYS) == [b"two"] * len(KEYS)
-        assert backing.read_sentinel() == SENTINEL
-    finally:
-        backing.reset()
-        move.back()
     backing.close()
 
 
@@ -220,24 +202,8 @@ def test_a_dead_node_fails_the_commit_and_its_return_empty_is_found(cluster: Clu
     backing.close()
 
 
-def test_an_opaque_state_counts_in_a_cluster(cluster: Cluster) -> None:
-    log = Log()
-    for _start in range(2):
-        state: Any = RedisState.opaque(cluster.url).factory.make_state(StateConf("words", "counts"), 0, 1)
-        txid = log.next()
-        state.begin_commit(txid)
-        values = state.multi_get(KEYS)
-        state.multi_put(KEYS, [(value or 0) + 1 for value in values])
-        state.commit(txid)
-        log.record()
-        state.close()
-    reader: Any = RedisState.opaque(cluster.url).factory.make_state(StateConf("words", "counts", read_only=True), 0, 1)
-    assert reader.multi_get_at(KEYS, log.snapshot()) == [2] * len(KEYS)
-    reader.close()
-
-
 @pytest.mark.long
-def test_the_changes_of_all_buckets_are_given_batch_by_batch_and_trimmed_and_forgotten(cluster: Cluster) -> None:
+def test_changes_of_all_buckets_are_given_by_batch_and_trimmed_and_forgotten(cluster: Cluster) -> None:
     spec = RedisState.opaque(cluster.url, changes=10, max_keys_per_call=7, backoff_s=0.01)
     state, log, fold = spec.factory.make_state(StateConf("feed", "counts"), 0, 1), Log(), dict[Key, Any]()
     for number in range(66):

@@ -13,7 +13,7 @@ from states.redis import RedisState
 from tests.states.redis.redis_cluster import SLOTS, Cluster, Move, wait_for
 from tests.states.redis.redis_states import CONF, KEYS, count
 from trident.errors import BackendError, StateLossDetected
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 pytestmark = pytest.mark.server
 
@@ -100,7 +100,7 @@ def test_keys_that_left_a_node_which_was_then_replaced_are_not_taken_for_absent(
     state.close()
 
 
-def test_a_node_that_was_replaced_by_an_older_copy_within_a_commit_is_a_loss_and_no_takeover(cluster: Cluster) -> None:
+def test_a_node_replaced_by_an_older_copy_in_a_commit_is_a_loss_not_a_takeover(cluster: Cluster) -> None:
     state, log = state_at(cluster, retries=5), Log()
     count(state, log)
     cut_off(cluster)

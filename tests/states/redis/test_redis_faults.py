@@ -23,7 +23,7 @@ from trident.errors import BackendError, FencedError, StateLossDetected, StateMi
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel
 from trident.storekit import record_fence
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 pytestmark = pytest.mark.server
 
@@ -123,16 +123,6 @@ def test_a_writer_replaced_between_two_calls_of_a_put_writes_nothing_more(
         each.close()
 
 
-def test_without_a_log_puts_are_not_fenced(redis_server: Server, client: Any) -> None:
-    state = state_at(redis_server)
-    state.begin_commit(1)
-    state.multi_put([("the",)], [1])
-    state.commit(1)
-    assert state.multi_get([("the",)]) == [1]
-    assert not client.exists("words/counts:sentinels")
-    state.close()
-
-
 # ---- connections that break ------------------------------------------------------------------------------------------
 
 
@@ -191,7 +181,7 @@ def test_what_a_broken_connection_delivers_late_is_refused(redis_server: Server,
     backing.close()
 
 
-def test_a_writer_replaced_while_its_connection_was_down_does_not_take_the_sentinel_back(
+def test_a_writer_replaced_while_disconnected_does_not_take_the_sentinel_back(
     redis_server: Server, client: Any
 ) -> None:
     old, new = map_at(redis_server), map_at(redis_server)

@@ -6,8 +6,8 @@ import datetime as dt
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,7 @@ from trident.operations import Avg, Count, Last, Sum
 from trident.state.interfaces import StateConf
 from trident.state.kinds import StateType
 from trident.state.values import OpaqueValue, TransactionalValue
-from trident.testing import FencedMapContract, MapStateContract
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 OPTIONS = RedisOptions(url="redis://localhost", layout="fields")
 ZERO = dt.datetime(1, 1, 2)
@@ -45,6 +44,11 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "timestamp_ntz": st.datetimes().map(lambda one: one.replace(fold=0)),
     "binary": st.binary(max_size=4),
 }
+
+
+def answer(rows: list[Sequence[bytes]]) -> list[bytes | None]:
+    """Return what the server would answer for hashes of these fields."""
+    return [None if text == NO_TEXT else text for row in rows for text in row]
 
 
 def hashes(keys: tuple[str, ...], value: str, kind: StateType = StateType.OPAQUE) -> PlainHashes:
@@ -103,8 +107,12 @@ def test_each_value_is_read_back(kind: StateType, data: st.DataObject) -> None:
     }
     stored = made[kind]
     keys = [(str(at),) for at in range(len(values))]
-    rows = [[None if text == NO_TEXT else text for text in row] for row in form.encode(keys, stored)]
-    assert repr(form.decode(keys, rows)) == repr(stored)
+    assert repr(form.decode(keys, answer(form.encode(keys, stored)))) == repr(stored)
+    common = form.common(stored)
+    assert list(common) == [name for name in form.stored_fields if name in (b"_batch", b"_txid")]
+    rest, at = form.encode(keys, stored, common), form.fields.index(next(iter(common)).decode()) if common else 0
+    whole = [(*row[:at], *common.values(), *row[at:]) for row in rest]
+    assert whole == form.encode(keys, stored)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +125,10 @@ def test_each_value_is_read_back(kind: StateType, data: st.DataObject) -> None:
 )
 def test_what_is_written_as_json_is_json_and_comes_back(type_: str, value: Any, written: bytes) -> None:
     form = hashes(("string",), type_, StateType.NON_TRANSACTIONAL)
-    (row,) = form.encode([("a",)], [value])
+    (row,) = rows = form.encode([("a",)], [value])
     assert row[0] == written
     assert json.loads(row[0], parse_constant=pytest.fail)
-    assert repr(form.decode([("a",)], [row])) == repr([value])
+    assert repr(form.decode([("a",)], answer(rows))) == repr([value])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +147,7 @@ def test_what_is_written_as_json_is_json_and_comes_back(type_: str, value: Any, 
 def test_what_user_code_gave_is_stored_as_its_declared_type(type_: str, given: Any, stored: Any) -> None:
     form = hashes(("string",), type_)
     rows = form.encode([("a",)], [OpaqueValue(2, 1, None, given)])
-    (back,) = form.decode([("a",)], [[None if text == NO_TEXT else text for text in rows[0]]])
+    (back,) = form.decode([("a",)], answer(rows))
     assert repr(back) == repr(OpaqueValue(2, 1, None, stored))
 
 
@@ -165,12 +173,12 @@ def test_a_plain_client_reads_the_word_count(redis_server: Server, tmp_path: Pat
     sales = words.group_by("word").persistent_aggregate(
         RedisState.opaque(url, prefix="sales", layout="fields"), {"sum": Sum("n"), "mean": Avg("n")}, "sales"
     )
-    assert "stored as hashes words:<word> with the fields count, _txid, _attempt, _before" in topology.explain()
+    assert "stored as hashes words:<word> with the fields count, _batch, _before" in topology.explain()
     with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:
         running.process_all_available()
     with redis.Redis(port=redis_server.port, decode_responses=True) as client:
         assert client.hget("words:the", "count") == "2"
-        assert client.hgetall("words:the") == {"count": "2", "_txid": "2", "_attempt": "1048576", "_before": "1"}
+        assert client.hgetall("words:the") == {"count": "2", "_batch": "2/1048576", "_before": "1"}
         assert client.hget("words:\\N", "count") == "1"
         assert client.hmget("sales:the", "sum", "mean") == ["8", "4.0"]
     with open_state(topology, counts, log_dir=str(tmp_path / "log")) as reader:
@@ -204,19 +212,35 @@ def test_a_null_leaves_no_field_of_the_value_before(redis_server: Server, client
         state.multi_put([("the",)], [value])
         state.commit(txid)
         log.record()
-    assert client.hgetall("plain/fields:the") == {"_txid": "2", "_attempt": "1048576", "_before": "3"}
+    assert client.hgetall("plain/fields:the") == {"_batch": "2/1048576", "_before": "3"}
     assert state.multi_get([("the",)]) == [None]
+
+
+@pytest.mark.server
+def test_values_of_several_batches_are_put_at_once(redis_server: Server, client: redis.Redis) -> None:
+    backing, keys = opened(redis_server).map_state.backing, [(f"w{at}",) for at in range(5)]
+    several = [OpaqueValue(2 + at % 2, 7, None if at == 3 else at, at * 10 or None) for at in range(5)]
+    for values in (several, [OpaqueValue(9, 8, 1, 2)] * 5, several):  # of one batch alone, it is sent once
+        backing.multi_put(keys, values)
+        assert backing.multi_get([*keys, ("none",)]) == [*values, None]
+        assert list(backing.multi_get_opaque([("none",), *keys])) == [None, *values]
+    assert client.hgetall("plain/fields:w3") == {"_batch": "3/7", "count": "30"}
 
 
 @pytest.mark.server
 def test_what_another_program_wrote_is_named(redis_server: Server, client: redis.Redis) -> None:
     state = opened(redis_server)
     client.hset("plain/fields:new", mapping={"count": "5"})
-    with pytest.raises(CorruptValueError, match=r"its hash has no _txid, so another program wrote it.*set _txid to 0"):
+    with pytest.raises(
+        CorruptValueError, match=r"its hash has no _batch, so another program wrote it.*set _batch to 0/-1"
+    ):
         state.multi_get([("new",)])
-    client.hset("plain/fields:new", mapping={"_txid": "0", "_attempt": "-1"})
+    client.hset("plain/fields:new", mapping={"_batch": "0/-1"})
     assert state.multi_get([("new",)]) == [5]
-    client.hset("plain/fields:new", "count", "many")
+    client.hset("plain/fields:new", "_batch", "7")
+    with pytest.raises(CorruptValueError, match="another program wrote its hash: b'7' in place of a batch and its att"):
+        state.multi_get([("new",)])
+    client.hset("plain/fields:new", mapping={"_batch": "0/-1", "count": "many"})
     with pytest.raises(CorruptValueError, match="another program wrote its hash: invalid literal"):
         state.multi_get([("old",), ("new",)])
     client.delete("plain/fields:new")
@@ -237,6 +261,8 @@ def test_a_key_may_be_called_as_the_sentinels_of_the_other_layout(redis_server: 
         log.record()
         assert opened(redis_server).multi_get(keys) == [total] * len(keys)
     assert sorted(state.get_tuples()) == sorted((*key, 2) for key in keys)
+    client.delete("plain/fields:\\sentinels")  # its own are lost, which is no other layout
+    assert opened(redis_server).read_sentinel() is None
 
 
 @pytest.mark.server
@@ -292,45 +318,10 @@ def test_a_layout_that_cannot_be_had_is_refused_where_the_state_is_declared() ->
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"layout": "rows"}, "it is 'strings' or 'fields'"),
+        ({"layout": "rows"}, "layout='rows' of a Redis state: give 'strings' or 'fields'"),
         ({"layout": "fields", "prefix": "a:b"}, "a ':' ends the prefix"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         RedisState.opaque("redis://localhost", **options)
-
-
-@dataclass(frozen=True)
-class _Declared:
-    """Opens each state as one of declared fields."""
-
-    url: str
-    value: str
-
-    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
-        declared = replace(conf, key_fields=(("key", "string"),), value_type=self.value)
-        return RedisState.opaque(self.url, layout="fields").factory.make_state(
-            declared, partition_index, num_partitions
-        )
-
-
-@pytest.fixture
-def declared(request: pytest.FixtureRequest, redis_server: Server) -> None:
-    request.instance.factory = _Declared(f"redis://{redis_server.address}", request.instance.value)
-
-
-@pytest.mark.long
-@pytest.mark.server
-@pytest.mark.usefixtures("declared")
-class TestFencedMap(FencedMapContract):
-    value = "bigint"
-    test_the_sentinel_is_no_key = None  # type: ignore[assignment]  # its keys are of several types
-
-
-@pytest.mark.long
-@pytest.mark.server
-@pytest.mark.usefixtures("declared")
-class TestMapState(MapStateContract):
-    value = "array<bigint>"
-    test_many_keys_are_updated_at_once = test_none_is_a_value = None  # type: ignore[assignment]

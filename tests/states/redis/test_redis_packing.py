@@ -18,12 +18,14 @@ from states.redis import RedisBackingMap, RedisOptions
 from states.redis.wire import Words, pack
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
+from tests.states.memory.test_struct_columns import SOME, TYPE, summed
 from tests.states.redis.redis_states import Interrupted
 from trident.errors import BackendError
 from trident.state import CodecSerializer, Key, OpaqueMap, OpaqueValue
+from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import StateConf
-from trident.state.table import OpaqueColumns
-from trident.testing.backend.simulated_log import Append, Log
+from trident.state.table import OpaqueTable
+from trident.testing.backend.schedules import Append, Log
 
 _names = itertools.count()
 NASTY = [
@@ -86,12 +88,35 @@ def test_what_is_written_is_read_back_as_rows_and_as_columns(maps: list[RedisBac
         rng.shuffle(keys)
         some = keys[: rng.randrange(1, len(keys))]
         values = [OpaqueValue(rng.choice([5, 6]), rng.randrange(3), pair(rng), pair(rng)) for _ in some]
-        backing.multi_put(some, values if seed % 2 else OpaqueColumns.of(values))
+        backing.multi_put(some, values if seed % 2 else OpaqueTable.of(values))
         known = dict(zip(some, values, strict=True))
         asked = rng.sample(keys, len(keys))
         columns = backing.multi_get_opaque(asked)
         assert columns is not None
         assert list(columns) == backing.multi_get(asked) == [known.get(key) for key in asked]
+
+
+@pytest.mark.server
+def test_many_structs_of_numbers_have_the_bytes_that_rows_have(redis_server: Server) -> None:
+    options = RedisOptions(f"redis://127.0.0.1:{redis_server.port}", max_keys_per_call=70)
+    keys: list[Key] = [(f"k{at}",) for at in range(100 * len(SOME))]
+    stored, news = [], list[Any]()
+    for type_ in (TYPE, None):
+        conf = StateConf("packing", f"state {next(_names)}", value_type=type_)
+        state = OpaqueMap(RedisBackingMap(options, conf, 0, CodecSerializer()))
+        for txid in (1, 2):
+            if type_:
+                news.append(summed(state, txid, SOME * 100))
+                continue
+            state.begin_commit(txid)
+            state.multi_put(keys, news[txid - 1])
+            state.commit(txid)
+        with redis.Redis(port=redis_server.port) as client:
+            stored.append(client.mget(encode_keys(keys, f"{conf.prefix}:".encode())))
+        state.close()
+    assert news[0] == SOME * 100 != news[1]
+    assert stored[0] == stored[1]
+    assert None not in stored[0]
 
 
 @pytest.mark.server

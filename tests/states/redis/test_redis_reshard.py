@@ -16,7 +16,7 @@ from tests.harness.crashing_stores import tuples_at
 from tests.states.redis.redis_cluster import SLOTS, Cluster, Move, wait_for
 from trident.errors import BackendError
 from trident.state.interfaces import Key, StateConf
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 pytestmark = pytest.mark.server
 

@@ -14,7 +14,7 @@ from tests.harness.servers import Server
 from tests.states.redis.redis_states import KEYS, Interrupted, count, interrupting, map_at, restart, state_at
 from trident.errors import BackendError, StateLossDetected, StateMismatchError
 from trident.state.txid import Sentinel
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.schedules import Log
 
 pytestmark = pytest.mark.server
 
@@ -186,6 +186,3 @@ def test_a_move_whose_answer_was_lost_finds_its_own_record_or_a_loss(redis_serve
         backing.close()
     finally:
         proxy.close()
-
-
-# ---- another state's place -------------------------------------------------------------------------------------------

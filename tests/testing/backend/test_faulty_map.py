@@ -14,7 +14,6 @@ from states.memory import MemoryBackingMap
 from tests.harness.crashing_stores import DictMap
 from trident.errors import BackendError
 from trident.state import Key, Sentinel
-from trident.state.backing_map import backing_map
 from trident.testing import Faults, FaultyMap, InjectedFault
 
 KEYS: list[Key] = [("a",), ("b",), ("c",), ("d",)]
@@ -54,12 +53,6 @@ def test_every_call_of_every_map_counts() -> None:
         fenced.multi_delete(KEYS)
     assert list(fenced.multi_get(KEYS)) == [None, None, 3, 4]
     assert faults.calls == 5
-
-
-def test_it_offers_what_the_store_offers() -> None:
-    able = ("move_sentinel", "multi_delete", "key_pages", "reset")
-    assert list(map(FaultyMap(MemoryBackingMap[int](), Faults()).offers, able)) == [True] * 4
-    assert list(map(FaultyMap(DictMap(), Faults()).offers, able)) == [False] * 4
 
 
 def test_what_is_not_said_is_drawn_from_the_seed() -> None:
@@ -107,12 +100,3 @@ def test_the_kit_needs_no_pytest() -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout.strip(), done.stderr) == ("set()", "")
-
-
-def test_a_wrapped_map_says_of_its_commits_what_the_map_says() -> None:
-    class Torn(DictMap):
-        commits_atomically = False
-
-    maps = [FaultyMap(store, Faults()) for store in (MemoryBackingMap[int](), Torn(), DictMap())]
-    assert [backing_map(each).facts.commits_atomically for each in maps] == [True, False, False]  # fmt: skip
-    assert FaultyMap(Torn(), Faults()).facts.commits_atomically is False

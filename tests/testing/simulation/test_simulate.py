@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ from trident.runtime.start import recovery
 from trident.spout import SpoutType
 from trident.state import Key, OpaqueValue, StateSpec, map_commits, map_state
 from trident.testing import SimulationFailed, simulate
-from trident.testing.simulation.compared_values import differences
+from trident.testing.simulation.compared_values import contents_of, differences
 from trident.testing.simulation.fault_plan import FAULT_KINDS
 
 Declared = TridentTopology | Callable[[], TridentTopology]
@@ -184,7 +186,7 @@ def test_a_single_seed_that_is_right_tells_what_happened() -> None:
     assert str(report).splitlines()[0].startswith("1 runs, ")
 
 
-def test_a_pause_within_a_commit_is_a_crash_where_no_store_refuses_the_driver_that_wakes_up() -> None:
+def test_a_pause_in_a_commit_is_a_crash_where_no_store_fences_the_sleeper() -> None:
     report = simulate(right.over_a_map_of_two_methods, ROWS, seeds=40)
     (note,) = report.notes
     assert "the store of 'count' has no move_sentinel" in note
@@ -270,6 +272,19 @@ def test_a_state_that_cannot_be_listed_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"state 'count' \(Unlisted\) cannot be compared: it has no get_tuples\(\)"):
         simulate(topology, ROWS)
     assert simulate(topology, ROWS, seeds=3, ignore=["count"]).seeds == 3
+
+
+def test_keys_of_several_types_are_several() -> None:
+    def contents(rows: list[Any]) -> Any:
+        writer = SimpleNamespace(offers=lambda name: True)
+        view = SimpleNamespace(get_tuples=lambda: iter(rows))
+        opened: Any = SimpleNamespace(view=lambda name: view, states={"s": [writer]})
+        node: Any = SimpleNamespace(name="s", key_fields=(), value=())
+        return {"s": contents_of(opened, node)}
+
+    one, other = contents([(1, "a"), (1.0, "b"), (math.nan, 1)]), contents([(1.0, "a"), (1, "b"), (float("nan"), 1)])
+    assert differences(one, one) == []
+    assert differences(one, other) == ["s: (1,): expected 'a', found 'b'; (1.0,): expected 'b', found 'a'"]
 
 
 def test_a_store_that_is_no_map_is_refused() -> None:

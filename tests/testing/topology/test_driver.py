@@ -112,7 +112,7 @@ def test_an_opaque_spout_may_replay_other_rows(point: str) -> None:
         assert driver.state(counts).multi_get(["a", "b", "c", "d"]) == [2, 2, None, 1]
 
 
-def test_a_transactional_state_on_an_opaque_spout_is_refused_and_goes_wrong_where_it_is_allowed() -> None:
+def test_a_transactional_state_on_an_opaque_spout_is_refused_for_good_reason() -> None:
     topology, counts = word_count(MemoryMapState.transactional(), SpoutType.OPAQUE)
     with pytest.raises(InexactPairingError):
         TopologyTestDriver(topology)

@@ -34,8 +34,9 @@ from trident.cluster.code.package_archive import (
     read_manifest,
     read_package,
 )
-from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
+from trident.errors import BadPackage, ClusterError, RequirementsFailed
 from trident.extras import pyspark_version
+from trident.roles import close_on_error
 from trident.servers.local_processes import sync_directory
 
 logger = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class CodeStore:
             raise BadPackage(
                 f"there is no package {sha256} in {self.folder}; submit the topology, or upgrade it, again"
             ) from None
-        try:
+        with close_on_error(source.close):
             actual = hashlib.file_digest(source, "sha256").hexdigest()
             if actual != sha256:
                 raise BadPackage(
@@ -123,9 +124,6 @@ class CodeStore:
                     "again: that replaces the file"
                 )
             source.seek(0)
-        except BaseException:
-            source.close()
-            raise
         return source
 
     def is_there(self, sha256: str) -> bool:

@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, Self
 
 from trident import __version__
 from trident.cluster.state.cluster_records import TopologyKind
-from trident.cluster_errors import BadPackage
 from trident.config import SETTINGS_FILE
+from trident.errors import BadPackage
 from trident.naming import amount
 
 MANIFEST = "trident-package.json"

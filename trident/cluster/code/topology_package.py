@@ -27,9 +27,8 @@ from trident.cluster.code.package_archive import (
     find_module,
 )
 from trident.cluster.state.cluster_records import TopologyKind
-from trident.cluster_errors import BadPackage
 from trident.config import Config
-from trident.errors import ConfigError, TridentError
+from trident.errors import BadPackage, ConfigError, TridentError
 from trident.planner.meaning import meaning_of
 from trident.runtime.reading.targets import NoSuchTarget, folder_of, load_one_of
 from trident.setting_types import nest_spark_conf
@@ -67,12 +66,8 @@ class TopologyPackage:
 def make_package(target: str, include: Sequence[str] = (), requirements: Path | None = None) -> TopologyPackage:
     """Pack the code of `MODULE:TOPOLOGY` or `FILE.py:TOPOLOGY`, after it was loaded from a copy of what is packed.
 
-    Parameters
-    ----------
-    include
-        Files and folders that are packed although no import names them, relative to the folder of the topology.
-    requirements
-        A file of requirements as pip reads it; supervisors install them.
+    `include`: files and folders that are packed although no import names them, relative to the folder of the topology.
+    `requirements`: a file of requirements as pip reads it; supervisors install them.
 
     Raises
     ------

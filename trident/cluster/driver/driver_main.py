@@ -25,7 +25,7 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.config import Config
 from trident.errors import FencedError, TridentError, can_heal
 from trident.observe.batch_committed import BatchCommitted
-from trident.observe.events import event_of
+from trident.observe.events import ErrorFeed, event_of
 from trident.redaction import RedactingFormatter, redacted
 from trident.ui.cluster_pages import OneTopology
 from trident.ui.ui_server import UIServer
@@ -88,7 +88,7 @@ class _Driver:
         server = UIServer(pages, self._order.host, 0, token, token_for_all=token is not None)
         open_things.callback(server.close)
         beats.pages = server.url
-        beats.statistics, beats.errors = driven.statistics, driven.errors
+        beats.statistics, beats.errors = driven.statistics, ErrorFeed(lambda: driven.running.errors).new
         beats.say("active" if base.status.kind == "active" else "inactive")
         ending, base = orders.follow(driven, base, beats)
         beats.say("ending")

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from trident.cluster.machine.machine_folder import DriverOrder
 from trident.cluster.state.cluster_records import DRIVER, ErrorInfo, StormBase, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterError
 from trident.config import Config
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
-from trident.errors import TridentError
-from trident.observe.events import ErrorFeed
+from trident.errors import ClusterError, TridentError
+from trident.observe.events import ReportedError
 from trident.observe.topology_status import heartbeat_of
 from trident.planner import make_plan
 from trident.runtime.running import RunningTopology
@@ -77,7 +76,6 @@ class TopologyHandle:
         else:
             assert isinstance(config, Config), "settings are of the kind of their topology"
             self.running = topology.start(config, active=active)
-        self._errors = ErrorFeed(lambda: self.running.errors)
         self.pages: TopologyPages = pages_of(self.running, storm_id)
         self._numbers: tuple[int, Mapping[str, int]] = base.num_workers, dict(executors)
         self._epoch_before = epoch_before(base)
@@ -114,10 +112,6 @@ class TopologyHandle:
 
     def statistics(self) -> dict[str, Any]:
         return heartbeat_of(self.pages.topology(0))
-
-    def errors(self) -> list[tuple[str, float, str]]:
-        """Return the errors that were not returned before: component, seconds since 1970, text."""
-        return [(each.component, each.time, each.text) for each in self._errors.new()]
 
 
 def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_address: str) -> Config | StormConfig:
@@ -174,7 +168,7 @@ class DriverBeats:
 
     `pages`: as of `WorkerHeartbeat`; set from any thread.
     `statistics`: returns what the heartbeat contains; set once the topology runs.
-    `errors`: returns the errors of components that were not reported yet: component, seconds since 1970, text.
+    `errors`: returns the errors of components that were not reported yet.
     """
 
     def __init__(self, cluster: StormClusterState, order: DriverOrder) -> None:
@@ -182,8 +176,8 @@ class DriverBeats:
         self._began, self._host = time.time(), socket.gethostname()
         self.state, self.pages = "starting", ""
         self.statistics: Callable[[], Mapping[str, Any]] = dict
-        self.errors: Callable[[], list[tuple[str, float, str]]] = list
-        self._unreported: list[tuple[str, float, str]] = []
+        self.errors: Callable[[], list[ReportedError]] = list
+        self._unreported: list[ReportedError] = []
         self._stopped, self._now = threading.Event(), threading.Event()
         self._guard = threading.Lock()
         self._figures: Mapping[str, Any] = {}
@@ -199,7 +193,7 @@ class DriverBeats:
     def report(self, error: Exception) -> None:
         """Report an error of the driver, as soon as the cluster's state answers."""
         with self._guard:
-            self._unreported.append((DRIVER, time.time(), str(error)))
+            self._unreported.append(ReportedError(DRIVER, 0, self._host, time.time(), str(error)))
         self._now.set()
 
     def stop(self, ended: bool) -> None:
@@ -239,7 +233,7 @@ class DriverBeats:
             self._cluster.worker_heartbeat(order.storm_id, order.node, order.port, beat)
         self._report()
 
-    def _last_errors(self) -> list[tuple[str, float, str]]:
+    def _last_errors(self) -> list[ReportedError]:
         try:
             return self.errors()
         except Exception:
@@ -259,10 +253,9 @@ class DriverBeats:
 
     def _report(self) -> None:
         while self._unreported:
-            component, at, text = self._unreported[0]
-            self._cluster.report_error(
-                self._order.storm_id, component, ErrorInfo(at, text, self._host, self._order.port)
-            )
+            error = self._unreported[0]
+            info = ErrorInfo(error.time, error.text, self._host, self._order.port)
+            self._cluster.report_error(self._order.storm_id, error.component, info)
             with self._guard:
                 del self._unreported[0]
 

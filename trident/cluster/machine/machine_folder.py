@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from trident.cluster_errors import ClusterError
+from trident.errors import ClusterError
 from trident.servers.local_processes import write_whole
 from trident.ui.cluster_pages import Page
 from trident.ui.log_pages import decoded_page

@@ -20,9 +20,9 @@ from trident.cluster.machine.machine_folder import MachineFolder, read_log
 from trident.cluster.state.cluster_address import TOKEN_VARIABLE, folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology
+from trident.errors import ClusterError, NoLeader, NoSuchTopology
+from trident.nodes.interface import NodeEvent
 from trident.redaction import redacted
-from trident.servers.nodes import NodeEvent
 from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages, client_of
 from trident.ui.ui_server import UIServer
 
@@ -38,14 +38,9 @@ _TIDY_EVERY_S, _FETCH_TIMEOUT_S = 600.0, 60.0
 class MachineSupervisor:
     """A supervisor that runs in this process; the thread `trident-supervisor` does all of its work but the fetching of code.
 
-    Parameters
-    ----------
-    folder
-        What it keeps on this machine; one supervisor has it at a time.
-    host
-        Where others reach this machine: its drivers and logs are served there.
-    ports
-        The ports that name its slots. Nothing listens on them.
+    `folder`: what it keeps on this machine; one supervisor has it at a time.
+    `host`: where others reach this machine: its drivers and logs are served there.
+    `ports`: the ports that name its slots. Nothing listens on them.
 
     Raises
     ------

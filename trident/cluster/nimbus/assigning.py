@@ -109,10 +109,11 @@ def _has_ended(picture: Picture, storm_id: str, base: StormBase, assignment: Ass
 
 def _recent_deaths(picture: Picture, storm_id: str, base: StormBase) -> list[DriverDeath]:
     since = max(base.status.since_secs, picture.now_secs - _DEATHS_WINDOW_S)
+    # The clock of its machine may be behind: it died no earlier than its assignment, by the clock of Nimbus, and its run.
     return [
         each
         for each in picture.deaths.get(storm_id, ())
-        if each.generation == base.generation and each.time_secs >= since
+        if each.generation == base.generation and max(each.time_secs, each.start_time_secs + each.ran_secs) >= since
     ]
 
 

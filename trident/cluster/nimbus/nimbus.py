@@ -33,7 +33,7 @@ from trident.cluster.state.cluster_records import (
     machine_names,
 )
 from trident.cluster.state.storm_cluster_state import LEADER, NIMBUSES, StormClusterState
-from trident.cluster_errors import ClusterError, ClusterUnreachable
+from trident.errors import ClusterError, ClusterUnreachable
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from trident.cluster.nimbus.submissions import Submissions
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import ClusterUnreachable, NoLeader
+from trident.errors import ClusterUnreachable, NoLeader
 from trident.http.plain_json import json_answer
 from trident.roles import Closes
 from trident.ui.cluster_pages import Action, Page
@@ -50,18 +50,11 @@ _KNOWN_S = 15.0
 class NimbusDaemon(Closes):
     """A Nimbus that runs in this process. A context manager: leaving it stops it; topologies go on.
 
-    Parameters
-    ----------
-    address
-        Of the cluster's state.
-    token
-        What clients, supervisors and drivers are asked for.
-    code_dir
-        Where the packages of code are; several Nimbuses of a cluster share it.
-    host, port
-        Where it answers; port 0 takes a free one.
-    times
-        `driver_timeout_s` and `max_deaths` of `Nimbus`.
+    `address`: of the cluster's state.
+    `token`: what clients, supervisors and drivers are asked for.
+    `code_dir`: where the packages of code are; several Nimbuses of a cluster share it.
+    `host`, `port`: where it answers; port 0 takes a free one.
+    `times`: `driver_timeout_s` and `max_deaths` of `Nimbus`.
 
     Raises
     ------
@@ -151,7 +144,6 @@ class NimbusDaemon(Closes):
         return self.submissions.code.get(sha256)
 
     async def _as_leader(self, change: Callable[[Request, Mapping[str, Any]], Page], request: Request) -> Page:
-        """Change something, if this Nimbus leads."""
         body = await body_of(request, _MAX_BODY)
 
         def change_now() -> Page:

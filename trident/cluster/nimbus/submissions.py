@@ -24,10 +24,9 @@ from trident.cluster.code.topology_package import settings_of
 from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster_errors import BadPackage, ClusterError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.config import Config
 from trident.coordination.log_address import open_reader
-from trident.errors import LogError
+from trident.errors import BadPackage, ClusterError, LogError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.planner.meaning import Meaning, compare
 from trident.storm import StormConfig
 
@@ -55,12 +54,10 @@ class UpgradeCheck(NamedTuple):
 class Submissions:
     """Topologies as clients change them. Threads may share it, and several Nimbuses.
 
-    `log_dir_of`: returns where the log of a topology belongs, by its name; "" if Nimbus does not know.
+    `log_dir_of`: returns where the log of a topology belongs, by its name.
     """
 
-    def __init__(
-        self, cluster: StormClusterState, code: CodeStore, log_dir_of: Callable[[str], str] = lambda name: ""
-    ) -> None:
+    def __init__(self, cluster: StormClusterState, code: CodeStore, log_dir_of: Callable[[str], str]) -> None:
         self.cluster, self.code = cluster, code
         self._log_dir_of = log_dir_of
 
@@ -254,8 +251,6 @@ class Submissions:
         `allow_changed_topology` is not set.
         """
         log_dir, name = settings.log_dir or base.log_dir or self._log_dir_of(base.storm_name), base.storm_name
-        if not log_dir:
-            return UpgradeCheck(False, ("not compared with the log: Nimbus does not know where it is",))
         try:
             with closing(open_reader(log_dir)) as reader:
                 before = Meaning.of_log(reader.refresh().declared) if reader.is_there() else None

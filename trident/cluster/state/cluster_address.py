@@ -1,4 +1,4 @@
-"""Where a cluster is, a folder of this machine or servers of ZooKeeper: opening its state there, and its token."""
+"""Where a cluster is, a folder of this machine or an address of servers: opening its state there, and its token."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import contextlib
 import logging
 import os
 import secrets
-import time
+from functools import partial
 from pathlib import Path
 
 from trident.cluster.state.cluster_state import ClusterState
-from trident.cluster.state.sqlite_nodes import SqliteNodes
-from trident.cluster_errors import ClusterError, ClusterUnreachable, NotAllowed
-from trident.errors import ConfigError
-from trident.servers.log_addresses import ZooKeeperAddress, is_zookeeper
-from trident.servers.nodes import NodeEvent, Refusal, Step, Tell
-from trident.servers.zookeeper_nodes import AUTH, ZooKeeperNodes
+from trident.errors import ClusterError, ClusterUnreachable, ConfigError, NotAllowed
+from trident.nodes.interface import NodeEvent, Nodes, Tell
+from trident.nodes.postgres_nodes import PostgresNodes
+from trident.nodes.sqlite_nodes import SqliteNodes
+from trident.nodes.zookeeper_nodes import ZooKeeperNodes
+from trident.servers.local_processes import write_whole
+from trident.servers.log_addresses import PostgresAddress, ZooKeeperAddress, is_postgres, is_zookeeper
+from trident.servers.patience import Patience
 
 STATE_FILE = "cluster.db"
 """The file of a cluster on this machine, in its folder."""
@@ -25,7 +27,9 @@ TOKEN_VARIABLE = "TRIDENT_TOKEN"
 """The variable in which drivers find the token."""
 _FOLDER = "trident-cluster"
 _ROOT = "/storm"
-_EXPECTED = f"expected is a folder, or zookeeper://host:2181,host:2181{_ROOT}"
+_EXPECTED = (
+    f"expected is a folder, or zookeeper://host:2181,host:2181{_ROOT}, or postgresql://USER@HOST/DATABASE?cluster=NAME"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +45,7 @@ def is_embedded(address: str | Path) -> bool:
         return True
     if not address.strip():
         raise ClusterError(f"an empty text is not the address of a cluster; {_EXPECTED}")
-    if is_zookeeper(address):
+    if is_zookeeper(address) or is_postgres(address):
         return False
     if "://" in address or address.lower().startswith("zookeeper:"):
         raise ClusterError(f"{address!r} is not the address of a cluster; {_EXPECTED}")
@@ -51,100 +55,61 @@ def is_embedded(address: str | Path) -> bool:
 def folder_of(address: str | Path) -> Path:
     """Return the folder of an embedded cluster, absolute; the address of another is an error."""
     if not is_embedded(address):
-        raise ClusterError(f"{address!r} is a cluster in ZooKeeper; it has no folder")
+        raise ClusterError(f"{address!r} is a cluster on servers; it has no folder")
     return Path(address).expanduser().absolute()
 
 
-def with_root(address: str) -> str:
-    """Return the address of a cluster in ZooKeeper with its ports and its root, also if these are the usual ones."""
-    return str(_zookeeper(address))
+def log_below(address: str, name: str) -> str:
+    """Return where a cluster on servers has the log of a topology."""
+    return _servers(address).log_below(name)
 
 
 def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> ClusterState:
     """Open the state of a cluster, and begin a session.
 
-    Parameters
-    ----------
-    address
-        A folder, which is made if there is none; or `zookeeper://host:2181,host:2181/root`, whose root is `/storm` if it
-        has none.
-    session_timeout_s
-        How long this process may be out of touch with a ZooKeeper before its session is over, and its ephemeral nodes vanish.
-        In a folder a session lasts as long as its process, and this is how long a change waits for others.
-
-    Raises
-    ------
-    ClusterError
-        The address is none, or what is there cannot be used.
-    ClusterUnreachable
-        Nothing answers within the timeout.
+    `address`: a folder, which is made if there is none; `zookeeper://host:2181,host:2181/root`, whose root is `/storm` if it
+    has none; or `postgresql://user@host/database?cluster=name`.
+    `session_timeout_s`: how long this process may be out of touch with servers before its session is over, and its ephemeral
+    nodes vanish. In a folder a session lasts as long as its process, and this is how long a change waits for others.
+    Raises `ClusterError`: the address is none, or what is there cannot be used.
+    Raises `ClusterUnreachable`: nothing answers within the timeout.
     """
     if session_timeout_s <= 0:
         raise ValueError(f"session_timeout_s is {session_timeout_s}; it must be more than 0")
     if not is_embedded(address):
-        found = _zookeeper(str(address))
-        return ClusterState(lambda tell: ZooKeeperState(found, session_timeout_s, tell))
+        return ClusterState(partial(_open_nodes, _servers(str(address)), session_timeout_s))
     folder = folder_of(address)
     if folder.exists() and not folder.is_dir():
         raise ClusterError(f"{folder} is a file; {_EXPECTED}")
     return ClusterState(lambda tell: SqliteNodes(folder / STATE_FILE, session_timeout_s, tell))
 
 
-def _zookeeper(address: str) -> ZooKeeperAddress:
+def _open_nodes(where: ZooKeeperAddress | PostgresAddress, session_timeout_s: float, tell: Tell) -> Nodes:
+    match where:
+        case ZooKeeperAddress():
+
+            def hear(event: NodeEvent) -> None:
+                if event.kind in ("suspended", "expired"):
+                    _log.warning("the session at the ZooKeeper %s is %s", where.hosts, event.kind)
+                tell(event)
+
+            what = f"the state of the cluster at {where.hosts}"
+            patience = Patience("ZooKeeper", where, ClusterUnreachable, session_timeout_s)
+            return ZooKeeperNodes(where, what, session_timeout_s, patience, ClusterError, hear, makes_root=True)
+        case PostgresAddress():
+            return PostgresNodes(where, session_timeout_s, tell)
+
+
+def _servers(address: str) -> ZooKeeperAddress | PostgresAddress:
     servers, slash, root = address.partition("://")[2].partition("/")
-    if servers and not root.strip("/"):
+    if is_zookeeper(address) and servers and not root.strip("/"):
         address = f"{address.removesuffix(slash + root)}{_ROOT}"
     try:
-        return ZooKeeperAddress.of(address, "cluster")
+        return (
+            PostgresAddress.of(address, "cluster") if is_postgres(address) else ZooKeeperAddress.of(address, "cluster")
+        )
     except ConfigError as error:
         raise ClusterError(f"{error}; {_EXPECTED}") from error
-
-
-class ZooKeeperState(ZooKeeperNodes):
-    """The nodes below an address; what is there is created if it is not.
-
-    `timeout_s`: how long this process may be out of touch before the servers end its session, and a request without an answer.
-    They may have bounds of their own.
-    Raises `ClusterUnreachable`: no server answered within the timeout.
-    Raises `EnvironmentProblem`: the package kazoo is missing.
-    """
-
-    needed_for, error = "a cluster's state in ZooKeeper", ClusterError
-
-    def __init__(self, address: ZooKeeperAddress, timeout_s: float, tell: Tell) -> None:
-        def hear(event: NodeEvent) -> None:
-            if event.kind in ("suspended", "expired"):
-                _log.warning("the session at the ZooKeeper %s is %s", self.hosts, event.kind)
-            tell(event)
-
-        super().__init__(address.hosts, address.path, timeout_s, f"the state of the cluster at {address.hosts}", hear)
-        try:
-            self.make("/")
-        except BaseException:
-            self.close()
-            raise
-
-    def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
-        refusal = super().change(*steps, durable=durable)
-        while refusal == "missing" and self.read(["/"]) == [None]:  # all of the cluster was deleted
-            self.make("/")
-            refusal = super().change(*steps, durable=durable)
-        return refusal
-
-    def check_patience(self, since: float) -> None:
-        if time.monotonic() - since > self.timeout_s:
-            raise self.unreachable()
-
-    def unreachable(self) -> ClusterUnreachable:
-        return ClusterUnreachable(
-            f"no ZooKeeper answers at {self.hosts} (tried for {self.timeout_s:g} s); is it up, and does it have a majority?"
-        )
-
-    def refusal_error(self) -> ClusterError:
-        return ClusterError(
-            f"the ZooKeeper at {self.hosts} refuses access to the cluster: give {AUTH}=digest:USER:PASSWORD, of the user who "
-            "made its nodes, to every daemon and client"
-        )
 
 
 def find_token(folder: Path | None, given: str | None) -> str | None:
@@ -176,15 +141,12 @@ def own_token(given: str | None, folder: Path | None) -> str:
         return token
     if folder is None:
         raise NotAllowed(
-            f"a cluster in ZooKeeper needs a token that all of its daemons and clients know. Make one, as with `openssl rand "
+            f"a cluster on servers needs a token that all of its daemons and clients know. Make one, as with `openssl rand "
             f"-hex 16`, and put it into the environment as {TOKEN_VARIABLE} (or --token)"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f"{TOKEN_FILE}.{secrets.token_hex(4)}.tmp"
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
-        opened.write(secrets.token_hex(16))
-        opened.flush()
-        os.fsync(opened.fileno())
+    aside = folder / f"{TOKEN_FILE}.{secrets.token_hex(4)}"
+    write_whole(aside, secrets.token_hex(16), 0o600)
     with contextlib.suppress(FileExistsError):  # another daemon may make it just now
         os.link(aside, folder / TOKEN_FILE)  # whole, and only once
     aside.unlink()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from trident.cluster_errors import ClusterError
+from trident.errors import ClusterError
 from trident.redaction import redacted
 
 TopologyKind = Literal["trident", "bolts"]
@@ -117,31 +117,18 @@ class ClusterRecord:
 class StormBase(ClusterRecord):
     """A topology that was submitted: `/storms/{topology-id}`.
 
-    Attributes
-    ----------
-    num_workers
-        How many workers it runs with: processes of Spark.
-    component_executors
-        By component, how many executors were asked for.
-    kind
-        Whether it is Trident's, or one of spouts and bolts.
-    target
-        `MODULE:TOPOLOGY` within its package.
-    code_hash
-        The SHA-256 of its package, in hexadecimal digits.
-    conf
-        Settings as they were given: names and texts.
-    generation
-        Grows with each upgrade, and with what needs a new driver.
-    submission
-        Chosen by the client, so that a submission that is sent twice is one.
-    previous_code_hash
-        The package before the last upgrade; "" if there is none, or the new one has committed a batch.
-    previous
-        What else that upgrade has replaced, for going back: `target`, `conf` and `component->executors`. And `epoch`, the last
-        one of the log before the new code: a batch of a later one shows that it runs.
-    log_dir
-        Where its log is if its settings do not say it, chosen when it was submitted.
+    `num_workers`: how many workers it runs with: processes of Spark.
+    `component_executors`: by component, how many executors were asked for.
+    `kind`: whether it is Trident's, or one of spouts and bolts.
+    `target`: `MODULE:TOPOLOGY` within its package.
+    `code_hash`: the SHA-256 of its package, in hexadecimal digits.
+    `conf`: settings as they were given: names and texts.
+    `generation`: grows with each upgrade, and with what needs a new driver.
+    `submission`: chosen by the client, so that a submission that is sent twice is one.
+    `previous_code_hash`: the package before the last upgrade; "" if there is none, or the new one has committed a batch.
+    `previous`: what else that upgrade has replaced, for going back: `target`, `conf` and `component->executors`. And `epoch`,
+    the last one of the log before the new code: a batch of a later one shows that it runs.
+    `log_dir`: where its log is if its settings do not say it, chosen when it was submitted.
     """
 
     WHAT = "storm base"
@@ -173,16 +160,10 @@ class Assignment(ClusterRecord):
 
     A topology has one driver, which is its executor `[1-1]`; the workers of the driver are Spark's.
 
-    Attributes
-    ----------
-    master_code_dir
-        Where Nimbus keeps the code.
-    node_host
-        By supervisor, the name of its machine, see `machine_names`.
-    executor_node_port, executor_start_time_secs
-        By executor, its slot, and since when it is assigned to that.
-    code_hash, generation
-        Of the base, when it was assigned. A driver of another generation ends and starts again.
+    `master_code_dir`: where Nimbus keeps the code.
+    `node_host`: by supervisor, the name of its machine, see `machine_names`.
+    `executor_node_port`, `executor_start_time_secs`: by executor, its slot, and since when it is assigned to that.
+    `code_hash`, `generation`: of the base, when it was assigned. A driver of another generation ends and starts again.
     """
 
     WHAT = "assignment"
@@ -232,12 +213,8 @@ DRIVER = "__driver"
 class SupervisorInfo(ClusterRecord):
     """What a supervisor says about itself: `/supervisors/{id}`, an ephemeral node.
 
-    Attributes
-    ----------
-    meta
-        All ports that it offers as slots.
-    scheduler_meta
-        What schedulers may use; here `{"logs": "http://…"}`, where the logs of its drivers are served.
+    `meta`: all ports that it offers as slots.
+    `scheduler_meta`: what schedulers may use; here `{"logs": "http://…"}`, where the logs of its drivers are served.
     """
 
     WHAT = "supervisor info"

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 
-from trident.cluster_errors import ClusterError
-from trident.servers.nodes import Create, Delete, NodeEvent, Nodes, Put, StoredNode, Tell
+from trident.errors import ClusterError
+from trident.nodes.interface import Create, Delete, NodeEvent, Nodes, Put, StoredNode, Tell
+from trident.nodes.polled_nodes import above
 
 _log = logging.getLogger(__name__)
 
@@ -192,7 +193,3 @@ def _check_size(path: str, data: bytes) -> bytes:
     if len(data) > MAX_DATA_BYTES:
         raise ClusterError(f"{len(data):,} bytes are too many for the node {path!r}, which holds {MAX_DATA_BYTES:,}")
     return data
-
-
-def above(path: str) -> str:
-    return path.rpartition("/")[0] or "/"

@@ -23,8 +23,9 @@ from trident.cluster.state.cluster_records import (
     SupervisorInfo,
     WorkerHeartbeat,
 )
-from trident.cluster.state.cluster_state import ClusterState, above
-from trident.cluster_errors import ClusterError, NoSuchTopology
+from trident.cluster.state.cluster_state import ClusterState
+from trident.errors import ClusterError, NoSuchTopology
+from trident.nodes.polled_nodes import above
 from trident.redaction import redacted
 
 _ASSIGNMENTS, _STORMS, _SUPERVISORS = "/assignments", "/storms", "/supervisors"
@@ -42,18 +43,13 @@ class StormClusterState:
     `watch`: the callbacks registered at the state are called once when what was returned may have changed, or when the session
     was over and another has begun.
 
-    Raises
-    ------
-    ClusterError
-        A record is of another version, or cannot be read; by all operations that read it.
+    Raises `ClusterError`: a record is of another version, or cannot be read; by all operations that read it.
     """
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
         for each in (_ASSIGNMENTS, _STORMS, _NAMES, _SUPERVISORS, _WORKERBEATS, _ERRORS):
             state.mkdirs(each)
-
-    # ---- assignments -------------------------------------------------------------------------------------------------
 
     def assignments(self, watch: bool = False) -> list[str]:
         return self._children(_ASSIGNMENTS, watch)
@@ -72,8 +68,6 @@ class StormClusterState:
             return False
         return self.state.compare_and_set(path, info.to_bytes(), None if node is None else node.version)
 
-    # ---- Nimbuses ---------------------------------------------------------------------------------------------------
-
     def leader(self, watch: bool = False) -> dict[str, Any] | None:
         """What the leading Nimbus says about itself: `id`, `url`, `host`, `pid`, `since-secs`, `version`; None without one."""
         leader = self.state.get_data(LEADER, watch)
@@ -81,8 +75,6 @@ class StormClusterState:
 
     def nimbuses(self) -> list[dict[str, Any]]:
         return [json.loads(data) for _, data in sorted(self.state.get_data_below(NIMBUSES).items())]
-
-    # ---- topologies ---------------------------------------------------------------------------------------------------
 
     def active_storms(self) -> list[str]:
         return self._children(_STORMS)
@@ -141,8 +133,6 @@ class StormClusterState:
             name = [node_at(_NAMES, base.storm_name)] if has_name else []
             self.state.delete_all([*name, node_at(_STORMS, storm_id)])
 
-    # ---- supervisors --------------------------------------------------------------------------------------------------
-
     def supervisors(self, watch: bool = False) -> list[str]:
         return self._children(_SUPERVISORS, watch)
 
@@ -155,8 +145,6 @@ class StormClusterState:
     def supervisor_heartbeat(self, supervisor_id: str, info: SupervisorInfo) -> None:
         """Say that a supervisor is there; it is not any more when this session ends."""
         self.state.set_ephemeral_node(node_at(_SUPERVISORS, supervisor_id), info.to_bytes())
-
-    # ---- heartbeats -----------------------------------------------------------------------------------------------------
 
     def get_worker_heartbeat(self, storm_id: str, node: str, port: int) -> WorkerHeartbeat | None:
         return self._record(WorkerHeartbeat, _beat(storm_id, node, port))
@@ -196,8 +184,6 @@ class StormClusterState:
     def remove_worker_heartbeat(self, storm_id: str, node: str, port: int) -> None:
         self.state.delete_node(_beat(storm_id, node, port))
 
-    # ---- errors ---------------------------------------------------------------------------------------------------------
-
     def report_error(self, storm_id: str, component: str, error: ErrorInfo) -> None:
         """Add an error of a component; the oldest ones beyond ten are removed, and what is beyond 50,000 characters."""
         cut = replace(error, error=_cut(error.error))
@@ -212,8 +198,6 @@ class StormClusterState:
         paths = {f"{parent}/{name}": text_of(name) for name in self.state.get_children(parent)}
         errors = self.state.get_data_below_each(list(paths))
         return {paths[path]: _newest_first(_read_all(ErrorInfo, path, below)) for path, below in errors.items()}
-
-    # ---- deaths of drivers ------------------------------------------------------------------------------------------------
 
     def report_death(self, storm_id: str, death: DriverDeath) -> None:
         """Add a death; the oldest ones beyond a hundred are removed, and what is beyond 50,000 characters of a reason."""
@@ -231,8 +215,6 @@ class StormClusterState:
                     if death not in deaths[-1:]:  # else it was reported again, because an answer was lost
                         deaths.append(death)
         return found
-
-    # ---- the session --------------------------------------------------------------------------------------------------
 
     def disconnect(self) -> None:
         self.state.close()

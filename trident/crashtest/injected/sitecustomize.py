@@ -208,7 +208,6 @@ class _Lines:
 
 
 def _wrap_writer(test: _Test, writer: Any) -> None:
-    """Let a `DataStreamWriter` note its checkpoint and wrap its function."""
     for_each_batch, option, options, start = writer.foreachBatch, writer.option, writer.options, writer.start
 
     def note(self: Any, given: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from trident.arrow import COLLECTOR_PAUSE, one_array, one_table, schema_of, strict_cast
 from trident.channel import DaemonPool
-from trident.counts import NO_KEYS, KeyCounts, add_counts, add_keys, counting, counting_keys
+from trident.counts import add_counts, add_keys, counting, counting_keys
 from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.planner import Exchange, Fragment, Plan
 from trident.planner.plan import most_kept
@@ -29,10 +29,18 @@ from trident.runtime.engine.worker import Order
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.aggregates import Merging, combining, is_native, rows_of
 from trident.runtime.steps.applying import apply_query
-from trident.runtime.steps.failures import DEFAULT_BOUNDS, Bounds, StepFailed, TupleErrors, calls_user_code, failing_at
+from trident.runtime.steps.failures import (
+    DEFAULT_BOUNDS,
+    Bounds,
+    FailingAt,
+    StepFailed,
+    TupleErrors,
+    calls_user_code,
+    failing_at,
+)
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, typed_columns
 from trident.runtime.windows.firing import update_over_time
-from trident.runtime.windows.shares import Share, moment_of, rows_by_partition, shares_of
+from trident.runtime.windows.window_partitions import Share, moment_of, rows_by_partition, shares_of
 from trident.state.kinds import LaterWrite
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Snapshot, Txid
@@ -58,7 +66,8 @@ class PartitionCommit:
 
     `values`: the rows that the partition gives: new values, if they are wanted, or what a window or join gives.
     `staged`: what the driver has yet to publish.
-    `counts`, `keys`, `failure`: of steps that were run `apart`: what operations and maps counted, or why they failed.
+    `keys`: what maps counted.
+    `counts`, `failure`: of steps that were run `apart`: what operations counted, or why they failed.
     """
 
     node: PersistNode
@@ -67,17 +76,18 @@ class PartitionCommit:
     given: Entries | Share | None = None
     wanted: bool = False
     bounds: Bounds = DEFAULT_BOUNDS
-    reach: Reach = lambda point, state: None
+    reach: Reach | None = None
     stages: bool = False
     values: pa.Table | None = None
     staged: bytes = b""
+    keys: counting_keys = field(default_factory=counting_keys)
     counts: Mapping[str, int] = field(default_factory=dict)
-    keys: KeyCounts = NO_KEYS
     failure: StepFailed | None = None
 
     def begin(self) -> None:
         """Compare and move the sentinel, then update: nothing of it counts yet."""
-        self.reach("begin_commit", self.node.state)
+        if self.reach is not None:
+            self.reach("begin_commit", self.node.state)
         self.state.begin_commit(self.txid)
         if isinstance(self.given, Share):
             assert isinstance(self.node, (WindowNode, JoinWithinNode)), self.node
@@ -87,25 +97,26 @@ class PartitionCommit:
 
     def end(self) -> None:
         """Make durable what was put, and commit."""
-        self.reach("put", self.node.state)
+        if self.reach is not None:
+            self.reach("put", self.node.state)
         if self.stages:
-            self.staged = self.state.stage(self.txid)
+            self.staged = self.state.facts.stage(self.txid)
         else:
             self.state.commit(self.txid)
-        self.reach("commit", self.node.state)
+        if self.reach is not None:
+            self.reach("commit", self.node.state)
 
     def run(self, steps: Steps = (begin, end)) -> None:
-        """Take steps; what they raise is a failure of the node."""
-        with failing_at(self.node.id):
+        """Take steps."""
+        with self.keys:
             for step in steps:
                 step(self)
 
     def apart(self, steps: Steps) -> None:
         """Take steps in whichever thread this is; keep what they count, and their failure as data."""
         try:
-            with counting_keys() as keys, counting() as self.counts:
+            with failing_at(self.node.id), counting() as self.counts:
                 self.run(steps)
-            self.keys = keys.counts
         except StepFailed as error:
             self.failure = error
 
@@ -131,7 +142,8 @@ class PartitionCommit:
 
     def _combine_columns(self, table: pa.Table, merging: Merging | None) -> Any | None:
         """Update the state by columns; return the column of new values, None (and nothing is written) if it takes rows only."""
-        if merging is None:
+        combine = self.state.facts.multi_combine
+        if merging is None or combine is None:
             return None
         *parts, values = map(one_array, table.columns)
         if isinstance(merging, str):
@@ -140,7 +152,7 @@ class PartitionCommit:
             has_null = any(
                 one.null_count for one, what in zip(values.flatten(), merging, strict=True) if what != "mean"
             )
-        return None if has_null else self.state.multi_combine(parts, values, merging)
+        return None if has_null else combine(parts, values, merging)
 
     def _new_values(self, rows: Sequence[Any]) -> pa.Table | None:
         fields = self.node.fields
@@ -162,7 +174,8 @@ class PartitionCommit:
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given.given]
         if aggregation.group.names:
-            values = (state.multi_update_once if once else state.multi_update)(given.keys, updaters)
+            update = (state.facts.multi_update_once if once else None) or state.multi_update
+            values = update(given.keys, updaters)
             rows = [(*key, value) for key, value in zip(given.keys, values, strict=True)]
         else:
             rows = [(state.update(updaters[0]),)]
@@ -238,7 +251,7 @@ class Committer:
     `states`: by name, the `State` of each partition.
     `pool`: updates many partitions side by side, for stores that answer over a network; None: one after the other.
     `exchanges`: returns them by id, with their numbers of partitions.
-    `reach`: called at each point of a state's commit with the state's name, see `Reach`; may raise.
+    `reach`: what a test has called at each point of a state's commit; see `Reach`.
     `bounds`: how many rows a step behind a state may give.
     """
 
@@ -249,10 +262,10 @@ class Committer:
         static_state: Callable[[str], Any],
         pool: DaemonPool | None = None,
         exchanges: Callable[[], Mapping[str, Exchange]] | None = None,
-        reach: Reach | None = None,
         bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
-        self.reach, self.bounds = reach or (lambda point, state: None), bounds
+        self.reach: Reach | None = None
+        self.bounds = bounds
         self.plan, self.states, self.static_state = plan, states, static_state
         self._writers = {node.state: node for node in plan.commits if isinstance(node, PersistNode)}
         self.columns = {
@@ -270,7 +283,7 @@ class Committer:
     def leave_to_record(self, states: Iterable[str]) -> None:
         """From now on leave the writes of some states, of one partition each, to the record of their batch."""
         for name in states:
-            self.states[name][0].commit_with_record(self._later.append)
+            self.states[name][0].facts.commit_with_record(self._later.append)
 
     def commit(self, order: Order, output: TaskOutput, elsewhere: Collection[str] = ()) -> Committed:
         """Apply a batch to all states, except the entries `elsewhere`, which executors have committed.
@@ -280,15 +293,15 @@ class Committer:
         Raises `StepFailed`: user code or a store raised; the batch has to be tried again with another attempt.
         """
         self._later.clear()
-        with COLLECTOR_PAUSE, counting() as counts:
+        with COLLECTOR_PAUSE, counting() as counts, FailingAt("commit") as here:
             for state, written in output.written.items():
-                with failing_at(self._writers[state].id):
-                    check_one_writer(state, written, order.txids[state][0])
+                here.step = self._writers[state].id
+                check_one_writer(state, written, order.txids[state][0])
             for state, staged in output.staged.items():
+                here.step = self._writers[state].id
                 for partition, data in sorted(staged.items()):
-                    with failing_at(self._writers[state].id):
-                        self.states[state][partition].publish(order.txids[state][partition], data)
-            batch = BatchCommit(self, order, output, counts)
+                    self.states[state][partition].facts.publish(order.txids[state][partition], data)
+            batch = BatchCommit(self, order, output, counts, here)
             batch.done.took_ns = {node.id: batch.take(node) for node in self.plan.commits if node.id not in elsewhere}
         batch.done.later = tuple(self._later)
         return batch.done
@@ -300,8 +313,9 @@ class Committer:
         """
         seen = dict(txids)
         for name in states:
-            for state, txid in zip(self.states[name], txids[name], strict=True):
-                PartitionCommit(self._writers[name], state, txid).run()
+            with failing_at(self._writers[name].id):
+                for state, txid in zip(self.states[name], txids[name], strict=True):
+                    PartitionCommit(self._writers[name], state, txid).run()
             seen[name] = [txid.for_partition(txid.sentinel) for txid in txids[name]]
         return seen
 
@@ -311,11 +325,14 @@ class BatchCommit:
 
     What waits for a node is first the output of the workers, then what nodes before it gave.
 
+    `here`: has the node that this thread is at.
     `done`: what the batch has changed, with the rows that wait, and what steps behind nodes have counted.
     """
 
-    def __init__(self, committer: Committer, order: Order, output: TaskOutput, counts: dict[str, int]) -> None:
-        self._committer, self._plan, self._order = committer, committer.plan, order
+    def __init__(
+        self, committer: Committer, order: Order, output: TaskOutput, counts: dict[str, int], here: FailingAt
+    ) -> None:
+        self._committer, self._plan, self._order, self._here = committer, committer.plan, order, here
         self.done = done = Committed(
             {to: list(tables) for to, tables in output.sinks.items()},
             frames=output.frames,
@@ -331,20 +348,19 @@ class BatchCommit:
     def take(self, node: PersistNode | QueryNode | ExchangeNode) -> int:
         """Commit a node, and run the steps behind it; return how many nanoseconds that took."""
         began, on_error, waiting = perf_counter_ns(), self._on_error, self.done
-        on_error.entry, on_error.partition, on_error.partitions = node.id, 0, 1
+        self._here.step, on_error.entry, on_error.partition, on_error.partitions = node.id, node.id, 0, 1
         tables, arrived = waiting.sinks.pop(node.id, []), list[RowFrame]()
         if waiting.frames:
             arrived = [frame for frame in waiting.frames if frame.target == node.id]
             waiting.frames = [frame for frame in waiting.frames if frame.target != node.id]
-        with failing_at(node.id):
-            if isinstance(node, ExchangeNode):
-                self._exchange(node, arrived)
-            elif isinstance(node, QueryNode):
-                kept = max(1, most_kept(self._plan.fragments[node.id].sinks))
-                self._send_on(node.id, self._answers(node, tables, arrived), kept, arrived)
-            else:
-                given = self._persist(node, tables, arrived)
-                self._send_on(node.id, given, len(self._committer.states[node.state]), arrived)
+        if isinstance(node, ExchangeNode):
+            self._exchange(node, arrived)
+        elif isinstance(node, QueryNode):
+            kept = max(1, most_kept(self._plan.fragments[node.id].sinks))
+            self._send_on(node.id, self._answers(node, tables, arrived), kept, arrived)
+        else:
+            given = self._persist(node, tables, arrived)
+            self._send_on(node.id, given, len(self._committer.states[node.state]), arrived)
         return perf_counter_ns() - began
 
     @calls_user_code
@@ -398,26 +414,27 @@ class BatchCommit:
         }
         if in_place and len(commits) > 1:
             # Any of them may write any key: none commits before it is known that no two write one.
-            self._run_apart(commits, (PartitionCommit.begin,))
+            self._take_steps(commits, (PartitionCommit.begin,))
             check_one_writer(node.state, {at: marks_of(states[at]) for at in commits}, txids[0])
-            self._run_apart(commits, (PartitionCommit.end,))
+            self._take_steps(commits, (PartitionCommit.end,))
         else:
-            self._run_apart(commits)
+            self._take_steps(commits, (PartitionCommit.begin, PartitionCommit.end))
+        for one in commits.values():
+            add_keys(done.key_counts, node.state, one.keys.counts)
         done.touched[node.state], done.keys[node.state] = sorted(commits), keys
         return {at: one.values for at, one in commits.items() if one.values is not None}
 
-    def _run_apart(
-        self, commits: Mapping[int, PartitionCommit], steps: Steps = (PartitionCommit.begin, PartitionCommit.end)
-    ) -> None:
-        """Take steps of partitions side by side."""
+    def _take_steps(self, commits: Mapping[int, PartitionCommit], steps: Steps) -> None:
+        """Take steps of partitions: of one here, of several side by side."""
+        if len(commits) == 1:
+            next(iter(commits.values())).run(steps)
+            return
         # All partitions end before one may fail the batch, because the next attempt must not meet a running one.
         list(self._committer.in_parallel(partial(PartitionCommit.apart, steps=steps), commits.values()))
         for one in commits.values():
             if one.failure is not None:
                 raise one.failure
-            if one.counts:
-                add_counts(self.done.metrics, one.counts)
-            add_keys(self.done.key_counts, one.node.state, one.keys)
+            add_counts(self.done.metrics, one.counts)
 
     def _send_on(self, node: str, rows: Mapping[int, pa.Table], partitions: int, arrived: Sequence[RowFrame]) -> None:
         """Run the steps behind a node over the rows that each partition gave, and the dead letters that arrived for them."""

@@ -29,17 +29,16 @@ from trident.graph import JoinWithinNode, PersistNode, QueryNode, StateNode, Win
 from trident.planner import Plan
 from trident.planner.plan import place
 from trident.runtime.commit.committer import Committer, PartitionCommit, answers_of, operations_of_commits
-from trident.runtime.commit.committer import Reach as Reach
 from trident.runtime.commit.entries import Entries, inputs_of, marks_of, merging_columns
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram
 from trident.runtime.reading.open_partitions import open_state
-from trident.runtime.steps.failures import Bounds, Failure, StepFailed, failing_at
+from trident.runtime.steps.failures import Bounds, Failure, StepFailed
 from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.shares import MOMENT, Share, read_moment, shares_of
+from trident.runtime.windows.window_partitions import MOMENT, Share, read_moment, shares_of
 from trident.state.backing_map import leave_warnings
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Txid
@@ -87,7 +86,6 @@ def open_committer(
     runner: Runner,
     opened: Callable[[Callable[[], None]], None],
     in_threads: bool,
-    reach: Reach | None,
 ) -> Committer:
     """Open what commits here, and runs the program behind the states; operations that the runner prepared are shared.
 
@@ -101,7 +99,7 @@ def open_committer(
     program = WorkerProgram(behind, operations_of_commits(plan.commits), runner.operations)
     opened(program.cleanup)
     exchanges = lambda: runner.program.exchanges  # noqa: E731  their widths may come with the first batch
-    return Committer(plan, states, program.state, threads, exchanges, reach, Bounds.of(behind.settings))
+    return Committer(plan, states, program.state, threads, exchanges, Bounds.of(behind.settings))
 
 
 class CommittingProgram(WorkerProgram):
@@ -136,9 +134,8 @@ class CommittingProgram(WorkerProgram):
         try:
             with COLLECTOR_PAUSE:
                 values = self._commit_partition(node, partition, arrived, run, order, output)
-        except StepFailed as error:
-            if isinstance(error.__cause__, FencedError):
-                output.fenced = error.__cause__.args
+        except FencedError as error:
+            output.fenced = error.args
             raise
         if values is not None:
             yield values
@@ -156,9 +153,9 @@ class CommittingProgram(WorkerProgram):
         name, aggregation, partitions = node.state, node.aggregation, self.program.exchanges[node.id].partitions or 1
         if aggregation is not None and not aggregation.group.names and partition != partition_of_total(partitions):
             return None  # the one value is elsewhere
-        with failing_at(node.id):
-            state = self._open.partition_state(name, partition, partitions)
-        given, stages = _gather_updates(node, state, partition, partitions, arrived, run, order), state.offers("stage")
+        state = self._open.partition_state(name, partition, partitions)
+        given = _gather_updates(node, state, partition, partitions, arrived, run, order)
+        stages = state.facts.stage is not None
         if given is None and stages:
             return None  # what a task has staged counts only once the driver knows of it
         fragment, txid = self.program.fragments[node.id], order.txids[name][partition].of_run(secrets.token_hex(8))
@@ -169,17 +166,15 @@ class CommittingProgram(WorkerProgram):
             # Another run of the task may have had rows (E1): what it has committed, or still commits, must not stand.
             commit.run()
             return None
-        with counting_keys() as keys:
-            if node.updater is None or partitions == 1:
-                commit.run()
-            else:  # any partition may write any key
-                commit.run((PartitionCommit.begin,))
-                with failing_at(node.id):
-                    output.written.setdefault(name, {})[partition] = marks_of(state)
-                commit.run((PartitionCommit.end,))
+        if node.updater is None or partitions == 1:
+            commit.run()
+        else:  # any partition may write any key
+            commit.run((PartitionCommit.begin,))
+            output.written.setdefault(name, {})[partition] = marks_of(state)
+            commit.run((PartitionCommit.end,))
         if stages:
             output.staged.setdefault(name, {})[partition] = commit.staged
-        output.keys[name], output.key_counts[name] = len(given), keys.counts
+        output.keys[name], output.key_counts[name] = len(given), commit.keys.counts
         return commit.values
 
     def _answers(

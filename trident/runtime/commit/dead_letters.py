@@ -117,8 +117,6 @@ class DeadLetters:
         self.folder, self.captures = Path(folder), captures
         self._warned: set[str] = set()
 
-    # ---- the driver -------------------------------------------------------------------------------------------------
-
     def write(self, attempt: TransactionAttempt, captured: Sequence[Failure], incarnation: str) -> None:
         """Make an attempt's dead letters durable; `LogError` if that cannot be done."""
         path = self._path(attempt.txid, attempt.attempt, incarnation)
@@ -132,8 +130,6 @@ class DeadLetters:
                 f"cannot write {len(captured)} dead letters of batch {attempt.txid} to {path}: {error}. The batch is "
                 "not committed; make room or change dead_letter_dir, and start again"
             ) from error
-
-    # ---- reading ----------------------------------------------------------------------------------------------------
 
     def all(self, log: LogState) -> Iterator[DeadLetter]:
         """Iterate over the dead letters of committed batches, put back or not, oldest batch first."""
@@ -193,8 +189,6 @@ class DeadLetters:
     def _edited_path(self, log: LogState, txid: int) -> Path:
         return self._path(txid, log.winners.winner(txid) or 0, log.incarnation).with_suffix(".edited")
 
-    # ---- forgetting --------------------------------------------------------------------------------------------------
-
     def forget(self, keys: Sequence[tuple[Any, ...]]) -> int:
         """Remove the letters, of whatever attempt, whose tuple or error names a key; return how many.
 
@@ -223,8 +217,6 @@ class DeadLetters:
                 edited = [DeadLetter.of_line(line) for line in json.loads(path.read_text(encoding="utf-8"))["edited"]]
                 if any(_names(letter, key) for letter in edited for key in keys):
                     path.unlink()
-
-    # ---- asking for them back ---------------------------------------------------------------------------------------
 
     def request(
         self, log: LogState, letters: Ranges, edited: Sequence[DeadLetter] = (), reason: str | None = None
@@ -270,8 +262,6 @@ class DeadLetters:
         if problem not in self._warned:
             self._warned.add(problem)
             logger.warning("%s", problem)
-
-    # ---- files ------------------------------------------------------------------------------------------------------
 
     def _path(self, txid: int, attempt: int, incarnation: str) -> Path:
         return self.folder / f"{txid:012d}.{attempt}.{incarnation}.jsonl"

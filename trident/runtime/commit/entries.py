@@ -24,7 +24,7 @@ from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import keys_of, partition_of_total, partitions_of, without_removed
 from trident.runtime.steps.rows import tuples_of
 from trident.state.encoding.codec import decode, encode_tuples
-from trident.state.encoding.equal_keys import OneForm, canonical_keys
+from trident.state.encoding.equal_keys import CanonicalKeys, canonical_keys
 from trident.state.interfaces import Key, State
 
 PIECE = 1 << 17
@@ -126,7 +126,7 @@ def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> Entries:
         keys = keys_of(table, aggregation.group.names)
         for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
             groups.setdefault(key, []).append(row)
-    return Entries(OneForm(groups), list(groups.values()))
+    return Entries(CanonicalKeys(groups), list(groups.values()))
 
 
 def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> Merging | None:
@@ -153,7 +153,7 @@ def marks_of(state: State) -> list[bytes]:
         key
         if len(key) <= _MOST_BYTES
         else key[: _MOST_BYTES - _HASH_BYTES] + blake2b(key, digest_size=_HASH_BYTES).digest()
-        for key in encode_tuples(canonical_keys(list(state.written_keys())))
+        for key in encode_tuples(canonical_keys(list(state.facts.written_keys())))
     ]
 
 

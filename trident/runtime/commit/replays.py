@@ -57,13 +57,13 @@ class Replays:
         self._plan, self._letters = plan, letters
         self.look_at = float("-inf")
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         """Look for requests before the next batch, instead of once a second. For any thread."""
         self.look_at = float("-inf")
 
     def next(self, log: TransactionLog, now: float) -> dict[int, list[list[int]]] | None:
         """Return the letters that a new batch puts back, None if there are none; record which are discarded."""
-        self.look_at = now + _LOOK_EVERY_S  # set before the look, so that a `look_now` meanwhile is not lost
+        self.look_at = now + _LOOK_EVERY_S  # set before the look, so that a `refresh` meanwhile is not lost
         requests = self._letters.requests(log.state)
         self._discard(log, requests)
         chosen: dict[int, dict[int, DeadLetter]] = {}
@@ -77,7 +77,7 @@ class Replays:
             chosen.setdefault(letter.txid, {})[letter.number] = letter
         if not chosen or not self._fix_values(log.state, chosen):
             return None
-        self.look_now()  # there may be more
+        self.refresh()  # there may be more
         return {txid: ranges_of(numbers) for txid, numbers in chosen.items()}
 
     def _discard(self, log: TransactionLog, requests: Sequence[Request]) -> None:

@@ -157,9 +157,6 @@ def _collect_arrow(df: DataFrame) -> pa.Table:
     return df.toArrow()
 
 
-# ---- in a task ----------------------------------------------------------------------------------------------------------
-
-
 def _query_task(
     job: Job, routes: Routes, spout: str, names: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:

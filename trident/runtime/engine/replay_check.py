@@ -29,7 +29,7 @@ from trident.observe.events import not_repeated
 from trident.operations import ArgMax, ArgMin, Collect, First, Last, MaxWithComparator, MinWithComparator, TopN
 from trident.operations.assemblies import FirstRows
 from trident.operations.builtin import MinBy
-from trident.operations.several import Several
+from trident.operations.several import MultiAggregate
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.fragment_runs import PutBack, entry_input, run_step, send, whole
 from trident.runtime.engine.routing import RowFrame, apply_exchange
@@ -213,7 +213,7 @@ def _is_by_order(operations: Iterable[Any]) -> bool:
     """Whether an operation is a built-in whose result depends on the order of the tuples, as it should (`First`, ties …)."""
     return any(
         _is_by_order(part.aggregator for part in each.parts)
-        if isinstance(each, Several)
+        if isinstance(each, MultiAggregate)
         else isinstance(each, _BY_ORDER)
         for each in operations
     )
@@ -253,9 +253,6 @@ def _reverse(tables: Sequence[pa.Table]) -> list[pa.Table]:
     table = table.take(pa.array(np.arange(table.num_rows)[::-1]))
     cut = (table.num_rows + 1) // 3
     return [table.slice(0, cut), table.slice(cut)] if cut else [table]
-
-
-# ---- step by step ------------------------------------------------------------------------------------------------------
 
 
 def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> Iterator[StepDifference | None]:

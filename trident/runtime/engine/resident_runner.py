@@ -22,7 +22,7 @@ import cloudpickle
 
 from trident.errors import EnvironmentProblem
 from trident.graph import PersistNode, QueryNode
-from trident.runtime.engine.resident_worker import Alive, AttemptOver, Done, StageWork, run_resident
+from trident.runtime.engine.resident_worker import AttemptOver, DriverHeartbeat, StageResult, StageWork, run_resident
 from trident.runtime.engine.spark_runner import ExecutorRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import merge_sent
@@ -162,7 +162,7 @@ class Run:
     number: int
     attempt: TransactionAttempt
     crew: Mapping[int, CrewMember]
-    answers: SimpleQueue[Done | str] = field(default_factory=SimpleQueue)
+    answers: SimpleQueue[StageResult | str] = field(default_factory=SimpleQueue)
     asked: set[int] = field(default_factory=set)
     used: set[int] = field(default_factory=set)
     sent: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -206,8 +206,6 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
         self._began, self._last_loss = monotonic(), ""
         self.open()
 
-    # ---- attempts ---------------------------------------------------------------------------------------------------
-
     def begin(self, attempt: TransactionAttempt) -> Run:
         """Begin an attempt, once there are workers; `StepFailed` if there are none for long, or there will be none."""
         with self.changed:
@@ -241,7 +239,7 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
             )  # fmt: skip
         return self._has_begun
 
-    def ask(self, run: Run, works: Sequence[StageWork]) -> list[Done]:
+    def ask(self, run: Run, works: Sequence[StageWork]) -> list[StageResult]:
         """Have workers work on a stage, and wait for all answers; `StepFailed` if a worker is lost."""
         with self.changed:
             for work in works:
@@ -258,7 +256,7 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
                 run.asked.discard(work.place)
                 cause = f"resident worker {work.place} takes no work: {error}"
                 raise StepFailed(Failure("spark", None, cause)) from error
-        done: list[Done] = []
+        done: list[StageResult] = []
         while len(done) < len(works):
             answer = run.answers.get()
             if isinstance(answer, str):
@@ -300,12 +298,10 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
         finally:
             self._slots.release()
 
-    # ---- the thread of the mailbox, and those of jobs ---------------------------------------------------------------
+    def word(self) -> DriverHeartbeat:
+        return DriverHeartbeat(frozenset(self._runs), self._newest)
 
-    def word(self) -> Alive:
-        return Alive(frozenset(self._runs), self._newest)
-
-    def heed(self, place: ResidentPlace, news: Done) -> None:
+    def heed(self, place: ResidentPlace, news: StageResult) -> None:
         run = self._runs.get(news.number)
         place.busy.discard(news.number)
         if run is not None:

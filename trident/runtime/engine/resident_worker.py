@@ -36,7 +36,7 @@ from trident.spark.worker_group import GroupWorker, WorkerTicket
 logger = logging.getLogger(__name__)
 
 
-class Done(NamedTuple):
+class StageResult(NamedTuple):
     """A worker has done its part of a stage.
 
     `outputs`: as `pack` packs them.
@@ -50,7 +50,7 @@ class Done(NamedTuple):
     sent: Mapping[int, int]
 
 
-class Alive(NamedTuple):
+class DriverHeartbeat(NamedTuple):
     """The driver is there, every second; what a worker has of attempts that are not `live` can go.
 
     `newest`: the number of the newest attempt that the driver knows.
@@ -136,11 +136,9 @@ class ResidentWorker(GroupWorker):
         close_program(self.ticket.program_id)
         self.mailbox.close()
 
-    # ---- the thread of the mailbox ----------------------------------------------------------------------------------
-
     def heed(self, message: Any) -> bool:
         match message:
-            case Alive():
+            case DriverHeartbeat():
                 self._boxes.keep(message.live, message.newest)
             case StageWork():
                 self._boxes.begin(message.number)
@@ -164,8 +162,6 @@ class ResidentWorker(GroupWorker):
             self._processing.end()
             self._committing.end()
 
-    # ---- the threads that work --------------------------------------------------------------------------------------
-
     def _commit(self) -> None:
         try:
             self._work_in(self._committing)
@@ -180,12 +176,12 @@ class ResidentWorker(GroupWorker):
             lane.at_work_on = _NONE
             self.tell(done, _PATIENCE_S)
 
-    def _run_stage(self, work: StageWork) -> Done:
+    def _run_stage(self, work: StageWork) -> StageResult:
         sent: Counter[int] = Counter()
         outputs: list[bytes] = []
         failed = not self._boxes.is_live(work.number)
         if failed:  # it was cancelled, but the driver waits until this worker is free
-            return Done(work.place, work.number, outputs, failed, sent)
+            return StageResult(work.place, work.number, outputs, failed, sent)
         try:
             job = Job(self.ticket.program_id, self.ticket.program, cloudpickle.loads(work.order))
             for output in self._outputs(job, work):
@@ -195,7 +191,7 @@ class ResidentWorker(GroupWorker):
         except Exception as error:  # noqa: BLE001  whatever is raised fails the attempt, as data
             failure = error.failure if isinstance(error, StepFailed) else failure_of("spark", error)
             failed, outputs = True, [pack_within(TaskOutput(failure=failure, level=work.stage), MOST_SHIPPED)]
-        return Done(work.place, work.number, outputs, failed, sent)
+        return StageResult(work.place, work.number, outputs, failed, sent)
 
     def _outputs(self, job: Job, work: StageWork) -> Iterator[TaskOutput]:
         tasks = cloudpickle.loads(work.tasks)
@@ -261,8 +257,6 @@ class _Lane:
     def next(self) -> StageWork | None:
         return self._queue.get()[2]
 
-
-# ---- what has arrived ---------------------------------------------------------------------------------------------------
 
 _IN_MEMORY = 256 << 20  # bytes of rows that wait; what comes behind them waits on the local disk
 _MOST_WAITING = 8 << 30  # bytes of one attempt

@@ -22,7 +22,7 @@ from trident.runtime.steps.failures import Bounds, Failure, StepFailed, TooManyR
 from trident.runtime.steps.in_batch import join, multi_reduce
 from trident.runtime.steps.key_columns import Ints, group_ids, partitions_of, places_of
 from trident.runtime.steps.rows import StepRun, iterate
-from trident.runtime.windows.shares import pieces_of
+from trident.runtime.windows.window_partitions import pieces_of
 from trident.types import plain_number
 
 _KEYS_AT_ONCE = 1 << 17  # keys as Python objects take ten times the memory of the columns

@@ -109,7 +109,7 @@ class SparkRunner(ExecutorRunner):
         return output, KeptStages(stages, sent, output.sources) if keeps else None
 
     def _commit_kept(self, kept: KeptStages, order: Order) -> TaskOutput:
-        job = Job(self._id, self._pickled, replace(order, sources=kept.sources))
+        job = Job(self._id, self._pickled, order._replace(sources=kept.sources))
         last, sent = len(self.program.levels), list(kept.sent)
         return self._run_job(order.attempt, lambda: self._rows(kept.stages, job, sent, last).collect())
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -32,7 +32,7 @@ from trident.runtime.steps.failures import (
     printable_row,
 )
 from trident.runtime.steps.rows import StepRun, fields_with_times, without_impossible
-from trident.runtime.windows.shares import Now
+from trident.runtime.windows.window_partitions import Now
 from trident.spout.interfaces import BadRow, PartitionRead, TransactionAttempt
 from trident.state.interfaces import StateConf, note_state
 from trident.state.txid import Txid
@@ -107,8 +107,7 @@ class Program:
         return WorkerProgram(self) if self.opens is None else self.opens(self)
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """What all that process and commit a batch are told about the attempt.
 
     `capture`: whether tuples that raise are left out.
@@ -119,9 +118,9 @@ class Order:
 
     attempt: TransactionAttempt
     capture: bool = False
-    txids: Mapping[str, Sequence[Txid]] = field(default_factory=dict)
+    txids: Mapping[str, Sequence[Txid]] = {}
     now: Now | None = None
-    sources: Mapping[int, str] = field(default_factory=dict)
+    sources: Mapping[int, str] = {}
 
 
 class WorkerProgram:

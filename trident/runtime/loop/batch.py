@@ -33,7 +33,6 @@ from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.failures import Failure
 from trident.runtime.windows.grid import Grid
-from trident.runtime.windows.shares import Now
 from trident.spout.interfaces import Definition, TransactionAttempt
 
 _AHEAD_MS, _TIMERS = 60_000, "timers"
@@ -146,12 +145,6 @@ class Batch:
     commits_now: bool = False
     written: frozenset[str] = frozenset()
     checked: Checked | None = None
-
-    @property
-    def now(self) -> Now | None:
-        """Its time; None if no window uses it."""
-        time = self.definitions.get(TIME)
-        return None if time is None else Now(time["now"], "begins_again" in time)
 
 
 Result = TaskOutput | Committed | Failure | BaseException

@@ -66,16 +66,10 @@ class MasterBatchCoordinator:
     Attempt ids are `epoch << 20 | retry`; retry rises with every failure, for all batches alike, so ids never fall along
     the history of a log and equal ids mean that nothing failed in between.
 
-    Parameters
-    ----------
-    last_txid
-        The last committed txid of the log; 0 for a new one.
-    epoch
-        The driver's epoch in the log, at least 1.
-    max_pending
-        How many batches may be active at once.
-    emit_interval_s
-        At most one start per interval (0: no limit). Retries do not wait for it.
+    `last_txid`: the last committed txid of the log; 0 for a new one.
+    `epoch`: the driver's epoch in the log, at least 1.
+    `max_pending`: how many batches may be active at once.
+    `emit_interval_s`: at most one start per interval (0: no limit). Retries do not wait for it.
     """
 
     def __init__(self, last_txid: int, epoch: int, max_pending: int = 1, emit_interval_s: float = 0.0) -> None:
@@ -87,8 +81,6 @@ class MasterBatchCoordinator:
         self._newest = last_txid  # of those ever started
         self._last_start = float("-inf")
         self._not_before = float("-inf")
-
-    # ---- starting ---------------------------------------------------------------------------------------------------
 
     @property
     def next_txid(self) -> int:
@@ -125,8 +117,6 @@ class MasterBatchCoordinator:
     def failures(self, txid: int) -> int:
         """How often batch `txid` itself has failed in this driver, without attempts that an earlier batch's failure ended."""
         return self._failures.get(txid, 0)
-
-    # ---- progress ---------------------------------------------------------------------------------------------------
 
     def is_live(self, attempt: TransactionAttempt) -> bool:
         """Whether the attempt is the current one of its batch."""
@@ -173,8 +163,6 @@ class MasterBatchCoordinator:
         del self._active[attempt.txid]
         self._failures.pop(attempt.txid, None)
         self.last_txid = attempt.txid
-
-    # ---- failure ----------------------------------------------------------------------------------------------------
 
     def fail(self, attempt: TransactionAttempt, now: float, backoff_s: float = 0.0) -> list[TransactionAttempt]:
         """The attempt failed: it and all later ones are dead and will be started again after `backoff_s` seconds.
@@ -241,8 +229,6 @@ class StartGate:
         # Until the batch is known, the spouts are asked without a pause.
         self.awaited: dict[threading.Event, int | None] = {}
 
-    # ---- for any thread ---------------------------------------------------------------------------------------------
-
     def order(self, active: bool) -> None:
         """Let batches be begun, or no more."""
         with self._ordering:
@@ -254,8 +240,6 @@ class StartGate:
         done = threading.Event()
         self._come.append(done)
         return done
-
-    # ---- may the next batch start? ----------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
         """Do what was ordered, and ask the spouts at once if a thread waits for what they have."""
@@ -286,8 +270,6 @@ class StartGate:
                 return True
             brief = brief and batch.lane.brief
         return brief
-
-    # ---- what became of a batch -------------------------------------------------------------------------------------
 
     def note_started(self, batch: Batch, is_empty: bool, asked: bool, now: float) -> None:
         """Check whether a batch shows that the spouts have no more, once it is known what it has.
@@ -329,8 +311,6 @@ class StartGate:
 
     def release_waiting(self, txid: int) -> None:
         """Set the events of threads that wait for this batch and no later one."""
-        if not self.awaited:
-            return
         for event, last in list(self.awaited.items()):
             if last is not None and last <= txid:
                 event.set()
@@ -347,8 +327,6 @@ class StartGate:
         """Raise what ends the topology, once all batches before the one that failed are committed."""
         if self.fatal is not None and self._coordinator.last_txid + 1 == self.fatal.txid:
             raise self.fatal
-
-    # ---- active or not ----------------------------------------------------------------------------------------------
 
     def _obey(self) -> None:
         order = self.ordered

@@ -17,6 +17,7 @@ from time import monotonic, thread_time
 
 from trident.channel import Channel, DaemonPool
 from trident.coordination.log_state import LogState
+from trident.coordination.records import TIME
 from trident.errors import FencedError, describe
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.replay_check import ReplayCheck
@@ -30,6 +31,7 @@ from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.start.placements import is_all_in_memory, roaming_states
 from trident.runtime.steps.applying import only_kernels
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
+from trident.runtime.windows.window_partitions import Now
 from trident.spout.interfaces import Quick, TransactionAttempt
 from trident.state.txid import Txid
 
@@ -119,7 +121,7 @@ class Attempts:
         batch.tasks = len(parts)
         batch.lane = self._execution.lane_of(batch.runner, batch.size, alone)
         batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
-        order = self._order(batch) if batch.commits_now else Order(batch.attempt, batch.capture)
+        order = self._order(batch) if batch.commits_now else order_of(batch)
         batch.lane.process(partial(self.process, batch, parts, order))
 
     def start_commit(self, batch: Batch) -> None:
@@ -128,8 +130,7 @@ class Attempts:
 
     def _order(self, batch: Batch) -> Order:
         """Return what a commit of the batch that follows the last record is told."""
-        txids = txids_of(batch.attempt, self._log.state, self._partitions)
-        return Order(batch.attempt, batch.capture, txids, batch.now)
+        return order_of(batch)._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
 
     def process(self, batch: Batch, parts: Sequence[Part], order: Order) -> None:
         """Run the stages of an attempt up to the inputs of its states, or, if the order has txids, states in executors too."""
@@ -156,7 +157,7 @@ class Attempts:
         output = batch.runner.process(parts, order)
         if check is not None and output.failure is None:
             batch.checked = check.check(parts, order, output if batch.runner.here else None)
-        return _cause(output) or output
+        return output if output.failure is None else _cause(output) or output
 
     def _check_of(self, check: ReplayCheck, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
         """Return what processes the batch twice; None for most batches."""
@@ -176,7 +177,7 @@ class Attempts:
         if not self._roaming or batch.tries == 1:
             return order
         with self._fencing:  # a dead attempt may still be at it, and the states are used by one thread at a time
-            return replace(order, txids=self._committer.fence(self._roaming, order.txids))
+            return order._replace(txids=self._committer.fence(self._roaming, order.txids))
 
     def commit(self, batch: Batch, order: Order) -> None:
         """Apply a processed attempt to all states: first those that tasks commit, then this process's."""
@@ -224,8 +225,14 @@ def _meaning(error: BaseException, where: str) -> Failure | BaseException:
 
 
 def _cause(output: TaskOutput) -> Failure | FencedError | None:
-    """Return why tasks failed, if they did."""
     return FencedError(*output.fenced) if output.fenced else output.failure
+
+
+def order_of(batch: Batch) -> Order:
+    """Return what all are told that process a batch; those that commit it need its txids, too."""
+    time = batch.definitions.get(TIME)
+    now = None if time is None else Now(time["now"], "begins_again" in time)
+    return Order(batch.attempt, batch.capture, now=now)
 
 
 def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from trident.naming import shown
-from trident.observe.at_work import RunningBatch, place_of
+from trident.observe.health import RunningBatch, place_of
 from trident.runtime.reading import views
 from trident.runtime.steps.failures import CALLERS, ENTERED, AtStep, Failure
 from trident.spout.interfaces import TransactionAttempt
@@ -51,7 +51,7 @@ class _Call(NamedTuple):
     given: object  # how much it has given so far, if it gives many objects
 
 
-class Work:
+class HangWatchdog:
     """The attempts that threads of this process work on.
 
     `beside`: returns the threads that a commit may wait for.

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trident.channel import Channel
+from trident.coordination.log_interface import DurableLog
 from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError, FencedError
-from trident.observe.at_work import RunningBatch
+from trident.observe.health import RunningBatch
 from trident.runtime.commit.committer import Committed
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.batch import (
@@ -32,13 +34,14 @@ from trident.runtime.loop.batch import (
 )
 from trident.runtime.loop.coordinator import AttemptStatus, MasterBatchCoordinator, StartGate
 from trident.runtime.loop.execution import Attempts, Execution
-from trident.runtime.loop.hanging import Work
+from trident.runtime.loop.hanging import HangWatchdog
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import Capturing, RetryRule
 from trident.runtime.loop.sources import Sources
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spout.interfaces import SpoutType
+from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +72,9 @@ class BatchLoop:
         config, log = opened.config, opened.log
         self._opened, self._config, self._log, self._name = opened, config, log, opened.plan.topology
         self._progress, self._clock = progress, clock
-        self._observe: Observer = observer or (lambda point, attempt: None)
+        self._observe = observer
         self._inbox = Channel[LoopMessage | None]()
-        self._work = Work(opened.committer.threads)
+        self._work = HangWatchdog(opened.committer.threads)
         self._sources = Sources(opened, clock, self._work.begun)
         self._attempts = Attempts(opened, self._sources, execution, self._work.begun, observer, self._inbox)
         most, interval_s = config.max_spout_pending, config.batch_emit_interval_ms / 1000
@@ -86,8 +89,6 @@ class BatchLoop:
         self._stopping, self._look_at = threading.Event(), float("-inf")
         self._late = 0  # attempts in a row that took too long
         self._cold = True  # no job on Spark has ended well since the start, or since one failed
-
-    # ---- from other threads -----------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Ask the loop to end after the running commit."""
@@ -112,7 +113,7 @@ class BatchLoop:
 
     def drain(self) -> threading.Event:
         """Return an event that is set once all that the spouts had at this moment is committed."""
-        self._sources.look_now()
+        self._sources.refresh()
         done = self.start_gate.add()
         self.wake()
         return done
@@ -141,8 +142,6 @@ class BatchLoop:
         place = self._work.place_of(batch.attempt) if now - batch.times.defined > _SHORT_S else ("", "")
         return RunningBatch(txid, batch.times.phase, now - batch.times.defined, tries, *place)
 
-    # ---- the loop ---------------------------------------------------------------------------------------------------
-
     def run(self) -> None:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
@@ -162,7 +161,7 @@ class BatchLoop:
     def run_one(self) -> None:
         """In place of `run`, in the caller's thread: lead one batch to its record; raises what ends the topology."""
         before = self._log.state.txid
-        self._sources.look_now()  # there may be no batch for a long time
+        self._sources.refresh()  # there may be no batch for a long time
         while self._log.state.txid == before:
             self._handle_next(self._begin())
 
@@ -212,8 +211,6 @@ class BatchLoop:
         except StepFailed as error:  # of a worker, a state or a spout
             self._fail(batch, error.failure)
 
-    # ---- 1 define, 2 process ----------------------------------------------------------------------------------------
-
     def _start_batches(self) -> float:
         """Start as many batches as may be in flight; wake the threads that wait for the spouts' end when it is reached.
 
@@ -256,7 +253,8 @@ class BatchLoop:
             batch.written = self._capturing.states_written(batch.attempt.txid, self._log.state.txid)
         batch.times.started = self._clock.monotonic()
         batch.share = self._sources.pressure.share if asked else None
-        self._observe("defined", batch.attempt)
+        if self._observe is not None:
+            self._observe("defined", batch.attempt)
         alone = len(self._batches) == 1
         if alone and self._opened.executors:  # in the job that is about to start
             self._begin_writing(batch.attempt.txid)
@@ -287,7 +285,8 @@ class BatchLoop:
         self._coordinator.mark_processed(batch.attempt)
         if self._retrying.waiting is not None:
             self._retrying.has_answered(batch.attempt.txid, committed=False)
-        self._observe("processed", batch.attempt)
+        if self._observe is not None:
+            self._observe("processed", batch.attempt)
 
     def _drop(self, batch: Batch) -> None:
         """End an attempt that read nothing: nothing of it is logged or committed."""
@@ -295,8 +294,6 @@ class BatchLoop:
         del self._batches[batch.attempt.txid]
         self._log.check_owner()
         self._had_nothing(batch.attempt.txid, batch.times.processed, batch.cost_s, True)
-
-    # ---- 3 commit, 4 record, 5 succeed ------------------------------------------------------------------------------
 
     def _start_commit(self) -> None:
         """Commit the next batch, if it is processed; after `stop` only one whose job has committed it."""
@@ -322,7 +319,8 @@ class BatchLoop:
         attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
         if captured:
             self._capturing.check(batch, captured)
-        self._sources.commit(batch)
+        if self._opened.committing:
+            self._sources.commit(batch, self._opened.committing)
         if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
             self._opened.letters.write(attempt, captured, self._log.state.incarnation)
@@ -330,14 +328,19 @@ class BatchLoop:
         at_ms = self._clock.wall_ms()
         meaning, timers = self._opened.meaning, committed.timers
         definitions = with_timers(batch.definitions, timers) if timers else batch.definitions
-        self._append(CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, meaning.declares), committed)
+        record = CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, meaning.declares)
+        if self._opened.carrier is None:
+            self._log.append(record)
+        else:
+            self._append_with_writes(self._opened.carrier, record, committed.later)
         if meaning.declares:
             meaning.mark_recorded()
         self._coordinator.mark_committed(attempt)
         self._late = 0
         if self._retrying.waiting is not None:
             self._retrying.has_answered(attempt.txid)
-        self._observe("recorded", attempt)
+        if self._observe is not None:
+            self._observe("recorded", attempt)
         if self._opened.publishing:
             self._opened.publish_recorded()
         batch.times.recorded = self._clock.monotonic()
@@ -345,22 +348,18 @@ class BatchLoop:
         sources = self._sources
         sources.report_success(batch)
         self._progress.note_committed(batch, committed, captured, at_ms, sources.lags, sources.pressure.share)
-        self._observe("succeeded", attempt)
-        self.start_gate.release_waiting(attempt.txid)
+        if self._observe is not None:
+            self._observe("succeeded", attempt)
+        if self.start_gate.awaited:
+            self.start_gate.release_waiting(attempt.txid)
 
-    def _append(self, record: CommitRecord, committed: Committed) -> None:
-        """Append the record of a batch, with the writes that are left to it."""
-        if self._opened.carrier is None:
-            self._log.append(record)
-            return
+    def _append_with_writes(self, carrier: DurableLog, record: CommitRecord, writes: Sequence[LaterWrite]) -> None:
         try:
-            self._opened.carrier.append(record, beside=committed.later)
+            carrier.append(record, beside=writes)
         except NotWrittenError as refused:  # by a state, as its commit might have been; nothing was written
             if isinstance(refused.cause, FencedError):
                 raise refused.cause from None
             raise StepFailed(failure_of("commit", refused.cause)) from refused.cause
-
-    # ---- or fail ----------------------------------------------------------------------------------------------------
 
     def _fail_overdue(self, now: float) -> None:
         limit = self._config.message_timeout_s

@@ -85,8 +85,6 @@ class OperationTotals:
     def _of(self, fragments: Mapping[str, Fragment]) -> dict[str, Meanings]:
         return {entry: meanings_of(fragment, self._writers) for entry, fragment in fragments.items()}
 
-    # ---- from the loop ----------------------------------------------------------------------------------------------
-
     def add_batch(self, event: BatchCommitted, output: TaskOutput, committed: Committed, in_executors: bool) -> None:
         """Take in a committed batch: what its two halves counted.
 
@@ -123,15 +121,11 @@ class OperationTotals:
             self._add_up()
             self._windows.add(amounts, now)
 
-    # ---- for any thread ---------------------------------------------------------------------------------------------
-
     def over_all(self, now: float) -> dict[int, Difference[Key]]:
         """Return what was added within each window, by their lengths."""
         with self._lock:
             self._add_up()
             return self._windows.over_all(now)
-
-    # ---- adding up --------------------------------------------------------------------------------------------------
 
     def _add_up(self) -> None:
         count = len(self._waiting)  # the loop may append meanwhile

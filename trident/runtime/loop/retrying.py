@@ -98,13 +98,13 @@ class RetryRule:
         return self._coordinator.failures(txid) + 1 - self._waits.get(txid, 0)
 
     def pause_after(self, attempt: TransactionAttempt, failure: Failure, in_commit: bool = False) -> float:
-        """Return how many seconds pass before the next attempt; `BatchFailedError` ends the topology, if there is none."""
+        """Return how many seconds pass before the next attempt.
+
+        Raises `BatchFailedError`: there is none. Earlier batches may be committed; a restart continues with this one.
+        """
         tries, may_retry, txid = self._tries(attempt.txid), self._coordinator.retries_left > 0, attempt.txid
         waiting = self._wait_for(txid, failure, in_commit)
-        if failure.is_mistake and (self._repeats or not failure.retry):
-            # The same tuples would fail in the same way: they are left out at once, or the topology ends at once.
-            failure = replace(failure, retry=self._captures and txid != self._mistaken)
-            self._mistaken = txid
+        failure = self._give_up_mistake(txid, failure)
         if waiting is not None and may_retry:
             waited_s = self._clock.monotonic() - waiting.since
             if failure.is_source_away or waited_s < self._config.store_wait_s:
@@ -114,7 +114,19 @@ class RetryRule:
             limit = f"{self._config.store_wait_s:g} seconds, store_wait_s"
             failure = replace(failure, cause=f"{failure.cause} ({waiting}: longer than {limit})")
             may_retry, tries = True, max(tries, self._config.max_batch_attempts, waiting.tries)
-        return pause_after(self._config, attempt, failure, tries, may_retry)
+        if may_retry and failure.retry and tries < self._config.max_batch_attempts:
+            return backoff_s(self._config, tries)
+        kind = BatchFailedError if may_retry else RetriesUsedUpError
+        error = kind(txid, tries, failure.step, failure.row, failure.cause)
+        error.writes_dead_letters, error.can_heal = self._config.on_poison == "dead_letter", failure.can_heal
+        raise error
+
+    def _give_up_mistake(self, txid: int, failure: Failure) -> Failure:
+        """The same tuples would fail in the same way: they are left out at once, or the topology ends at once."""
+        if failure.is_mistake and (self._repeats or not failure.retry):
+            failure = replace(failure, retry=self._captures and txid != self._mistaken)
+            self._mistaken = txid
+        return failure
 
     def _wait_for(self, txid: int, failure: Failure, in_commit: bool) -> Waiting | None:
         """Note what a batch waits for since this failure; None if the failure is another one."""
@@ -136,21 +148,6 @@ class RetryRule:
 
     def _show(self) -> None:
         self.waiting = self._away[min(self._away)] if self._away else None
-
-
-def pause_after(config: Config, attempt: TransactionAttempt, failure: Failure, tries: int, may_retry: bool) -> float:
-    """Return how many seconds pass before the next attempt.
-
-    `tries`: how often this batch has failed by now.
-    `may_retry`: whether this driver can number another attempt.
-    Raises `BatchFailedError`: the batch is not tried again. Earlier ones may be committed; a restart continues with this one.
-    """
-    if not may_retry or not failure.retry or tries >= config.max_batch_attempts:
-        kind = BatchFailedError if may_retry else RetriesUsedUpError
-        error = kind(attempt.txid, tries, failure.step, failure.row, failure.cause)
-        error.writes_dead_letters, error.can_heal = config.on_poison == "dead_letter", failure.can_heal
-        raise error
-    return backoff_s(config, tries)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import get_ident
 from time import monotonic
 from typing import Any, TypeVar
@@ -38,7 +38,7 @@ _SPILLED = 0.5
 _FORGIVE = 1.005  # by how much a batch that did not spill raises what the next may read
 _SAME = 0.1  # a change of less than this is noise
 
-_OF_SOME = ("throttle", "lag", "commit", "traits")
+_OF_SOME = ("throttle", "lag", "traits")
 """The methods of coordinators that most do not have."""
 
 
@@ -68,29 +68,28 @@ class Sources:
         self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
         self._guessing = [] if self._sync else self._offering["traits"]
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
+        self._begun_before = frozenset(opened.log.state.definitions)  # by a driver that may not have known each spout
         # By spout, the largest hint of its stage, 0 if there is none; a state's hint is the number of its partitions.
         hints, stages = opened.plan.hints.items(), opened.plan.fragments
         self._hints = {
             name: max((hint for node, hint in hints if node in stages[name].ids), default=0) for name in opened.spouts
         }
 
-    def look_now(self) -> None:
+    def refresh(self) -> None:
         """Look for requested dead letters, and for what the sources have, before the next batch. For any thread."""
-        self._replays.look_now()
+        self._replays.refresh()
         for coordinator in self._coordinators.values():
-            coordinator.look_now()
+            coordinator.refresh()
 
     def are_preparing(self) -> bool:
         """Whether a source that has nothing yet may have something soon."""
-        return any(coordinator.is_preparing() for coordinator in self._coordinators.values())
+        return any(coordinator.may_have_more() for coordinator in self._coordinators.values())
 
     def waiting(self) -> Waiting | None:
         """Return a source that is away and holds up no batch. For any thread."""
-        found = [(name, away) for name, one in self._coordinators.items() if (away := one.away()) is not None]
+        found = [(name, away) for name, one in self._coordinators.items() if (away := one.unavailable()) is not None]
         found.sort(key=lambda one: not one[1].is_fault)
         return next((Waiting(f"{away.what} (step {name!r})", 0.0, away.since_ms) for name, away in found), None)
-
-    # ---- defining a batch -------------------------------------------------------------------------------------------
 
     def define(self, txid: int, in_flight: Mapping[int, Batch]) -> tuple[Definitions, Undecided | None] | None:
         """Fix what batch `txid` contains, and what is left to reading; None if no spout has anything and no window is due.
@@ -100,11 +99,8 @@ class Sources:
         logged = self._log.state.definitions.get(txid, {})
         if self.pressure.share != self._told_share:
             self._throttle()
-        asked: dict[str, Definition | None] = {
-            name: logged[name]
-            if name in logged
-            else self._ask(txid, name, one.initialize_transaction, txid, self._earlier(name, txid, in_flight))
-            for name, one in self._coordinators.items()
+        asked = {
+            name: logged[name] if name in logged else self._begin(txid, name, in_flight) for name in self._coordinators
         }
         asked[LETTERS] = logged.get(LETTERS)
         if not logged and (now_s := self._clock.monotonic()) >= self._replays.look_at:
@@ -118,6 +114,12 @@ class Sources:
         time, time_if_read = (self._time_of(now, txid, in_flight, each) for each in (decided, asked))
         self._settle(txid, logged, decided, time)
         return _given_definitions(asked, time_if_read), Undecided(undecided, decided, time_if_read, time)
+
+    def _begin(self, txid: int, name: str, in_flight: Mapping[int, Batch]) -> Definition | None:
+        if self._is_repeated[name] and txid in self._begun_before:
+            return None  # keys that the batch has written take no more of it
+        begin = self._coordinators[name].initialize_transaction
+        return self._ask(txid, name, begin, txid, self._earlier(name, txid, in_flight))
 
     def _throttle(self) -> None:
         self._told_share = self.pressure.share
@@ -202,7 +204,7 @@ class Sources:
         given = _given_definitions(asked, time)
         if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
             return None
-        chosen = {name for name in self._offering["traits"] if self._traits(name, asked.get(name)).is_choice}
+        chosen = {name for name in self._offering["traits"] if self._traits(name, asked.get(name)).is_start_position}
         repeated = {
             name: definition
             for name, definition in asked.items()
@@ -234,8 +236,6 @@ class Sources:
                 return batch.definitions[name]
         return self._log.state.spouts.get(name)
 
-    # ---- a defined batch --------------------------------------------------------------------------------------------
-
     def measure(self, batch: Batch) -> None:
         """Note about how many bytes a batch has of each spout, None where one does not say, and of dead letters."""
         txid, definitions, sizes = batch.attempt.txid, batch.definitions, dict[str, int | None]()
@@ -262,9 +262,9 @@ class Sources:
                 parts.extend(put_back)
         return parts
 
-    def commit(self, batch: Batch) -> None:
+    def commit(self, batch: Batch, spouts: Iterable[str]) -> None:
         """Let the spouts that take part commit a batch that all states have committed."""
-        for name in self._offering["commit"]:
+        for name in spouts:
             if name in batch.definitions:
                 self._log.check_owner()  # a fenced driver must not commit anywhere
                 commit, attempt = self._coordinators[name].commit, batch.attempt

@@ -20,7 +20,7 @@ from trident.notebook import table
 from trident.observe.events import TopologyListener
 from trident.observe.monitoring import Monitoring
 from trident.redaction import redacted
-from trident.roles import Closes
+from trident.roles import Closes, close_on_error
 from trident.runtime.drive import Drive, opened_to_last
 from trident.runtime.engine.dataframe_runner import DataFrameRunner
 from trident.runtime.engine.runners import cores
@@ -99,8 +99,6 @@ class ForeachBatch(Closes):
         if graph is not None:
             _check_graph(graph)
 
-    # ---- the two ways in --------------------------------------------------------------------------------------------
-
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Process and commit a batch of a query, for `foreachBatch`; returns when the log has it, raises if it cannot have it.
 
@@ -163,8 +161,6 @@ class ForeachBatch(Closes):
             raise
         return definition is not None
 
-    # ---- opening and closing ----------------------------------------------------------------------------------------
-
     def _open_drive(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None) -> Drive:
         if self._spout is None:
             (self._spout,) = self._graph_of(df).spouts()
@@ -185,21 +181,15 @@ class ForeachBatch(Closes):
 
             def open_checked(states: States) -> TransactionLog:
                 log = _when_free(lambda: open_log(plan, self.config, self._memory_log), is_connect(df))
-                try:
+                with close_on_error(log.close):
                     self._next(log.state, define)  # before anything is written
-                except BaseException:
-                    log.close()
-                    raise
                 return log
 
             width = self.config.parallelism or width_of(df.sparkSession, cores())
             runner_of = lambda program, *_: DataFrameRunner(program, width)  # noqa: E731
             monitoring = Monitoring(self.name, self._listeners, self.config.metrics_port, self.config.metrics_host)
-            try:
+            with close_on_error(monitoring.close):
                 opened = opened_to_last(graph, plan, self.config, open_checked, runner_of)
-            except BaseException:
-                monitoring.close()
-                raise
             self._run = Drive(graph, opened, monitoring, observer=self._observer)
         return self._run
 
@@ -231,8 +221,6 @@ class ForeachBatch(Closes):
     def _graph_of(self, df: DataFrame) -> Graph:
         """Return what is declared, for the batches of a DataFrame like this one."""
         return self.graph
-
-    # ---- looking ----------------------------------------------------------------------------------------------------
 
     @property
     def graph(self) -> Graph:
@@ -344,7 +332,6 @@ def _config(
 
 
 def _check_graph(graph: Graph) -> None:
-    """Refuse a topology that one query cannot run."""
     spouts = list(graph.spouts())
     others = [spout.id for spout in spouts if not isinstance(spout.spout, QueryBatches)]
     if others or len(spouts) != 1:

@@ -11,7 +11,7 @@ from trident.coordination.log_state import LogState
 from trident.errors import ChangesGoneError, ChangesReplacedError, StateError, UnsupportedOperation
 from trident.graph import Graph
 from trident.planner.meaning import with_kept_options
-from trident.roles import Closes
+from trident.roles import Closes, close_on_error
 from trident.runtime.reading.open_partitions import former_types
 from trident.runtime.reading.state_reader import FollowedView, ForeignLog
 from trident.runtime.reading.views import StateView
@@ -107,11 +107,8 @@ class ChangeFeed(Closes):
             )
         self._lock, self._closed = threading.RLock(), threading.Event()
         self._is_total = not len(node.key_fields) and not node.free_keys
-        try:
+        with close_on_error(self._log.close):
             self._view = FollowedView(self._graph, name, config, self._log)
-        except BaseException:
-            self._log.close()
-            raise
         log = self._log.now()
         self.incarnation, self.last_seen = log.incarnation, log.txid
         self._writers = log.writers(name)

@@ -23,6 +23,7 @@ from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.targets import load_topology
 from trident.runtime.reading.views import StateView, columns_of, table_of_state
 from trident.servers.log_addresses import is_log_address
+from trident.setting_types import check_names
 from trident.state.interfaces import State
 from trident.state.txid import Snapshot
 from trident.state.winners import Winners
@@ -52,9 +53,7 @@ class TridentDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         known = ("topology", "state", "path", "log_dir", "txid")
-        unknown = [name for name in options if name.lower() not in known]
-        if unknown:
-            raise ConfigError(f"unknown option {unknown[0]!r} of format trident. Known are: {', '.join(known)}")
+        check_names("the format trident has no option", [name.lower() for name in options], known)
 
     @classmethod
     def name(cls) -> str:
@@ -135,7 +134,7 @@ class _Reader(DataSourceReader):
             raise StateError(f"read state {name!r} as of batch {self.txid}: {now.txid} is the last one committed")
         if self.txid < now.txid:
             with closing(self.open(0, 1)) as state:
-                keeps_earlier = state.offers("at")
+                keeps_earlier = state.facts.at is not None
             if not keeps_earlier:
                 raise StateError(
                     f"read state {name!r} as of batch {self.txid}: its store is not a Delta table, so only the last batch "

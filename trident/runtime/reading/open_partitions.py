@@ -66,7 +66,7 @@ def open_state(
     conf = replace(conf, migrate=former_types(node))
     state = state_of(node.spec.factory.make_state(conf, partition, partitions))
     if conf.free_keys:
-        state.share_keys()
+        state.facts.share_keys()
     return state
 
 

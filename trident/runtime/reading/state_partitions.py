@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from trident.coordination.log_state import LogState
 from trident.errors import KeyConflictError, StaleTransactionError, UnsupportedOperation
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
-from trident.state.encoding.equal_keys import OneForm, typed_keys
-from trident.state.interfaces import Key, State
+from trident.state.encoding.equal_keys import CanonicalKeys, typed_keys
+from trident.state.interfaces import Key, State, state_of
 from trident.state.map_commits import REMOVAL_LAG
 from trident.state.sentinel import compare_stores
 from trident.state.txid import Snapshot
@@ -99,15 +99,13 @@ class StatePartitions:
         self.txid: int | None = None
         self.lock = threading.Lock()
         self._given, self._log, self._gate, self._free_keys = snapshot, log, gate, free_keys
-        self._is_past = instances[0].offers("multi_get_at")
+        self._is_past = instances[0].facts.multi_get_at is not None
         self._asks_all = free_keys and len(instances) > 1 and not instances[0].facts.shares_keys
         self._compared, self._until = -1, 0.0
 
     def of(self, instances: Sequence[State]) -> StatePartitions:
         """Return the same state with other partitions."""
         return StatePartitions(instances, self.name, self._given, self._log, self._gate, self._free_keys, self.has_keys)
-
-    # ---- at a snapshot ----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         if self._given is not None:
@@ -166,7 +164,11 @@ class StatePartitions:
         else:
             values = [None] * len(keys)
             for partition, places in partitions_of(keys, len(self.instances)).items():
-                wanted = OneForm(keys[at] for at in places) if type(keys) is OneForm else [keys[at] for at in places]
+                wanted = (
+                    CanonicalKeys(keys[at] for at in places)
+                    if type(keys) is CanonicalKeys
+                    else [keys[at] for at in places]
+                )
                 for at, value in zip(places, self._ask(partition, wanted, snapshot), strict=True):
                     values[at] = value
         if None in values:
@@ -188,22 +190,26 @@ class StatePartitions:
 
     def _ask(self, partition: int, keys: Sequence[Key], snapshot: Snapshot) -> Sequence[Any]:
         state = self.instances[partition]
-        return state.multi_get_at(keys, snapshot) if self._is_past else state.multi_get(keys)
+        read = state.facts.multi_get_at
+        return state.multi_get(keys) if read is None else read(keys, snapshot)
 
     def _total_of(self, partition: int, snapshot: Snapshot) -> Any:
         state = self.instances[partition]
-        if self._is_past and state.offers("get_at"):
-            return state.get_at(snapshot)
+        if self._is_past and state.facts.get_at is not None:
+            return state.facts.get_at(snapshot)
         if not state.offers("get"):
             raise UnsupportedOperation(f"state {self.name!r} is not snapshottable; read it with multi_get(keys)")
         return state.get()
-
-    # ---- rows: the key's fields, then the value -------------------------------------------------------------------------
 
     @property
     def has_pages(self) -> bool:
         # Asked here, because a view is made for each query of a batch, and most of them list nothing.
         return self.instances[0].offers("key_pages")
+
+    def at(self, snapshot: Snapshot, chosen: Sequence[int]) -> list[State]:
+        """Return some partitions as they were after an earlier batch; none if one of them does not keep that."""
+        ways = [self.instances[index].facts.at for index in chosen]
+        return [] if None in ways else [state_of(at(snapshot)) for at in ways if at is not None]
 
     def rows(self, snapshot: Snapshot, only: int | None = None) -> list[Row]:
         """Return all rows, or the rows of one partition; for a state without keys its value, if there is one."""
@@ -211,8 +217,8 @@ class StatePartitions:
         if not self.has_keys:
             holds = partition_of_total(len(self.instances)) in chosen
             return with_values([()], [self.total(snapshot)]) if holds else []
-        if self.instances[0].offers("at"):
-            return [row for index in chosen for row in self.instances[index].at(snapshot).get_tuples()]
+        if earlier := self.at(snapshot, chosen):
+            return [row for state in earlier for row in state.get_tuples()]
         if not self.has_pages:
             return self.rows_of_user(chosen)
         pages = ((index, page) for index in chosen for page in self.instances[index].key_pages())

@@ -20,7 +20,7 @@ from trident.errors import (
 )
 from trident.graph import Graph, StateNode
 from trident.planner import make_plan
-from trident.roles import Closes
+from trident.roles import Closes, close_on_error
 from trident.runtime.reading.open_partitions import graph_to_read, readers_of
 from trident.runtime.reading.state_partitions import ROUNDS, StatePartitions, read_in_rounds
 from trident.runtime.reading.views import LISTING_ROUNDS, StateView, columns_of, html_or_why, results_in
@@ -51,7 +51,7 @@ class ForeignLog:
                 )
         log_dir = log_place(topology, config)
         self._reader, self._lock = open_reader(log_dir), threading.Lock()
-        try:
+        with close_on_error(self._reader.close):
             if not self._reader.is_there():
                 raise LogError(
                     f"there is no transaction log in {log_dir}, so nothing says what {topology!r} has committed. Run the "
@@ -60,9 +60,6 @@ class ForeignLog:
             found = self.now().topology
             if found != topology:
                 raise ForeignLogError(log_dir, f"topology {found!r}", f"topology {topology!r}")
-        except BaseException:
-            self._reader.close()
-            raise
 
     def now(self) -> LogState:
         """Return what is committed now. The object may change with the next call."""
@@ -184,7 +181,7 @@ class JointReader(Closes):
         self._lock, self._is_reading = threading.RLock(), False
         self._snapshots: dict[str, Snapshot] = {}
         self._views: dict[str, FollowedView] = {}
-        try:
+        with close_on_error(self.close):
             for name in names:
                 self._views[name] = FollowedView(
                     graph, name, config, self._log, partial(self._snapshots.__getitem__, name)
@@ -194,9 +191,6 @@ class JointReader(Closes):
                         f"state {name!r} is {'of no declared kind' if kind is None else kind.value}: it shows its latest "
                         "writes, and not those of one batch. Open it alone with open_state, or declare it opaque"
                     )
-        except BaseException:
-            self.close()
-            raise
 
     def read(self, function: Callable[[Mapping[str, StateView]], R]) -> R:
         """Call a function with the states by name, and return what it returns; all that it reads is of one batch.

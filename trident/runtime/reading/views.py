@@ -28,11 +28,11 @@ from trident.fields import Fields, free_name, is_nested
 from trident.graph import Node, PersistNode, StateNode
 from trident.naming import counted
 from trident.notebook import pre_block, table
-from trident.operations.several import Several, result_fields
+from trident.operations.several import MultiAggregate, result_fields
 from trident.runtime.reading.state_partitions import RankedRow, Row, StatePartitions, begins
 from trident.runtime.steps.key_columns import partition_of_total
-from trident.state.encoding.equal_keys import OneForm, declared_keys, declared_prefix, keys_of_list
-from trident.state.interfaces import State, state_of
+from trident.state.encoding.equal_keys import CanonicalKeys, declared_keys, declared_prefix, keys_of_list
+from trident.state.interfaces import State
 from trident.state.kinds import KeptChanges
 from trident.state.txid import Snapshot
 
@@ -98,7 +98,7 @@ class StateView:
 
         Raises `UnsupportedOperation`: an updater writes several partitions, and they do not say that each sees what all hold.
         """
-        if partitions[0].offers("multi_get") or partitions[0].offers("multi_get_at"):
+        if partitions[0].offers("multi_get") or partitions[0].facts.multi_get_at is not None:
             return StateView(partitions, snapshot, node.name, columns_of(node), node.free_keys, log=log)
         if not node.free_keys:
             return partitions[partition_of_total(len(partitions))].given
@@ -125,7 +125,7 @@ class StateView:
                 raise WrongKeyError(f"state {self._name!r} holds a single value, and no keys; read it with get()")
             return parts.multi_get(given)
         wanted = declared_keys(given, self._key, self._name)
-        there = OneForm(filter(None, wanted))
+        there = CanonicalKeys(filter(None, wanted))
         values = parts.multi_get(there)
         if len(there) == len(wanted):
             return values
@@ -223,7 +223,7 @@ class StateView:
     def pages_of(self, partition: int) -> Iterator[list[Row]]:
         """Iterate over the rows of one partition, in pages of a size that suits the store."""
         parts = self._current()
-        if not (parts.has_keys and parts.has_pages) or parts.instances[0].offers("at"):
+        if not (parts.has_keys and parts.has_pages) or parts.instances[0].facts.at is not None:
             yield parts.read(lambda snapshot: parts.rows(snapshot, partition))
         else:
             yield from parts.pages(partition)
@@ -241,11 +241,11 @@ class StateView:
         then = Snapshot(txid, snapshot.winners)
         with parts.lock:
             parts.compare()
-            if not parts.instances[0].offers("at"):
+            past = parts.at(then, range(len(parts.instances)))
+            if not past:
                 raise UnsupportedOperation(
                     f"state {self._name!r} cannot be read as of an earlier batch: its store is not a Delta table"
                 )
-            past = [state_of(state.at(then)) for state in parts.instances]
         return StateView(past, lambda: then, self._name, self._columns, self._free_keys, self._results)
 
     def to_arrow(self) -> pa.Table:
@@ -303,7 +303,7 @@ class StateView:
         Raises `StateError`: commits overtook the reading again and again.
         Raises `UnsupportedOperation`: the store cannot list its keys (Memcached).
         """
-        if self._current().instances[0].offers("to_dataframe"):
+        if self._current().instances[0].facts.to_dataframe is not None:
             with suppress(EnvironmentProblem):
                 return self._frame_of_table(spark)
         rows = self.rows_at_once()
@@ -318,10 +318,11 @@ class StateView:
 
     def _frame_of_table(self, spark: SparkSession) -> DataFrame:
         parts = self._parts
+        read: Any = parts.instances[0].facts.to_dataframe  # of these very parts, which another thread may replace
         with parts.lock:
             parts.compare()
             snapshot = parts.snapshot()
-            frame: DataFrame = parts.instances[0].to_dataframe(spark, snapshot)
+            frame: DataFrame = read(spark, snapshot)
             keys = frame.columns[:-1] if self._free_keys else self._columns.names[:-1]
             frame = frame.toDF(*keys, self._columns.names[-1])
             parts.txid = snapshot.txid
@@ -341,7 +342,7 @@ class StateView:
     @property
     def kept_changes(self) -> KeptChanges:
         """What commits have changed in all partitions. Raises `UnsupportedOperation`: that is not kept."""
-        found = self._parts.instances[0].kept_changes
+        found = self._parts.instances[0].facts.kept_changes
         if found is None:
             raise UnsupportedOperation(f"state {self._name!r} keeps no changes: declare it with changes=")
         return found
@@ -387,7 +388,7 @@ def results_in(nodes: Iterable[Node], state: str) -> Fields:
     for node in nodes:
         if isinstance(node, PersistNode) and node.state == state and node.aggregation is not None:
             several = node.aggregation.aggregator
-            return result_fields(several) if isinstance(several, Several) else Fields()
+            return result_fields(several) if isinstance(several, MultiAggregate) else Fields()
     return Fields()
 
 

@@ -37,7 +37,7 @@ from trident.runtime.engine.runners import process_or_raise, unseen
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.loop.batch import Batch, Clock
-from trident.runtime.loop.execution import txids_of
+from trident.runtime.loop.execution import order_of, txids_of
 from trident.runtime.loop.sources import Sources
 from trident.runtime.reading.open_partitions import make_state
 from trident.runtime.reading.state_reader import ForeignLog, log_place
@@ -46,6 +46,7 @@ from trident.runtime.steps.failures import StepFailed
 from trident.spout.interfaces import IBatchSpout, SpoutType, TransactionAttempt
 from trident.spout.partitioned import PartitionedSpout
 from trident.spout.query_batches import QueryBatches
+from trident.state.columns.number_columns import NumberForm
 from trident.state.columns.number_table import KeptValues
 from trident.state.encoding.equal_keys import canonical_key
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
@@ -142,8 +143,6 @@ class Replay(Closes):
     def close(self) -> None:
         self._opened.close()
 
-    # ---- a batch --------------------------------------------------------------------------------------------------------
-
     def _process(self, record: CommitRecord) -> None:
         attempt = TransactionAttempt(record.txid, record.attempt)
         self._begin_aggregates(record.txid)
@@ -177,7 +176,7 @@ class Replay(Closes):
             )
         captures = bool(record.counts.get("dead_letters"))
         batch = Batch(attempt, definitions, opened.runner, captures)
-        order = Order(attempt, captures, now=batch.now)
+        order = order_of(batch)
         output = process_or_raise(opened.runner, self._sources.cut(batch), order)
         if output.tuples != record.counts.get("tuples", output.tuples):
             raise self._other_count(record, "tuples", output.tuples)
@@ -193,7 +192,7 @@ class Replay(Closes):
 
     def _commit(self, record: CommitRecord, output: TaskOutput, order: Order) -> Committed:
         """Apply a processed batch to the states; `order` gets its txids."""
-        return self._opened.committer.commit(replace(order, txids=self._txids(record)), output)
+        return self._opened.committer.commit(order._replace(txids=self._txids(record)), output)
 
     def _definitions(self, record: CommitRecord) -> dict[str, Any]:
         """Return what the sources gave a batch; what was a dead letter, and is none in this replay, is not put back."""
@@ -260,14 +259,11 @@ def _with(value: Any, fields: Mapping[str, None]) -> Any:
     return {name: fields.get(name, one) for name, one in value.items()}
 
 
-# ---- its graph --------------------------------------------------------------------------------------------------------
-
-
 class OverlayValues(KeptValues):
     """Values over those of a store, which is only read: what was not written here is as it is there."""
 
     def __init__(self, state: str, below: Below) -> None:
-        super().__init__(may_be_columns=False)
+        super().__init__()
         self._state, self._below = state, below
 
     def get(self, keys: Sequence[Key]) -> list[Any]:
@@ -345,7 +341,7 @@ class ScratchState:
         data = MemoryData()
         data.values = self.values
         backing = ColumnarMemoryMap(data)
-        backing.facts = replace(backing.facts, shares_keys=True, keeps_columns=self.values.may_be_columns)
+        backing.facts = replace(backing.facts, shares_keys=True, keeps_columns=self.values.form is not None)
         of = backing, conf.prefix, partition_index
         return SnapshottableMap(OpaqueMap(*of) if self.watch is None else _WatchedMap(*of, self.watch), TOTAL)
 
@@ -365,10 +361,13 @@ def replay_graph(
         _check_repeats(graph.name, spout)
     left_out = _left_out(graph, config)
     graph = without_states(graph, left_out)
-    written = [state.name for state in graph.states if not state.static]
-    values = {name: KeptValues() if below is None else OverlayValues(name, below) for name in written}
+    written = {state.name: state.conf(graph.name).value_type for state in graph.states if not state.static}
+    values = {
+        name: KeptValues(NumberForm.of(type_)) if below is None else OverlayValues(name, below)
+        for name, type_ in written.items()
+    }
     if watch is not None and watch.state in values:
-        values[watch.state] = KeptValues(may_be_columns=False)  # updated key by key
+        values[watch.state] = KeptValues()  # updated key by key
     states = tuple(state if state.static else _move_aside(state, values[state.name], watch) for state in graph.states)
     nodes = (*map(unseen, graph.nodes), *_watching(graph, watch))
     return replace(graph, nodes=nodes, states=states, placements={}), values, left_out

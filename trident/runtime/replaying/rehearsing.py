@@ -125,7 +125,6 @@ def _refusal(former: Graph, new: Graph, replays: Sequence[Replay], name: str) ->
 
 
 def _change(former: Graph, new: Graph, name: str) -> TopologyChanges:
-    """Compare a state of two declarations."""
     before, now = (meaning_of(graph) for graph in (former, new))
     states = [{name: one.states[name]} if name in one.states else {} for one in (before, now)]
     return compare(Meaning(states[0], {}), Meaning(states[1], {}, now.rename, now.migrating))

@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from trident.config import Config
@@ -78,9 +77,6 @@ def rewind(
             logger.warning("state %s: rewound by %d batches, exact again", one.name, one.lacks)
 
 
-# ---- which states, and which batches -----------------------------------------------------------------------------------
-
-
 def _plan(
     graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, founds: Sequence[Found]
 ) -> tuple[Graph, RecordedPast, list[Lacking], range]:
@@ -121,9 +117,6 @@ def _needed_states(graph: Graph, names: Sequence[str]) -> tuple[set[str], set[st
         read |= asked if writers[name].updater is None else {*asked, name}
         waiting += asked
     return needed, read
-
-
-# ---- the batches -------------------------------------------------------------------------------------------------------
 
 
 def _replay(
@@ -175,7 +168,7 @@ class _RewindReplay(Replay):
         if len(output.captured) != record.counts.get("dead_letters", 0):
             raise self._other_count(record, "dead letters", len(output.captured))
         txids = self._txids(record)
-        committed = self._opened.committer.commit(replace(order, txids=txids), output)
+        committed = self._opened.committer.commit(order._replace(txids=txids), output)
         for one, partition in self._written_partitions(record.txid):
             if partition in committed.touched.get(one.name, ()):
                 if record.txid > one.laid_out_after and partition not in record.touched.get(one.name, ()):
@@ -225,8 +218,9 @@ class _KeyByKey(SnapshottableMap):
         self._map = inner
 
     def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Any) -> Any | None:
+        combine = self.inner.facts.multi_combine
         with suppress(StaleTransactionError):
-            return self._map.multi_combine(parts, values, function)
+            return None if combine is None else combine(parts, values, function)
         return None
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:

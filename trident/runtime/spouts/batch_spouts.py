@@ -247,14 +247,14 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
         self._tables[txid], self._ids[txid] = table, ids
         return {"rows": table.num_rows, "bytes": table.nbytes}
 
-    def look_now(self) -> None:
-        self._besides.look_now()
+    def refresh(self) -> None:
+        self._besides.refresh()
 
-    def is_preparing(self) -> bool:
-        return self._besides.is_preparing()
+    def may_have_more(self) -> bool:
+        return self._besides.may_have_more()
 
-    def away(self) -> Away | None:
-        return self._besides.away()
+    def unavailable(self) -> Away | None:
+        return self._besides.unavailable()
 
     def success(self, txid: int, definition: Definition) -> None:
         del self._tables[txid]

@@ -110,8 +110,6 @@ class Accidents:
                 return f"stream {stream!r} does not begin where the totals end"
         return ""
 
-    # ---- which accident ------------------------------------------------------------------------------------------------
-
     @cached_property
     def _kinds(self) -> dict[Accident, dict[str, list[int]]]:
         """What happened, each with the states and their partitions; the partition with the latest batch is the last."""
@@ -176,8 +174,6 @@ class Accidents:
     def _without_totals(self) -> list[str]:
         """Return the states whose store has nothing, where the log is new and another one has totals."""
         return [found.name for found in self.founds if Accident.LOG_LOST in self._kinds and not any(found.sentinels)]
-
-    # ---- what to do ------------------------------------------------------------------------------------------------------
 
     def _remedy(self, rewinds: bool) -> str:
         """Return the way on that the next start accepts, and that keeps the totals right."""

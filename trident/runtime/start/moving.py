@@ -183,7 +183,7 @@ class StatePlace:
         """Return what is stored for keys, as it is; absent keys are left out."""
         found: dict[Key, Any] = {}
         for partition, some in self.by_partition(keys).items():
-            stored = self.maps[partition].backing.past_caches.multi_get(some)
+            stored = self.maps[partition].past_caches.multi_get(some)
             found.update((key, one) for key, one in zip(some, stored, strict=True) if one is not None)
         return found
 
@@ -240,8 +240,6 @@ class _Move:
         self._mark_source(len(source.states))
         return Moved(self._txid, total, self._written)
 
-    # ---- before the first row ------------------------------------------------------------------------------------------
-
     def _is_there(self, found: Sequence[Sentinel | None]) -> bool:
         """Whether the log has the state in the target already, and only the source has yet to be marked.
 
@@ -261,7 +259,8 @@ class _Move:
         log = self._log.state
         source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
         compare_stores(self._name, source.states, lambda: log)
-        if source.states[0].keeps_attempts() and not self._target.states[0].keeps_attempts():
+        keep = [place.states[0].facts.keeps_attempts() for place in (source, self._target)]
+        if keep[0] and not keep[1]:
             raise UnsupportedOperation(
                 f"move state {self._name!r}: the target's serializer does not store which attempt wrote a value, so what a "
                 "failed one wrote would count there; give the new declaration another serializer"
@@ -293,8 +292,6 @@ class _Move:
         is_end = found.incarnation == log.incarnation and epoch_of(found.attempt) not in log.epochs
         is_own = found.place == self._target.states[0].place
         return is_own and (is_end or move_note(found, log.incarnation) == _MOVING)
-
-    # ---- rows ------------------------------------------------------------------------------------------------------------
 
     def _over_rows(self, what: str, source: StatePlace, total: int, do: Callable[[dict[Key, Any]], None]) -> int:
         done = 0
@@ -344,8 +341,6 @@ class _Move:
             "one of them; end it, and run the command again. With its former declaration the topology goes on as before"
         )
 
-    # ---- after the last row ----------------------------------------------------------------------------------------------
-
     def _finish(self) -> None:
         """Lay the sentinels that the log is going to expect, and record it: from this record on the state is in the target."""
         self._attempt += 1
@@ -355,7 +350,6 @@ class _Move:
         self._log.append(LayoutRecord(self._name, len(self._laid), kind, self._attempt, self._means))
 
     def _mark_source(self, partitions: int) -> None:
-        """Note in the source where the state is now."""
         mark = Sentinel(with_note(self._log.state.incarnation, f"moved to {self._to}"), self._txid, self._attempt)
         for state in self._sides[0].open(partitions, read_only=False).states:
             state.read_sentinel()

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.log_interface import TransactionLog
 from trident.errors import TridentError, UnsupportedOperation
 from trident.graph import Graph
 from trident.planner import Plan
-from trident.runtime.commit.committing import Reach, open_committer, programs_of
+from trident.roles import close_on_error
+from trident.runtime.commit.committing import open_committer, programs_of
 from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.reading.open_partitions import make_state, view_of, writers_as_left, writers_of
@@ -22,6 +22,7 @@ from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import open_spouts
 from trident.runtime.start.engine_choice import RunnerOf, check_engine, open_runner, with_workers
 from trident.runtime.start.placements import (
+    OpenLog,
     States,
     check_states,
     executors_of,
@@ -31,6 +32,7 @@ from trident.runtime.start.placements import (
     why_apart,
 )
 from trident.runtime.start.recovery import NewMeaning, check_stores, compared_with_log, reconcile
+from trident.state.interfaces import StateFacts
 
 logger = logging.getLogger(__name__)
 
@@ -57,13 +59,13 @@ class OpenedTopology:
     `meaning`: what the log does not say yet of this topology.
     `placements`: by state, where batches that Spark processes are committed.
     `executors`: the states that executors commit.
+    `committing`: the spouts that take part in commits.
     `apart`: why the states of a batch and its record are transactions of their own; see `why_apart`.
     `carrier`: the log, if it takes the writes of all states along.
-    `publishing`: the states that publish their contents, by name.
+    `publishing`: the `recorded` of each partition that publishes its contents, with the name of its state.
     `replays`: processes some batches twice; None: none of them.
 
     `open_log`: called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
-    `reach`: called with the points of each state's commit, see `PartitionCommit`.
     `in_threads`: whether the partitions of a state may be updated in several threads.
     `runner_of`: opens what processes the batches.
     `rewind`: brings states forward that are behind the log, for `state_recovery="rewind"`.
@@ -74,8 +76,7 @@ class OpenedTopology:
         graph: Graph,
         plan: Plan,
         config: Config,
-        open_log: Callable[[States], TransactionLog],
-        reach: Reach | None = None,
+        open_log: OpenLog,
         in_threads: bool = True,
         runner_of: RunnerOf = open_runner,
         rewind: Callable[..., None] = refuse_to_rewind,
@@ -83,13 +84,10 @@ class OpenedTopology:
         self.plan, self.config, self.closers = plan, config, Closers(plan.topology)
         self.gate = CommitGate()
         self._views: dict[str, StateView] = {}
-        try:
+        with close_on_error(self.closers.close):
             self._open_stored(graph, open_log, rewind)
-            self._open_engine(runner_of, reach, in_threads)
+            self._open_engine(runner_of, in_threads)
             self.publish_recorded()
-        except BaseException:
-            self.closers.close()
-            raise
 
     def view(self, name: str) -> StateView:
         """Open a state for reading; closed with the topology. `TridentError` lists the states if none has this name."""
@@ -104,18 +102,14 @@ class OpenedTopology:
 
     def publish_recorded(self) -> None:
         """Let states that publish their contents know which batch the log holds."""
-        for name, state in self.publishing:
-            state.recorded(self.log.state.snapshot(name))
+        for name, recorded in self.publishing:
+            recorded(self.log.state.snapshot(name))
 
     def close(self) -> None:
         """Close everything, spouts first and the log last, also if something raises."""
         self.closers.close()
 
-    # ---- opening ----------------------------------------------------------------------------------------------------
-
-    def _open_stored(
-        self, graph: Graph, open_log: Callable[[States], TransactionLog], rewind: Callable[..., None]
-    ) -> None:
+    def _open_stored(self, graph: Graph, open_log: OpenLog, rewind: Callable[..., None]) -> None:
         """Open and compare states and log; nothing is written before topology, log and stores are known to belong together."""
         plan, config, to_close = self.plan, self.config, partial(self.closers.add, "states")
         check_engine(config)
@@ -137,7 +131,7 @@ class OpenedTopology:
         )  # fmt: skip
         self.meaning = NewMeaning.of(log, self.plan, compared, self.lasting)
 
-    def _open_engine(self, runner_of: RunnerOf, reach: Reach | None, in_threads: bool) -> None:
+    def _open_engine(self, runner_of: RunnerOf, in_threads: bool) -> None:
         plan, closers, executors = self.plan, self.closers, self.executors
         self.spouts, emitters = open_spouts(plan, self.config, partial(closers.add, "spouts"))
         self.config = config = with_workers(self.config, self.spouts)
@@ -145,13 +139,16 @@ class OpenedTopology:
         self.runner = runner_of(here, config, plan, on_spark, self.spouts)
         closers.add("runner", self.runner.close)
         to_close = partial(closers.add, "operations")
-        self.committer = open_committer(plan, self.states, behind, self.runner, to_close, in_threads, reach)
-        commits = [name for name, spout in self.spouts.items() if spout.coordinator.offers("commit")]
-        self.apart = why_apart(plan, executors, config.log_dir or "", commits)
+        self.committer = open_committer(plan, self.states, behind, self.runner, to_close, in_threads)
+        self.committing = [name for name, spout in self.spouts.items() if spout.coordinator.offers("commit")]
+        self.apart = why_apart(plan, executors, config.log_dir or "", self.committing)
         self.carrier, with_record = states_with_record(plan, self.log, self.apart)
         self.committer.leave_to_record(with_record)
         self.letters = dead_letters_of(config, plan.topology)
-        self.publishing = [(name, one) for name, each in self.states.items() for one in each if one.offers("recorded")]
+        publishing = ((name, one.facts.recorded) for name, each in self.states.items() for one in each)
+        self.publishing = [
+            (name, recorded) for name, recorded in publishing if recorded not in (None, StateFacts.recorded)
+        ]
         self.replays: ReplayCheck | None = None
         if config.verify_replays:
             self.replays = ReplayCheck(here, config.verify_replays, self.runner.parallelism)

@@ -9,7 +9,7 @@ driver leaves the last write of each state to the log, which makes it on its own
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from trident.config import Config
@@ -33,6 +33,7 @@ EXECUTORS: Final[Placement] = "executors"
 TOGETHER: Final = ""
 
 States = Mapping[str, Sequence[State]]
+OpenLog = Callable[[States], TransactionLog]
 Kinds = Mapping[str, StateType | None]
 
 
@@ -108,7 +109,7 @@ def _lack(node: PersistNode, name: str) -> str:
 def _check_pairings(plan: Plan, graph: Graph, states: States, kinds: Kinds) -> None:
     """Refuse a spout and a state that are not exact together; see the guarantee matrix."""
     for node in _persists(plan):
-        kind, keeps = kinds[node.state], states[node.state][0].keeps_attempts()
+        kind, keeps = kinds[node.state], states[node.state][0].facts.keeps_attempts()
         if kind is None:
             continue  # a user's own state: what it does with a replay is up to the state
         for spout in graph.sources_of(node.id):
@@ -121,7 +122,7 @@ def _check_reads(plan: Plan, graph: Graph, states: States, kinds: Kinds) -> None
     """Refuse a query that may read what a failed attempt wrote, if its answers flow into a state that is to be exact."""
     for query, state, into in early_reads(graph, plan.commits):
         read = states[state][0]
-        if read.offers("multi_get_at") and (read.offers("get_at") or not read.offers("get")):
+        if read.facts.multi_get_at is not None and (read.facts.get_at is not None or not read.offers("get")):
             continue  # a view reads it as of a batch, by whatever method the query uses
         for fed in into:
             if kinds[fed] is not None:
@@ -139,7 +140,7 @@ def lasting_states(plan: Plan, states: States) -> set[str]:
     return {
         node.state
         for node in _persists(plan)
-        if kinds[node.state] is not StateType.OPAQUE or not states[node.state][0].keeps_attempts()
+        if kinds[node.state] is not StateType.OPAQUE or not states[node.state][0].facts.keeps_attempts()
     }
 
 
@@ -168,7 +169,7 @@ def roaming_states(plan: Plan, states: States, executors: Collection[str]) -> li
     return [
         name
         for name in executors
-        if plan.states[name].free_keys and len(states[name]) > 1 and not states[name][0].offers("stage")
+        if plan.states[name].free_keys and len(states[name]) > 1 and states[name][0].facts.stage is None
     ]
 
 
@@ -218,7 +219,7 @@ def _unfit(plan: Plan, config: Config, name: str, partitions: Sequence[State]) -
     if plan.states[name].spec.facts.in_memory:
         return "its values are in the memory of this process"
     state = partitions[0]
-    if not state.offers("stage") and not state.facts.fences:
+    if state.facts.stage is None and not state.facts.fences:
         return (
             f"its store ({type(state).__name__}) cannot refuse a task that was replaced and writes late (it has no "
             "read_sentinel and move_sentinel), and such a write would stay"
@@ -230,7 +231,7 @@ def _unfit(plan: Plan, config: Config, name: str, partitions: Sequence[State]) -
             f"before a state that is {kind.value} is written; tasks know their own keys only (an opaque state can take back "
             "what was written, and with one partition there is nothing to compare)"
         )
-    if state.offers("stage") and _sees_its_batch(plan, name):
+    if state.facts.stage is not None and _sees_its_batch(plan, name):
         return (
             "a query of it sees its own batch, and the store shows a batch only when the driver has published what all "
             "tasks staged"

@@ -65,9 +65,6 @@ Raises, before it writes anything, if it cannot.
 """
 
 
-# ---- topology and log --------------------------------------------------------------------------------------------------
-
-
 def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool) -> TopologyChanges:
     """Compare with the log. New states and streams are accepted, and so is a log from before such records.
 
@@ -114,7 +111,7 @@ def check_stores(compared: TopologyChanges, states: States) -> None:
                 f"state {name!r} has values of former types ({types}): declare it with migrate=, as it was, until `trident "
                 f"state migrate MODULE:TOPOLOGY {name}` has rewritten them"
             )
-        if not (state.facts.migrates and state.keeps_attempts()):
+        if not (state.facts.migrates and state.facts.keeps_attempts()):
             raise TopologyError(
                 f"state {name!r} has values of former types ({types}), and a {type(state).__name__} as it is declared does not "
                 "say which declaration wrote a value: only an opaque state with the serializer 'codec' does. Nothing was "
@@ -203,9 +200,6 @@ def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
     return Meaning(states, meaning.streams)
 
 
-# ---- log and stores ----------------------------------------------------------------------------------------------------
-
-
 def reconcile(
     plan: Plan,
     log: TransactionLog,
@@ -271,9 +265,6 @@ def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Se
         except StateMismatchError as mismatch:
             found.mismatches[partition] = mismatch
     return found
-
-
-# ---- what the policy asks for ----------------------------------------------------------------------------------------
 
 
 def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:
@@ -344,9 +335,6 @@ def _knows(log: TransactionLog, sentinel: Sentinel) -> bool:
     return sentinel.incarnation == log.state.incarnation and epoch_of(sentinel.attempt) in log.state.epochs
 
 
-# ---- writes of a start, over what may be a successor's by then -----------------------------------------------------------
-
-
 @contextmanager
 def owning(log: TransactionLog) -> Iterator[None]:
     """Raise `FencedError` in place of what a driver that was replaced finds: it is what its successor has written."""
@@ -372,9 +360,6 @@ def empty(log: TransactionLog, instance: Any) -> None:
     instance.read_sentinel()
     log.check_owner()
     instance.reset()
-
-
-# ---- claims ----------------------------------------------------------------------------------------------------------
 
 
 def _lay_out(

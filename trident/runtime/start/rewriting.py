@@ -108,6 +108,6 @@ def _delete(log: TransactionLog, name: str, place: StatePlace, keys: Sequence[Ke
         one.begin_commit(commit)
         backing.multi_delete(some)
         one.commit(commit)
-        if backing.kept_changes is not None:
-            backing.kept_changes.forget(some)
+        if backing.facts.kept_changes is not None:
+            backing.facts.kept_changes.forget(some)
     return there

@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import Misfit, one_array, schema_of, strict_cast
+from trident.arrow import Misfit, one_array, python_of, schema_of, strict_cast
 from trident.graph import Aggregation
 from trident.operations import Avg, Count, First, Last, Max, Min, Sum
 from trident.operations.builtin import sums
-from trident.operations.several import Several
+from trident.operations.several import MultiAggregate
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.key_columns import group_and_aggregate, keys_of, one_form
 from trident.runtime.steps.rows import check_row, columns_of, iterate
 from trident.state.columns.number_columns import sums_have_turned
-from trident.state.encoding.equal_keys import OneForm
+from trident.state.encoding.equal_keys import CanonicalKeys
 from trident.state.interfaces import Key
 from trident.state.values import Combine
 from trident.types import class_of
@@ -52,7 +52,7 @@ def is_native(aggregator: Any) -> bool:
 
 
 def _has_functions(aggregator: Any) -> bool:
-    if not isinstance(aggregator, Several):
+    if not isinstance(aggregator, MultiAggregate):
         return len(_FUNCTIONS.get(type(aggregator), ())) == 1
     return all(
         type(part.aggregator) in _FUNCTIONS and not (part.is_wide and part.outputs.types[0] != "double")
@@ -64,7 +64,7 @@ def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
     """Return what combines many values faster than `combine` does one after the other; None if nothing does."""
     if type(aggregator) in (Count, Sum):
         return sums
-    return aggregator.combine_all if isinstance(aggregator, Several) else None
+    return aggregator.combine_all if isinstance(aggregator, MultiAggregate) else None
 
 
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
@@ -194,7 +194,7 @@ def merging_function(aggregator: Any) -> Merging | None:
     """Return what merges partials in a store of columns; None if nothing does."""
     if not _has_functions(aggregator):
         return None
-    if not isinstance(aggregator, Several):
+    if not isinstance(aggregator, MultiAggregate):
         return cast("Combine", _MERGING[_FUNCTIONS[type(aggregator)][0]])
     merging: list[str] = []
     for part in aggregator.parts:
@@ -236,15 +236,12 @@ def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[lis
     for key, value in zip(*rows_of(pa.concat_tables(parts), aggregation), strict=True):
         before = found.get(key)
         found[key] = value if before is None else combine(before, value)
-    return OneForm(found), list(found.values())
+    return CanonicalKeys(found), list(found.values())
 
 
 def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[Any]]:
     """Return the keys and values of a partial, in the same order."""
-    return keys_of(table, aggregation.group.names), table.column(aggregation.outputs.names[0]).to_pylist()
-
-
-# ---- `First` and `Last`: the number of the row that each key keeps, then the values of those rows ----------------------------
+    return keys_of(table, aggregation.group.names), python_of(table.column(aggregation.outputs.names[0]))
 
 
 def is_pick(aggregator: Any) -> bool:
@@ -302,8 +299,6 @@ def _ranks(count: int, order: Any, there: Any) -> tuple[pa.Array, pa.Array | Non
     return pa.array(places, pa.int64(), mask=mask), sorted_rows
 
 
-# ---- one `group_by` of Arrow for all aggregates that are in the value, then the columns of their fields ----------------------
-
 Asked = Sequence[list[tuple[str, str]]]
 """For each part the columns to aggregate, each with a function of Arrow; rows as such have no name."""
 
@@ -311,7 +306,7 @@ Asked = Sequence[list[tuple[str, str]]]
 def _parts(aggregation: Aggregation) -> Sequence[Aggregation]:
     """Return the aggregates that the value is made of: several, or the one."""
     aggregator = aggregation.aggregator
-    return aggregator.parts if isinstance(aggregator, Several) else (aggregation,)
+    return aggregator.parts if isinstance(aggregator, MultiAggregate) else (aggregation,)
 
 
 def _part_names(part: Aggregation) -> Sequence[str]:
@@ -321,7 +316,7 @@ def _part_names(part: Aggregation) -> Sequence[str]:
 
 def _columns_of_partials(aggregation: Aggregation, table: pa.Table) -> dict[str, Any]:
     (name,) = aggregation.outputs.names
-    if not isinstance(aggregation.aggregator, Several):
+    if not isinstance(aggregation.aggregator, MultiAggregate):
         return {name: table.column(name)}
     value = one_array(table.column(name))
     return dict(zip((field.name for field in value.type), value.flatten(), strict=True))
@@ -349,7 +344,7 @@ def _aggregate(aggregation: Aggregation, table: pa.Table, column: Callable[[str]
     made: list[Any] = []
     for part, some in zip(_parts(aggregation), asked, strict=True):
         made += _fields(part, [by_asked[one] for one in some])
-    if not isinstance(aggregation.aggregator, Several):
+    if not isinstance(aggregation.aggregator, MultiAggregate):
         return _typed_table(aggregation, [*done[:keys], *made])
     schema = schema_of(aggregation.partial)
     fields = list(schema.types[-1])

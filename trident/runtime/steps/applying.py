@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import Misfit, one_array, rows_without_columns
+from trident.arrow import Misfit, one_array, python_of, rows_without_columns
 from trident.graph import (
     AggregateNode,
     Aggregation,
@@ -241,7 +241,7 @@ class EmittedRows:
 
     def __init__(self, step: str, node: EachNode, table: pa.Table) -> None:
         self._step, self._node, self._table = step, node, table
-        columns = [table.column(name).to_pylist() for name in node.inputs.names]
+        columns = [python_of(table.column(name)) for name in node.inputs.names]
         self._rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
         self._emitted: list[Any] = []
         self._counts: list[int] = []  # by row
@@ -318,8 +318,6 @@ class EmittedRows:
     def _tuple(self, row: tuple[Any, ...]) -> TridentTuple:
         return TridentTuple(self._node.inputs, row)
 
-
-# ---- what runs as an Arrow kernel and what row by row in Python ------------------------------------------------------------
 
 _KERNEL, _ROWS = "Arrow kernel", "row by row"
 

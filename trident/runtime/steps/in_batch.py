@@ -67,9 +67,6 @@ def _table_kernel(node: AggregateNode) -> Callable[[Any, pa.Table], pa.Table] | 
     return None if len(node.group) or len(node.members) > 1 else _TABLE_KERNELS.get(type(node.members[0].aggregator))
 
 
-# ---- built-ins that keep whole rows ------------------------------------------------------------------------------------
-
-
 def _extreme(aggregator: MinBy, table: pa.Table) -> pa.Table:
     column = table.column(aggregator.field)
     value = extreme(column, "max" if isinstance(aggregator, MaxBy) else "min")
@@ -96,9 +93,6 @@ _TABLE_KERNELS: dict[type[Any], Callable[[Any, pa.Table], pa.Table]] = {
     MaxBy: _extreme,
     FirstRows: _first,
 }
-
-
-# ---- row by row --------------------------------------------------------------------------------------------------------
 
 
 class _Folding:
@@ -186,9 +180,6 @@ def _keys(node: AggregateNode, table: pa.Table) -> tuple[list[tuple[Any, ...]], 
     ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
     keys = table.select(list(node.group.names)).take(pa.array(firsts))
     return [row.values for row in tuples_of(keys, node.group)], ids.tolist()
-
-
-# ---- several streams --------------------------------------------------------------------------------------------------------
 
 
 def join(node: JoinNode, sides: list[pa.Table], bounds: Bounds = DEFAULT_BOUNDS) -> pa.Table:

@@ -129,9 +129,6 @@ def _columns(*operands: Any) -> list[Any]:
     return [pa.repeat(one, count) if isinstance(one, pa.Scalar) else one for one in operands]
 
 
-# ---- rounding -----------------------------------------------------------------------------------------------------------
-
-
 def round_number(value: Any, digits: int) -> Any:
     """Round as the decimal text of the number says, halves away from zero."""
     if pa.types.is_integer(value.type):
@@ -180,7 +177,8 @@ def _within(value: Any, function: Callable[[Any], Any], whole: int, scale: int) 
 
 
 def decimals_of_floats(value: Any, type_: pa.DataType) -> Any:
-    """Round floats, as their shortest text has them, to decimals."""
+    """Round floats to decimals, as their shortest text as doubles has them."""
+    value = pc.cast(value, pa.float64())
     try:
         wide = pc.cast(pc.cast(value, pa.string()), _MANY)
     except pa.ArrowInvalid:  # 1e-50, or too large
@@ -193,9 +191,6 @@ def _as_decimal(text: str | None, type_: pa.DataType) -> Decimal | None:
         return None if text is None else _ROUNDED.quantize(Decimal(text), Decimal(1).scaleb(-type_.scale))
     except ArithmeticError:
         raise pa.ArrowInvalid(f"{text} does not fit {type_}") from None
-
-
-# ---- comparing ----------------------------------------------------------------------------------------------------------
 
 
 def comparison(function: str) -> Kernel:
@@ -387,9 +382,6 @@ def _named_groups(pattern: str) -> str:
 
 _GROUPS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?|\(", re.DOTALL)
 """What is escaped, a class of characters, and both kinds of parentheses that open."""
-
-
-# ---- JSON ---------------------------------------------------------------------------------------------------------------
 
 
 def json_path(texts: Any, *path: Any) -> Any:

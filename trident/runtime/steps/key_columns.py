@@ -27,7 +27,7 @@ from trident.arrow import one_array
 from trident.fields import Fields
 from trident.graph import REMOVED
 from trident.state.encoding.codec import encode, encode_tuples
-from trident.state.encoding.equal_keys import OneForm, canonical, canonical_key, canonical_keys
+from trident.state.encoding.equal_keys import CanonicalKeys, canonical, canonical_key, canonical_keys
 from trident.state.interfaces import Key
 
 _MOMENTS = pa.timestamp("us", tz="UTC")
@@ -50,15 +50,15 @@ def one_form_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.is_nan(zeros), pa.scalar(math.nan, column.type), zeros)
 
 
-def keys_of(table: pa.Table, names: Sequence[str]) -> OneForm:
+def keys_of(table: pa.Table, names: Sequence[str]) -> CanonicalKeys:
     if not len(names):
-        return OneForm([()] * table.num_rows)
+        return CanonicalKeys([()] * table.num_rows)
     return keys_in([table.column(name) for name in names])
 
 
-def keys_in(columns: Sequence[pa.Array | pa.ChunkedArray]) -> OneForm:
+def keys_in(columns: Sequence[pa.Array | pa.ChunkedArray]) -> CanonicalKeys:
     """Return the keys that columns, at least one, hold the parts of."""
-    return OneForm(zip(*map(_forms, columns), strict=True))
+    return CanonicalKeys(zip(*map(_forms, columns), strict=True))
 
 
 def _forms(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -207,7 +207,7 @@ def without_removed(key: Fields, tables: Sequence[pa.Table]) -> tuple[list[pa.Ta
         return updates, []
     gone = pa.concat_tables(removals).select(list(key.names))
     kept = [_without(table, gone) if table.num_rows else table for table in updates]
-    return kept, OneForm(dict.fromkeys(keys_of(gone, key.names)))
+    return kept, CanonicalKeys(dict.fromkeys(keys_of(gone, key.names)))
 
 
 def _without(table: pa.Table, gone: pa.Table) -> pa.Table:

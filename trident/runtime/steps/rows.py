@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from trident.arrow import UNFIT, Misfit, beyond_python, schema_of, strict_column
+from trident.arrow import UNFIT, Misfit, beyond_python, python_of, schema_of, strict_column
 from trident.fields import Fields
 from trident.naming import counted, shown
 from trident.runtime.steps.failures import (
@@ -176,7 +176,7 @@ def tuples_of(table: pa.Table, fields: Fields) -> Iterator[TridentTuple]:
         empty = TridentTuple(fields, ())
         yield from (empty for _ in range(table.num_rows))
         return
-    columns = [table.column(name).to_pylist() for name in fields.names]
+    columns = [python_of(table.column(name)) for name in fields.names]
     for values in zip(*columns, strict=True):
         yield TridentTuple(fields, values)
 

@@ -19,8 +19,8 @@ from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.due_keys import ID, KeyRecords, keys_together
 from trident.runtime.windows.grid import Grid
+from trident.runtime.windows.timer_index import ID, KeyRecords, keys_together
 from trident.runtime.windows.window_rows import (
     NOTHING,
     PANE,

@@ -26,11 +26,9 @@ from trident.runtime.steps.key_columns import Ints
 from trident.runtime.windows.count_windows import update_counts
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.join_update import update_join
-from trident.runtime.windows.kept_windows import TupleRun as Chunks
-from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.session_update import update_sessions
-from trident.runtime.windows.shares import Share
 from trident.runtime.windows.timer_update import update_timers
+from trident.runtime.windows.window_partitions import Share
 from trident.runtime.windows.window_rows import (
     AT,
     NOWHERE,
@@ -46,6 +44,8 @@ from trident.runtime.windows.window_rows import (
     with_column,
     without_late,
 )
+from trident.runtime.windows.window_state import TupleRun as Chunks
+from trident.runtime.windows.window_state import WindowStore, mergeable
 
 _Rows = list[pa.RecordBatch]
 
@@ -121,8 +121,6 @@ class _Update:
         self._before = self._frontier = None
         return [rows]
 
-    # ---- new rows ---------------------------------------------------------------------------------------------------
-
     def take(self, tables: Sequence[pa.Table]) -> None:
         """Find the pane of each row, and how far the frontier moves."""
         config, several = self._node.config, len(tables) > 1
@@ -169,8 +167,6 @@ class _Update:
 
     def _move_to(self, ordinate: int) -> None:
         self._frontier = ordinate if self._frontier is None else max(self._frontier, ordinate)
-
-    # ---- firing ----------------------------------------------------------------------------------------------------
 
     def fire(self) -> pa.Table:
         """Write what later windows need; return the rows of the windows that are complete."""

@@ -9,7 +9,7 @@ The state holds the rows of both sides by key, and when each key must be looked 
 
     ("key", *key)    -> version, when to look at the key for rows of the left side, and of the right side, then of each side the
                         columns: times, whether each row has met another one, the other fields
-    ("windows",)     -> the directory of `due_keys`, with the watermark of each side, and its chunks
+    ("windows",)     -> the directory of `timer_index`, with the watermark of each side, and its chunks
 
 Times are in microseconds. A batch reads and writes the keys of its own rows, and those whose rows can meet no other row any
 more. A key is *due* at the earliest end of its rows, by the watermark of the other side, and is looked at a sixteenth of how
@@ -34,8 +34,8 @@ from trident.graph import JoinWithinNode
 from trident.operations.windows import FIRST_MS
 from trident.runtime.steps.failures import Bounds
 from trident.runtime.steps.key_columns import Ints, group_ids, nulls_apart, one_form
-from trident.runtime.windows.due_keys import ID, NEVER, DueKeys, DueRecords
-from trident.runtime.windows.shares import ONE, Moment, PartitionPlace, Share
+from trident.runtime.windows.timer_index import ID, NEVER, DueKeys, DueRecords
+from trident.runtime.windows.window_partitions import ONE, Moment, PartitionPlace, Share
 from trident.runtime.windows.window_rows import side_tables
 from trident.state.interfaces import Key
 
@@ -118,9 +118,6 @@ def _in_time(node: JoinWithinNode, table: pa.Table, watermark: int | None) -> pa
     return in_time
 
 
-# ---- the rows of all keys that a batch concerns ------------------------------------------------------------------------
-
-
 @dataclass
 class _Side:
     """What is known of one side: stored rows, then the batch's.
@@ -177,9 +174,6 @@ def _number_keys(whole: pa.Table) -> tuple[Ints, _Keys]:
     rows = whole.take(pa.array(firsts, pa.int64()))
     columns = [column.slice(0, stored).to_pylist() for column in rows.columns]
     return ids, _Keys(rows, list(zip(repeat("key"), *columns)))
-
-
-# ---- joining, and what stays -------------------------------------------------------------------------------------------
 
 
 def _join_rows(
@@ -250,10 +244,7 @@ class Timed(NamedTuple):
 def pairs(left: Timed, right: Timed, earliest: int, latest: int, check: Callable[[int], None]) -> tuple[Ints, Ints]:
     """Return the rows that meet: `earliest <= right time - left time <= latest`, and the same key.
 
-    Parameters
-    ----------
-    check
-        Called with the number of pairs before they are made; may raise.
+    `check`: called with the number of pairs before they are made; may raise.
 
     Returns
     -------

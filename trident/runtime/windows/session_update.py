@@ -8,7 +8,7 @@ The state holds the open sessions of each key, and when each key must be looked 
 
     ("key", *key)    -> version, when to look again, then columns, a row for each session, or for each tuple if the aggregator
                         takes tuples: first time, last time, the values
-    ("windows",)     -> the directory of `due_keys`, with the watermark, and its chunks
+    ("windows",)     -> the directory of `timer_index`, with the watermark, and its chunks
 
 Times are in the unit of the event time: microseconds of a timestamp, else milliseconds.
 
@@ -30,9 +30,9 @@ from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.due_keys import ID, NEVER, DueKeys, DueRecords, keys_together
 from trident.runtime.windows.grid import Spans, sessions_of
-from trident.runtime.windows.shares import Share
+from trident.runtime.windows.timer_index import ID, NEVER, DueKeys, DueRecords, keys_together
+from trident.runtime.windows.window_partitions import Share
 from trident.runtime.windows.window_rows import (
     AT,
     END,

@@ -7,7 +7,7 @@ of them. So what is called in a batch depends on the state before it and on its 
 The state holds the value and the timers of each key, and when each key must be looked at::
 
     ("key", *key)    -> version, when to look at the key, the value, the times of its timers, ascending
-    ("windows",)     -> the directory of `due_keys`, with how far time has come, and its chunks
+    ("windows",)     -> the directory of `timer_index`, with how far time has come, and its chunks
 
 Times are milliseconds, or microseconds where they are timestamps. A batch reads and writes the keys of its own tuples, and
 those with a timer that may fire. A key that sets its timer to a later time again and again is noted only when the earlier
@@ -33,8 +33,8 @@ from trident.operations.windows import Timers, TimersConfig, time_of
 from trident.runtime.steps.failures import AtStep, Failure, StepFailed, calls_user_code, failure_of
 from trident.runtime.steps.key_columns import Ints, keys_of
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate
-from trident.runtime.windows.due_keys import NEVER, DueKeys, DueRecords, keys_together
-from trident.runtime.windows.shares import Moment, Share
+from trident.runtime.windows.timer_index import NEVER, DueKeys, DueRecords, keys_together
+from trident.runtime.windows.window_partitions import Moment, Share
 from trident.state.encoding.codec import encode, encode_tuples
 from trident.state.interfaces import Key
 from trident.tuples import TridentTuple

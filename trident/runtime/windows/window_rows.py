@@ -26,7 +26,7 @@ from trident.counts import count_again, remark
 from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, JoinWithinNode, WindowNode
 from trident.operations.names import merging_member
-from trident.operations.several import Several, result_fields
+from trident.operations.several import MultiAggregate, result_fields
 from trident.operations.windows import LATE, SessionWindow, first_and_last, late_field
 from trident.runtime.steps.aggregates import merged_table, partial
 from trident.runtime.steps.failures import in_lists
@@ -299,7 +299,7 @@ def _with_bounds(node: WindowNode, table: pa.Table) -> pa.Table:
 def _spread(node: WindowNode, table: pa.Table) -> pa.Table:
     """The table with the results of several aggregates, each as a column, in place of their value."""
     several = node.member.aggregator
-    if not isinstance(several, Several):
+    if not isinstance(several, MultiAggregate):
         return table
     (value,) = node.member.outputs.names
     results = {name: pc.struct_field(table.column(value), [name]) for name in result_fields(several).names}

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from trident.state.columns.number_columns import NumberColumns, NumberForm, Span
+from trident.state.columns.number_columns import NumberColumn, NumberForm
 from trident.state.columns.text_index import Rows, TextIndex
 from trident.state.interfaces import Key
-from trident.state.table import KeyColumns, as_list
-from trident.state.values import OpaqueValue
+from trident.state.table import ABSENT, KeyColumns, OpaqueTable, Span, as_list
+from trident.state.values import UNKNOWN_ATTEMPT, OpaqueValue
 
 _SPACE = 1024
 _NO_KEY = object()
@@ -22,15 +22,19 @@ _FEW_KEYS = 16
 
 
 class NumberTable:
-    """Keys of `width` fields, and values that are all whole numbers or all floats, or None; or structs of one form."""
+    """Keys of `width` fields, and values of one form, or None.
 
-    def __init__(self, width: int, form: NumberForm | None = None) -> None:
-        self.width, self.form = width, form  # without a form they are numbers, and the first one decides their type
+    A key has one row of an array: to take a few of very many rows costs less than to take of four arrays.
+    """
+
+    def __init__(self, width: int, form: NumberForm) -> None:
+        self.width, self.form = width, form
         # By the only field of a key, which is found faster than a tuple; otherwise by the key.
         self._rows: dict[Any, int] = {}
         self._free: list[int] = []
-        space = NumberColumns.absent(form, _SPACE)
-        self._numbers, self._flags = space.numbers, space.flags
+        self._numbers = np.empty((0, 2 + 2 * form.width), np.int64)
+        self._had, self._has = np.empty(0, form.flag_type), np.empty(0, form.flag_type)  # flags before and now
+        self._reserve(0)
         self._texts = TextIndex(self._rows)
         self._span: Span | None = None  # the writer of everything, while there is only one attempt
         self._is_of_one_attempt = True
@@ -44,31 +48,27 @@ class NumberTable:
 
     def entries(self) -> dict[Key, OpaqueValue | None]:
         rows = np.fromiter(self._rows.values(), np.int64, len(self._rows))
-        return dict(zip(self.keys(), self._columns(rows), strict=True))
+        return dict(zip(self.keys(), self._take(rows), strict=True))
 
     def get(self, keys: Sequence[Key]) -> list[OpaqueValue | None]:
         names = self._names(keys)
-        return self._found_columns(names, self._rows_of(names)).values()
+        return list(self._take(self._rows_of(names)))
 
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> bool:
         """Write a value per key, of a key that comes twice the last; False, and nothing is changed, if one does not fit."""
         if not keys:
             return True
-        columns = NumberColumns.of(values, self.form) if {self.width} == set(map(len, keys)) else None
-        if columns is None or not self._takes(columns):
+        table = self._fitting(values) if {self.width} == set(map(len, keys)) else None
+        if table is None:
             return False
         names = self._names(keys)
-        self._write(names, self._rows_of(names), columns)
+        self._write(names, self._rows_of(names), table)
         return True
 
-    def fill(self, names: Sequence[Any], columns: NumberColumns) -> None:
+    def fill(self, names: Sequence[Any], table: OpaqueTable) -> None:
         """Write the values of distinct names into an empty table."""
         assert not self._rows, "the table is empty"
-        self.form = columns.form
-        self._reserve(len(names))
-        self._rows.update(zip(names, range(len(names)), strict=True))
-        self._numbers[: len(names)], self._flags[: len(names)] = columns.numbers, columns.flags
-        self._note(columns.span)
+        self._write(names, np.full(len(names), -1, np.int64), table)
 
     def delete(self, keys: Sequence[Key]) -> None:
         for name in self._names(keys):
@@ -77,43 +77,42 @@ class NumberTable:
                 self._free.append(row)
                 self._texts.remove(row)
 
-    def find(self, keys: Sequence[Key]) -> NumberColumns | None:
+    def find(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Return the values of keys; None if keys that are given field by field have another number of fields."""
+        rows = None
         if not isinstance(keys, KeyColumns):
-            names = self._names(keys)
-            return self._found_columns(names, self._rows_of(names))
-        if len(keys.parts) != self.width:
+            names: Any = self._names(keys)
+        elif len(keys.parts) != self.width:
             return None
-        names = keys.names
-        rows = self._texts.rows_of(names)
+        else:
+            names = keys.names
+            rows = self._texts.rows_of(names)
         if rows is None:
             names = as_list(names)
             rows = self._rows_of(names)
-        return self._found_columns(names, rows)
-
-    def put_found(self, new: NumberColumns) -> None:
-        """Write values that were combined with the result of `find`; nothing was put since."""
-        assert self._takes(new), "a combine gives no other type"
-        names, rows, are_new = new.place
-        if are_new:
-            self._write(as_list(names), rows, new)
-            return
-        self._numbers[rows], self._flags[rows] = new.numbers, new.flags
-        self._note(new.span)
-
-    def _found_columns(self, names: Sequence[Any] | pa.Array, rows: Rows) -> NumberColumns:
-        found, are_new = self._columns(rows), bool(len(rows)) and rows.min() < 0
-        if are_new:
-            there = rows >= 0
-            found.numbers *= there[:, np.newaxis]
-            found.flags *= there
-        found.span, found.place = self._span, (names, rows, are_new)
+        found = self._take(rows)
+        found.span, found.place = self._span, (names, rows)
         return found
 
-    def _columns(self, rows: Rows) -> NumberColumns:
-        # An absent key reads the last row's numbers: "wrap" is faster than a check of each row.
-        numbers, flags = self._numbers.take(rows, axis=0, mode="wrap"), self._flags.take(rows, mode="wrap")
-        return NumberColumns(numbers, flags, self.form)
+    def put_found(self, new: OpaqueTable) -> None:
+        """Write values that were combined with the result of `find`; nothing was put since."""
+        names, rows = new.place
+        self._write(names, rows, new)
+
+    def _take(self, rows: Rows) -> OpaqueTable:
+        # The row of an absent key is -1, and so the last one, which no key has: "wrap" is faster than a check of each row.
+        numbers, form, middle = self._numbers.take(rows, axis=0, mode="wrap"), self.form, 2 + self.form.width
+        prevs = NumberColumn(form, numbers[:, 2:middle], self._had.take(rows, mode="wrap"))
+        currs = NumberColumn(form, numbers[:, middle:], self._has.take(rows, mode="wrap"))
+        return OpaqueTable((numbers[:, 0], numbers[:, 1], prevs, currs))
+
+    def _put(self, rows: Rows, table: OpaqueTable) -> None:
+        prevs, currs, middle = table.prevs, table.currs, 2 + self.form.width
+        numbers = np.empty((len(rows), 2 * middle - 2), np.int64)
+        numbers[:, 0], numbers[:, 1], numbers[:, 2:middle] = table.txids, table.attempts, prevs.numbers
+        numbers[:, middle:] = currs.numbers
+        self._numbers[rows], self._had[rows], self._has[rows] = numbers, prevs.flags, currs.flags
+        self._note(table.span)
 
     def _note(self, put: Span | None) -> None:
         """Widen the span by a put; there is none for two attempts."""
@@ -123,10 +122,19 @@ class NumberTable:
             _, lowest, highest = self._span or put
             self._span = Span(put.attempt, min(lowest, put.lowest), max(highest, put.highest))
 
-    def _takes(self, columns: NumberColumns) -> bool:
-        """Whether values of this form fit; the first ones decide it."""
-        self.form = self.form or columns.form
-        return columns.form in (None, self.form)
+    def _fitting(self, values: Sequence[Any]) -> OpaqueTable | None:
+        """Return opaque values as numbers of the form; None if one does not fit."""
+        if not isinstance(values, OpaqueTable):
+            if set(map(type, values)) != {OpaqueValue}:
+                return None
+            values = OpaqueTable.of(values)
+        txids, attempts, prevs, currs = values.columns
+        span = Span(attempts[0], min(txids), max(txids)) if len(set(attempts)) == 1 else None
+        try:
+            heads = np.array(txids, np.int64), np.array(attempts, np.int64)
+            return OpaqueTable((*heads, *(NumberColumn.of(self.form, side) for side in (prevs, currs))), span)
+        except (OverflowError, TypeError, ValueError):  # beyond 64 bits, or of another type
+            return None
 
     def _names(self, keys: Sequence[Key]) -> Sequence[Any]:
         if self.width != 1:
@@ -136,16 +144,15 @@ class NumberTable:
     def _rows_of(self, names: Sequence[Any]) -> Rows:
         return np.fromiter(map(self._rows.get, names, repeat(-1)), np.int64, len(names))
 
-    def _write(self, names: Sequence[Any], rows: Rows, columns: NumberColumns) -> None:
-        new = np.flatnonzero(rows < 0)
-        if len(new):
+    def _write(self, names: Sequence[Any] | pa.Array, rows: Rows, table: OpaqueTable) -> None:
+        if len(rows) and rows.min() < 0:
+            new, names = np.flatnonzero(rows < 0), as_list(names)
             self._reserve(len(new))
             added = names if len(new) == len(names) else [names[at] for at in new.tolist()]
             rows, their = rows.copy(), self._add_rows(added)
             rows[new] = their
             self._texts.add(added, their)
-        self._numbers[rows], self._flags[rows] = columns.numbers, columns.flags
-        self._note(columns.span)
+        self._put(rows, table)
 
     def _add_rows(self, names: Sequence[Any]) -> Rows:
         """Give names that are not there their rows; return the row of each."""
@@ -160,11 +167,12 @@ class NumberTable:
         return found
 
     def _reserve(self, more: int) -> None:
-        space, wanted = len(self._flags), len(self._rows) + more
-        if wanted > space:
-            grown = max(2 * space, wanted) - space
+        space, wanted = len(self._numbers), len(self._rows) + more
+        if wanted >= space:
+            grown = max(2 * space, wanted + 1, _SPACE) - space
             self._numbers = np.concatenate([self._numbers, np.empty((grown, self._numbers.shape[1]), np.int64)])
-            self._flags = np.concatenate([self._flags, np.zeros(grown, self._flags.dtype)])
+            self._had, self._has = (np.concatenate([one, np.zeros(grown, one.dtype)]) for one in (self._had, self._has))
+            self._numbers[-1, :2], self._numbers[-1, 2:] = (ABSENT, UNKNOWN_ATTEMPT), 0
 
 
 class KeptValues:
@@ -172,15 +180,13 @@ class KeptValues:
 
     `entries`: the values, unless they are in `columns`.
     `columns`: all values as arrays; None while they are a dict.
-    `may_be_columns`: False once a value did not fit; it is not tried again.
-    `form`: of the values; None: they are numbers of one type.
+    `form`: of the values; None: they fit no arrays, or one did not, and it is not tried again.
     """
 
-    def __init__(self, may_be_columns: bool = True, form: NumberForm | None = None) -> None:
-        self._form = form
+    def __init__(self, form: NumberForm | None = None) -> None:
+        self.form = form
         self.entries: dict[Key, Any] = {}
         self.columns: NumberTable | None = None
-        self.may_be_columns = may_be_columns
 
     def __len__(self) -> int:
         return len(self.entries if self.columns is None else self.columns)
@@ -194,13 +200,13 @@ class KeptValues:
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write a value per key, or what was combined with the result of `find`."""
         if self.columns is not None:
-            if isinstance(values, NumberColumns):
+            if isinstance(values, OpaqueTable) and values.place is not None:
                 self.columns.put_found(values)
                 return
             if self.columns.put(keys, values):
                 return
             self.entries.update(self.columns.entries())
-            self.columns, self.may_be_columns = None, False
+            self.columns = self.form = None
         self.entries.update(zip(keys, values, strict=True))
 
     def delete(self, keys: Sequence[Key]) -> None:
@@ -214,12 +220,13 @@ class KeptValues:
         self.entries.clear()
         self.columns = None
 
-    def find(self, keys: Sequence[Key]) -> NumberColumns | None:
+    def find(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Return the values of keys; None while this is a dict, or if the keys do not fit."""
-        if self.columns is None and type(keys) is KeyColumns and len(keys.parts[0]) > _FEW_KEYS:
-            columns = NumberTable(len(keys.parts), self._form) if self.may_be_columns else None
-            if columns is not None:
-                self.may_be_columns = columns.put(list(self.entries), list(self.entries.values()))
-            if self.may_be_columns:
+        form = self.form if self.columns is None else None
+        if form is not None and isinstance(keys, KeyColumns) and len(keys.parts[0]) > _FEW_KEYS:
+            columns = NumberTable(len(keys.parts), form)
+            if columns.put(list(self.entries), list(self.entries.values())):
                 self.columns, self.entries = columns, {}
+            else:
+                self.form = None
         return None if self.columns is None else self.columns.find(keys)

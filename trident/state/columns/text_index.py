@@ -41,10 +41,7 @@ class TextIndex:
 
     Texts of more than 40 bytes, and keys that are no text, are found in the dict alone.
 
-    Parameters
-    ----------
-    rows
-        The row of each key.
+    `rows`: the row of each key.
     """
 
     def __init__(self, rows: Mapping[Any, int]) -> None:

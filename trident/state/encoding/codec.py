@@ -45,6 +45,8 @@ def encode(obj: object) -> bytes:
             f"encode text {error.object!r}: it has a lone surrogate at position {error.start}, which UTF-8 cannot "
             "hold; decode the source with errors='replace', or keep the value as bytes"
         ) from error
+    except BufferError as error:
+        raise CorruptValueError(f"encode a {type_name(obj)}: {error}; give bytes of it") from error
     except (ValueError, OverflowError, RecursionError) as error:
         raise CorruptValueError(f"encode a {type_name(obj)}: it is too large or nested too deeply ({error})") from error
 
@@ -71,9 +73,6 @@ def decode(data: bytes) -> Any:
             f"decode {_quote(data)}: damaged or cut off ({str(error) or type(error).__name__}); restore the store, or "
             "remove the key"
         ) from error
-
-
-# ---- many at once ----------------------------------------------------------------------------------------------------
 
 
 def encode_many(objs: Sequence[object]) -> list[bytes]:
@@ -211,12 +210,10 @@ def _decode_together(data: Sequence[bytes], head: bytes, width: int) -> list[lis
     return [found[at :: width + 1] for at in range(1, width + 1)]
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
 _VERSIONS: dict[int, Callable[[memoryview], Any]] = {VERSION: unpack}
 """The reader of each version; a version that was ever written stays here."""
 
-_UNPACKABLE: tuple[type[Exception], ...] = (CorruptValueError, ValueError, OverflowError, RecursionError)
+_UNPACKABLE: tuple[type[Exception], ...] = (CorruptValueError, BufferError, ValueError, OverflowError, RecursionError)
 _DAMAGE: tuple[type[Exception], ...] = (
     ValueError,
     TypeError,

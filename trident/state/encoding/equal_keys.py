@@ -7,7 +7,7 @@ datetimes with a zone in UTC, decimals without trailing zeros, zero without a si
 
 The other way round 1, 1.0, True and Decimal(1) are one key in a dict and four in a store. Keys without a declared type
 keep their type, so where it matters they become keys that differ in a dict as well (`typed_keys`). Keys with declared
-types cannot differ in them, and pass as `OneForm`.
+types cannot differ in them, and pass as `CanonicalKeys`.
 
 Under a declared type values are equal if they are the same number, the same text, the same moment: 1 and 1.0 are one in a
 `double`, and Decimal("1.0") and Decimal("1.00") are one in a `decimal(10,2)`. What the values of a type cannot be at all,
@@ -31,7 +31,7 @@ from trident.fields import Fields
 from trident.state.encoding.extensions import type_name
 from trident.state.interfaces import Key
 from trident.tuples import TridentTuple
-from trident.types import NO_VALUE, TYPES, Form, plain_number, simple_type
+from trident.types import NO_VALUE, TYPES, Form, is_text, plain_number, simple_type
 
 _EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)  # normalizing must not round
 _DECIMAL_NAN = Decimal("NaN")
@@ -44,7 +44,7 @@ _LIMITS = {row.name: row.limit for row in TYPES.values() if row.python is int}
 _CLASSES = {row.name: row.python for row in TYPES.values() if row.python in (str, bytes, bool, dt.date)}
 
 
-class OneForm(list[Key]):
+class CanonicalKeys(list[Key]):
     """Keys of declared types, each in its one form."""
 
 
@@ -77,7 +77,7 @@ def typed_keys(keys: Sequence[Key]) -> Sequence[Key]:
 
     Raises `CorruptValueError`: a part of a key is of a type that has no one form.
     """
-    if type(keys) is OneForm:
+    if type(keys) is CanonicalKeys:
         return keys
     if _PLAIN.issuperset(map(type, chain.from_iterable(keys))):
         return keys
@@ -146,9 +146,6 @@ def _refuse_unknown(key: Key, part: Any) -> None:
             _refuse_unknown(key, one)
 
 
-# ---- keys of declared types ---------------------------------------------------------------------------------------------
-
-
 def declared_form(type_: str | None) -> Form:
     """Return what turns a value, that is not None, into one of a type; that of an undeclared type has only the one form."""
     simple = simple_type(type_)
@@ -204,6 +201,9 @@ def _are_in_one_form(keys: Sequence[Key], fields: Fields) -> bool:
             if classes != {int} or min(column) < -limit or max(column) >= limit:
                 return False
         elif not classes <= {_CLASSES.get(type_ or ""), type(None)}:
+            return False
+        text = "" if str not in classes else "".join(column if len(classes) == 1 else filter(None, column))
+        if not (text.isascii() or is_text((text,))):
             return False
     return True
 

@@ -49,9 +49,6 @@ def type_name(obj: object) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
-# ---- encoding --------------------------------------------------------------------------------------------------------
-
-
 def _ext_time(obj: dt.datetime | dt.time) -> bytes:
     day = [obj.year, obj.month, obj.day] if isinstance(obj, dt.datetime) else []
     return pack([*day, obj.hour, obj.minute, obj.second, obj.microsecond, obj.fold, _zone(obj)])
@@ -120,9 +117,6 @@ new_packer = partial(new_row_packer, strict_types=True)
 def pack(obj: object) -> bytes:
     packed: bytes = new_packer().pack(obj)
     return packed
-
-
-# ---- decoding --------------------------------------------------------------------------------------------------------
 
 
 def _tzinfo(zone: Any) -> dt.tzinfo | None:

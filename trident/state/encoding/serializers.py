@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from trident.errors import ConfigError, CorruptValueError
 from trident.roles import has
@@ -44,10 +44,13 @@ from trident.state.encoding.codec import (
     encode_many,
 )
 from trident.state.interfaces import Key, StateType, kind_of
-from trident.state.table import OpaqueColumns
+from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.types import plain_number
+
+if TYPE_CHECKING:
+    from trident.state.columns.packed_structs import PackedStructs
 
 
 @runtime_checkable
@@ -134,7 +137,7 @@ class CodecSerializer:
 
     def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
         """Return the bytes of each object."""
-        if type(objs) is OpaqueColumns and self.kind is StateType.OPAQUE:
+        if type(objs) is OpaqueTable and self.kind is StateType.OPAQUE:
             heads = objs.heads()  # of most values one attempt of one batch is the writer
             if len(heads) == 1:
                 return encode_columns(heads.pop(), (objs.prevs, objs.currs))
@@ -273,31 +276,42 @@ def keeps_attempts(serializer: Serializer) -> bool:
         return True
 
 
-DecodeOpaque = Callable[[Sequence[Key], Sequence[bytes | None]], OpaqueColumns]
+DecodeOpaque = Callable[[Sequence[Key], Sequence[bytes | None]], OpaqueTable]
 Decode = Callable[[Sequence[Key], Sequence[bytes | None]], list[Any]]
 """Makes objects of the bytes of some keys; None stays None."""
+_FEWEST_IN_ARRAYS = 200  # of fewer structs, dicts are faster
 
 
 class StoredValues:
     """A serializer applied to the values of many keys.
 
-    Attributes
-    ----------
-    decode_opaque
-        Like `decode`, for opaque values as columns; None if the serializer cannot do that.
+    `decode_opaque`: like `decode`, for opaque values as columns; None if the serializer cannot do that.
+    `structs`: packs opaque structs of numbers, if that is the declared type; None: it is not, or a stored value is another.
     """
 
-    def __init__(self, serializer: Serializer) -> None:
+    def __init__(self, serializer: Serializer, value_type: str | None = None) -> None:
         self._serializer, many = serializer, cast("Any", serializer)
         self._serialize_many, self._deserialize_many = None, None
         if has(serializer, "serialize_many", "deserialize_many"):
             self._serialize_many, self._deserialize_many = many.serialize_many, many.deserialize_many
         is_codec = type(serializer) is CodecSerializer and serializer.kind is StateType.OPAQUE
         self.decode_opaque: DecodeOpaque | None = self._decoded_columns if is_codec else None
+        self.structs = _packed_structs(value_type) if is_codec else None
+
+    def structs_of(self, keys: KeyColumns, read: Callable[[list[Key]], Sequence[bytes | None]]) -> OpaqueTable | None:
+        """Return what `read` gives for the keys as arrays; None if rows are faster, or fit better."""
+        if self.structs is None or len(keys) < _FEWEST_IN_ARRAYS:
+            return None
+        found = self.structs.decode(read(list(keys)))
+        if found is None:
+            self.structs = None  # or each commit would read twice
+        return found
 
     def encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[bytes]:
         """Serialize; a value that cannot be serialized raises `CorruptValueError` with its key."""
-        return _each("write", keys, values, self._serializer.serialize, self._serialize_many)
+        if self.structs is not None and isinstance(values, OpaqueTable) and not isinstance(values.txids, list):
+            return self.structs.encode(values)
+        return apply_by_key("write", keys, values, self._serializer.serialize, self._serialize_many)
 
     def decode(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
         """Deserialize, None stays None; a value that cannot be read raises `CorruptValueError` with its key."""
@@ -305,12 +319,9 @@ class StoredValues:
             there = [(key, data) for key, data in zip(keys, stored, strict=True) if data is not None]
             values = iter(self.decode([key for key, _ in there], [data for _, data in there]))
             return [None if data is None else next(values) for data in stored]
-        return _each("read", keys, stored, self._serializer.deserialize, self._deserialize_many)
+        return apply_by_key("read", keys, stored, self._serializer.deserialize, self._deserialize_many)
 
-    def keeps_attempts(self) -> bool:
-        return keeps_attempts(self._serializer)
-
-    def _decoded_columns(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> OpaqueColumns:
+    def _decoded_columns(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> OpaqueTable:
         given: Sequence[Any] = stored
         there: Sequence[int] = range(len(stored))
         if None in stored:
@@ -318,11 +329,22 @@ class StoredValues:
             given = [stored[at] for at in there]
         columns = _columns(given, STORED_FORMS[StateType.OPAQUE])
         if columns is None:  # a few values, or some that are not as usual
-            return OpaqueColumns.of(self.decode(keys, stored))
-        return OpaqueColumns.spread(len(stored), there, columns)
+            return OpaqueTable.of(self.decode(keys, stored))
+        return OpaqueTable.spread(len(stored), there, columns)
 
 
-def _each(
+def _packed_structs(value_type: str | None) -> PackedStructs | None:
+    if value_type is None or not value_type.startswith("struct<"):
+        return None
+    # These import NumPy and Arrow, so only where a store has such values.
+    from trident.state.columns.number_columns import NumberForm
+    from trident.state.columns.packed_structs import PackedStructs
+
+    form = NumberForm.of(value_type)
+    return PackedStructs(form) if form is not None and form.names else None
+
+
+def apply_by_key(
     what: str,
     keys: Sequence[Key],
     items: Sequence[Any],

@@ -11,7 +11,8 @@ task, plus one. So a tree without its beginning (lost, or not here yet) has noth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 
 from trident.storm.execution.messages import Outcomes, Tracking
 
@@ -33,8 +34,7 @@ class Acker:
         return len(self._young) + sum(map(len, self._older))
 
     def handle(self, tracking: Tracking) -> None:
-        """Take in a message, and notify spouts which of their trees are complete or failed."""
-        outcomes: dict[int, Outcomes] = {}
+        outcomes = defaultdict[int, Outcomes](Outcomes)
         self._begin(tracking.begun, outcomes)
         self._answer(tracking.acked, outcomes)
         for root in tracking.failed:
@@ -54,22 +54,22 @@ class Acker:
         self._young = {}
         return forgotten
 
-    def _begin(self, begun: list[int], outcomes: dict[int, Outcomes]) -> None:
+    def _begin(self, begun: list[int], outcomes: Mapping[int, Outcomes]) -> None:
         for root, edges, task in zip(begun[::3], begun[1::3], begun[2::3], strict=True):
             tree = self._take(root)
             if tree >> _TASK:  # begun twice: a second xor would cancel the first one, and complete a tree that is not
                 self._young[root] = tree
                 continue
             if tree & _FAILED:
-                _of(outcomes, task).failed.append(root)
+                outcomes[task].failed.append(root)
                 continue
             tree ^= edges | (task + 1) << _TASK
             if tree & _EDGES:
                 self._young[root] = tree
             else:
-                _of(outcomes, task).acked.append(root)
+                outcomes[task].acked.append(root)
 
-    def _answer(self, acked: list[int], outcomes: dict[int, Outcomes]) -> None:
+    def _answer(self, acked: list[int], outcomes: Mapping[int, Outcomes]) -> None:
         young = self._young
         numbers = iter(acked)
         for root, edges in zip(numbers, numbers, strict=True):
@@ -81,21 +81,21 @@ class Acker:
                 young[root] = tree
             else:
                 young.pop(root, None)
-                _of(outcomes, (tree >> _TASK) - 1).acked.append(root)
+                outcomes[(tree >> _TASK) - 1].acked.append(root)
 
-    def _fail(self, root: int, outcomes: dict[int, Outcomes]) -> None:
+    def _fail(self, root: int, outcomes: Mapping[int, Outcomes]) -> None:
         tree = self._take(root)
         if tree >> _TASK:
-            _of(outcomes, (tree >> _TASK) - 1).failed.append(root)
+            outcomes[(tree >> _TASK) - 1].failed.append(root)
         else:  # its beginning is still on its way
             self._young[root] = tree | _FAILED
 
-    def _extend(self, root: int, outcomes: dict[int, Outcomes]) -> None:
+    def _extend(self, root: int, outcomes: Mapping[int, Outcomes]) -> None:
         tree = self._take(root)
         if tree:
             self._young[root] = tree
         if tree >> _TASK:
-            _of(outcomes, (tree >> _TASK) - 1).extended.append(root)
+            outcomes[(tree >> _TASK) - 1].extended.append(root)
 
     def _take(self, root: int) -> int:
         tree = self._young.pop(root, None)
@@ -106,10 +106,3 @@ class Acker:
             if generation and root in generation:
                 return generation.pop(root)
         return 0
-
-
-def _of(outcomes: dict[int, Outcomes], task: int) -> Outcomes:
-    answers = outcomes.get(task)
-    if answers is None:
-        outcomes[task] = answers = Outcomes()
-    return answers

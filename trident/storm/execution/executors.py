@@ -280,7 +280,6 @@ class BoltExecutor(Executor):
             self.collectors[task], self.counts[task] = collector, collector.counts
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
-        """Execute the tuples of deliveries; return the seconds until the next tick."""
         flush_at = self._setting.clock() + _BOLT_HOLDS_S
         for task, tuples in deliveries:
             flush_at = self._execute(task, tuples, flush_at)  # type: ignore[arg-type]
@@ -331,7 +330,6 @@ class BoltExecutor(Executor):
         return flush_at
 
     def _is_sample(self, tuples: list[SentTuple]) -> bool:
-        """Whether the first of these tuples is to be timed."""
         self._until_sample -= len(tuples)
         if self._until_sample > 0 or tuples[0][1] is _TICK:
             return False

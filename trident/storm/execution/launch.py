@@ -92,7 +92,6 @@ class Setting(Launch):
         return TopologyContext(self.conf.name, place.component, task, own.index(task), len(own), place.worker, tasks)
 
     def instance(self, component: str, task: int) -> Any:
-        """Return a spout or bolt of a task's own."""
         try:
             return cloudpickle.loads(self.pickled[component])
         except Exception as error:

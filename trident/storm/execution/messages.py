@@ -123,14 +123,15 @@ class Outbox:
         return bool(self._ackers)
 
     def put(self, task: int, tuple: SentTuple) -> None:
-        """Take one copy of a tuple; a full batch is sent at once."""
         batch = self.tuples[task]
         batch.append(tuple)
         if len(batch) >= BATCH:
             self.send_full(task)
 
     def send_full(self, task: int) -> None:
-        self._send(task, self.tuples.pop(task))
+        if task not in self._uncontrolled and not self._mail.is_open(task):
+            self._mail.wait_until_open(task)
+        self._mail.send(task, self.tuples.pop(task))
 
     def begin(self, root: int, edges: int, spout_task: int) -> None:
         self._of(root).begun += (root, edges, spout_task)
@@ -166,8 +167,3 @@ class Outbox:
             if tracking.begun or tracking.acked or tracking.failed or tracking.extended:
                 self._tracking[at] = Tracking()
                 self._mail.send(self._ackers[at], tracking)
-
-    def _send(self, task: int, batch: list[SentTuple]) -> None:
-        if task not in self._uncontrolled and not self._mail.is_open(task):
-            self._mail.wait_until_open(task)
-        self._mail.send(task, batch)

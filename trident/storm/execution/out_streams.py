@@ -12,6 +12,7 @@ from zlib import crc32
 
 from trident.errors import CorruptValueError, TopologyError
 from trident.fields import Fields, fields_of_struct, split_commas, struct_fields
+from trident.naming import shown
 from trident.state.encoding.codec import encode
 from trident.state.encoding.equal_keys import canonical, canonical_key, declared_form
 from trident.storm.interfaces import TopologyContext
@@ -66,7 +67,7 @@ class OutStream:
         if len(values) != self.width:
             raise TopologyError(
                 f"{self}: emitted {len(values)} values for its {self.width} fields {list(self.origin.fields)}: "
-                f"{_value_text(values)}"
+                f"{shown(values)}"
             )
         if self.width == 1:  # the most frequent width by far
             if type(values[0]) not in self._accepted[0]:
@@ -86,7 +87,6 @@ class OutStream:
         return chosen
 
     def direct_task(self, task: int) -> Sequence[int]:
-        """Return the task that the emitter named, as the only one."""
         if not self._direct:
             raise TopologyError(f"{self} is not direct: declare it with direct=True, or use emit(values)")
         if task not in self._to_any:
@@ -106,7 +106,7 @@ class OutStream:
     def _as_tuple(self, values: Sequence[Any]) -> tuple[Any, ...]:
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise TopologyError(
-                f"{self}: emitted {_value_text(values)}, a {type(values).__name__}; emit a list with one value for each field, "
+                f"{self}: emitted {shown(values)}, a {type(values).__name__}; emit a list with one value for each field, "
                 f"of {list(self.origin.fields)}"
             )
         return tuple(values)
@@ -124,7 +124,7 @@ class OutStream:
         for name, type_, value in zip(self.origin.fields.names, self.origin.fields.types, values, strict=True):
             for where, wrong in _misfits(type_, value, ""):
                 place = f" at {name}{where}" if where else ""
-                said = f"{_value_text(wrong)}, a {type(wrong).__name__}{place}, which is not such a value"
+                said = f"{shown(wrong)}, a {type(wrong).__name__}{place}, which is not such a value"
                 raise TopologyError(f"{self}: field {name!r} is declared as {type_} but got {said}")
             try:
                 encode(value)
@@ -173,7 +173,6 @@ def _has_class(head: str, type_: str | None, value: Any) -> bool:
 
 
 def _parts(head: str, inner: str, value: Any) -> Iterator[tuple[str, Any, str]]:
-    """Give what an array, map or struct holds: its type, itself, and where it lies."""
     if head == "array":
         yield from ((inner, one, f"[{at}]") for at, one in enumerate(value))
     elif head == "map":
@@ -228,11 +227,6 @@ def _form_of_parts(head: str, inner: str) -> Form:
 def _form_or_null(type_: str) -> Form:
     form = _form(type_)
     return lambda value: value if value is None or form is None else form(value)
-
-
-def _value_text(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 Chooser = Callable[[Sequence[Any]], Sequence[int]]
@@ -312,7 +306,7 @@ def _routing_bytes(key: Sequence[Any]) -> bytes:
             key = list(map(_in_order, key))
         return encode(canonical_key(tuple(key)))
     except OverflowError as error:
-        raise TopologyError(f"grouping by {_value_text(key)}: {error} in UTC, the one form of a moment") from error
+        raise TopologyError(f"grouping by {shown(key)}: {error} in UTC, the one form of a moment") from error
 
 
 def _in_order(part: Any) -> Any:

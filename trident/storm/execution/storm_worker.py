@@ -18,7 +18,7 @@ from time import monotonic
 from types import FrameType
 from typing import NamedTuple, TypedDict
 
-from trident.observe.at_work import place_of
+from trident.observe.health import place_of
 from trident.storm.execution.executors import Executor, make_executor
 from trident.storm.execution.launch import Setting
 from trident.storm.execution.messages import Inbox
@@ -203,7 +203,6 @@ def _of_user(innermost: FrameType) -> FrameType | None:
     return None
 
 
-# ---- what the executors of a worker have done since they were opened, as plain data that may cross to another process --------
 # Nothing is counted for this: a snapshot reads the totals that each executor's thread keeps anyway.
 
 _random = SystemRandom()

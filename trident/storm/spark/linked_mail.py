@@ -14,6 +14,7 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain, islice, repeat
 from time import monotonic
@@ -216,8 +217,10 @@ class Peer:
     def flush(self) -> None:
         """Send what had no room, and forget marks that were not repeated."""
         if self._overflow:
-            with self._lock:
-                self._flush()
+            with self._lock, suppress(zmq.Again):
+                while self._overflow and self._socket is not None:
+                    self._socket.send(self._overflow[0], zmq.NOBLOCK)
+                    self._overflow.popleft()
         if self._full:
             now = monotonic()
             self._full = {task: ends for task, ends in self._full.items() if ends > now}
@@ -247,16 +250,6 @@ class Peer:
                 self._keys.connect(socket, place[0])
                 self._socket = socket
 
-    def _flush(self) -> None:
-        while self._overflow and self._socket is not None:
-            try:
-                self._socket.send(self._overflow[0], zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._overflow.popleft()
-
-
-# ---- deliveries as bytes ------------------------------------------------------------------------------------------------
 
 _HEAD = struct.Struct("<BI")
 _FOUR, _THREE = struct.Struct("<4I"), struct.Struct("<3I")

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import cloudpickle
 
-from trident.errors import ConfigError, EnvironmentProblem, TopologyError, describe
+from trident.channel import waitable
+from trident.errors import EnvironmentProblem, TopologyError, describe
 from trident.observe.events import ReportedError
+from trident.roles import close_on_error
 from trident.spark.environment import is_spark_on, master_of
 from trident.spark.session import spark_session, stop_session
 from trident.spark.shipping import ship_code
@@ -52,17 +54,11 @@ class RunningStormTopology(StormHandle):
         self._spark = open_spark(conf)
         self._context = self._spark.sparkContext
         self._slots = Slots(self._context, conf.name)
-        try:
+        with close_on_error(self._stop_spark):
             self._slots.take(conf.workers)
             self._monitor = self._make_monitor()
-            try:
+            with close_on_error(self._monitor.close):
                 self._supervisor = self._supervise()
-            except BaseException:
-                self._monitor.close()
-                raise
-        except BaseException:
-            self._stop_spark()
-            raise
         self._wait_until_up()
 
     @property
@@ -72,7 +68,7 @@ class RunningStormTopology(StormHandle):
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until it ends, at most `timeout` seconds; returns whether it ended, raises what ended it."""
-        ended = self._ended.wait(timeout)
+        ended = self._ended.wait(waitable(timeout))
         if ended and self._error is not None:
             raise self._error
         return ended
@@ -206,17 +202,15 @@ def rebalanced_launch(launch: Launch, workers: int | None, executors: Mapping[st
     """Return what the workers run after a rebalance; components that are not named keep their number of executors.
 
     Raises `TopologyError`: no such component, or a number of executors that its tasks do not allow.
-    Raises `ConfigError`: fewer than one worker.
+    Raises `ConfigError`: not a number of workers.
     """
     layout = launch.layout
     if workers is None:
         workers = layout.workers
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ConfigError(f"rebalance: workers={workers!r} must be a whole number of at least 1")
-    _check(layout, executors)
-    threads = {**Counter(place.component for place in layout.executors), **executors}
     ackers = launch.conf.ackers  # tasks stay, the ackers' too
     conf = replace(launch.conf, workers=workers, acker_executors=ackers)
+    _check(layout, executors)
+    threads = {**Counter(place.component for place in layout.executors), **executors}
     return replace(launch, conf=conf, layout=lay_out(launch.topology, workers, ackers, threads))
 
 
@@ -260,7 +254,6 @@ class BoltPlace(WorkerPlace):
         self.beat, self.blocked = {}, []
 
     def as_status(self, ended: bool) -> dict[str, Any]:
-        """Return what `RunningStormTopology.workers` shows."""
         up = "running" if self.beat.get("ready") else "opening"
         return {
             "worker": self.number,
@@ -304,7 +297,6 @@ class Supervisor(WorkerGroup[BoltPlace]):
 
     @property
     def all_ready(self) -> bool:
-        """Whether every worker is up, with all its tasks open."""
         with self.changed:
             return not self.closed and all(each.beat.get("ready") for each in self.places)
 
@@ -351,8 +343,6 @@ class Supervisor(WorkerGroup[BoltPlace]):
         except Exception as error:
             logger.exception("topology %s: the driver's own code failed", self.topology)
             self.end(error)
-
-    # ---- what a group asks ------------------------------------------------------------------------------------------
 
     def word(self) -> WorkerOrders:
         return self._orders

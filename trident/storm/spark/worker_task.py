@@ -21,7 +21,7 @@ import cloudpickle
 from trident.observe.events import ReportedError
 from trident.spark.job_errors import cannot_import
 from trident.spark.mailbox import Codec
-from trident.spark.worker_group import LOOK_S, GroupWorker, Leave, Letter, WorkerTicket
+from trident.spark.worker_group import LOOK_S, GroupWorker, Letter, Shutdown, WorkerTicket
 from trident.state.encoding.extensions import pack, unpack
 from trident.storm.execution.launch import Launch, TaskError
 from trident.storm.execution.storm_worker import Worker, lines_of
@@ -48,7 +48,7 @@ class WorkerOrders(NamedTuple):
     active: bool
 
 
-_KINDS: Mapping[str, Callable[..., Any]] = {each.__name__: each for each in (Leave, Letter, WorkerOrders)}
+_KINDS: Mapping[str, Callable[..., Any]] = {each.__name__: each for each in (Shutdown, Letter, WorkerOrders)}
 
 
 def _unpack_message(data: bytes) -> Any:
@@ -152,7 +152,6 @@ class BoltWorker(GroupWorker):
         }
 
     def _close(self) -> list[str]:
-        """End all threads; return what those were doing that did not end."""
         if not self._opened:
             return []
         self._mail.ended.set()

@@ -44,8 +44,6 @@ class BackingMapContract(MapSharing):
     >>> TestMemoryMap().test_answers_come_in_the_order_asked()
     """
 
-    # ---- order, absence, bulk, overwriting, errors -------------------------------------------------------------------
-
     @promise(Promise.ORDER)
     def test_answers_come_in_the_order_asked(self) -> None:
         """Keys are asked in another order than they were written in."""
@@ -214,8 +212,6 @@ class BackingMapContract(MapSharing):
         again = self.store.writer()
         again.commit([(("after",), 1)], 3)
         self.expect_rows([(("after",), 1)], "read when the store answers again", again)
-
-    # ---- keys and values of all types --------------------------------------------------------------------------------
 
     @promise(Promise.KEYS)
     def test_different_keys_are_different(self) -> None:

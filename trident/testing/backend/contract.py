@@ -16,8 +16,7 @@ from zoneinfo import ZoneInfo
 
 from trident.state.interfaces import Key, StateType
 from trident.state.txid import Txid
-from trident.testing.backend.schedules import Schedule
-from trident.testing.backend.simulated_log import Append, Log
+from trident.testing.backend.schedules import Append, Log, Schedule
 from trident.testing.backend.store_under_test import METHODS, Limits, Store, SuiteRun, Writer
 from trident.testing.checks.contract import Contract, broken, expect
 
@@ -161,7 +160,6 @@ class MapContract(StoreContract):
 
 
 def update(state: Any, *calls: dict[str, int]) -> None:
-    """Append a number to each named key, call by call."""
     for call in calls:
         state.multi_update([(name,) for name in call], [Append(number) for number in call.values()])
 

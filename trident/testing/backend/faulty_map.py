@@ -120,4 +120,3 @@ class FaultyMap(MapWrapper):
     move_sentinel = _failing(BackingMap.move_sentinel)
     key_pages = _failing(BackingMap.key_pages)
     reset = _failing(BackingMap.reset)
-    keeps_attempts = _failing(BackingMap.keeps_attempts)

@@ -36,8 +36,6 @@ class FencedMapContract(MapContract):
     on it all the same, the checks of fencing do not.
     """
 
-    # ---- a sentinel is stored whole, and moves only from what its mover has read --------------------------------------
-
     @promise(Promise.SENTINEL)
     def test_a_sentinel_keeps_the_name_of_its_state(self) -> None:
         """It distinguishes two states that share a place."""
@@ -94,8 +92,6 @@ class FencedMapContract(MapContract):
         late = self._read()
         self.store.writer().commit(rows(1), 1)
         self._refuse(late, "lay the first sentinel where another writer laid one meanwhile")
-
-    # ---- the sentinel of each commit ----------------------------------------------------------------------------------
 
     @promise(Promise.SENTINEL)
     def test_an_empty_partition_has_no_sentinel(self) -> None:

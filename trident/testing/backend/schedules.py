@@ -4,11 +4,14 @@ A schedule is one topology's life, drawn from a seed: two processes own the part
 before, in the middle, after, or with the reply lost; a batch that failed is replayed, with other rows where the kind allows
 it, by the same process or by another one; writers that were replaced wake up and go on. After every record, readers must
 see what a dict has that was fed each committed batch once.
+
+`Log` is the log of a driver, simulated; `Add` and `Append` are updaters that a test can distinguish.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -19,16 +22,68 @@ from trident.state.cached import CachedMap
 from trident.state.forwarding import MicroBatchIBackingMap
 from trident.state.interfaces import IBackingMap, Key, StateType
 from trident.state.maps import OpaqueMap, map_for
-from trident.state.txid import Txid
+from trident.state.txid import Sentinel, Snapshot, Txid
+from trident.state.winners import Winners
 from trident.testing.backend.faulty_map import Faults, FaultyMap
-from trident.testing.backend.simulated_log import Append, Log
-from trident.testing.backend.store_under_test import Store
+from trident.testing.backend.store_under_test import INCARNATION, Store
 from trident.testing.checks.contract import Violation, expect
 
 BATCHES = 8
 _MOST_TRIES = 50
 _KEYS: list[Key] = [(name,) for name in ("a", "b", "c", "", "1", "é", "A", "a ")]
 Batch = list[dict[Key, int]]  # the updates of a batch, call by call; no number comes twice in a schedule
+_EPOCH = 1 << 20
+
+
+class Log:
+    """Which batches are committed, and by whom.
+
+    `committed`: the last committed txid; 0 before the first.
+    `attempt`: the attempt that runs now.
+    `winners`: who won the committed txids.
+    """
+
+    def __init__(self) -> None:
+        self.committed, self.attempt, self.winners = 0, _EPOCH, Winners()
+        self._expected: dict[int, Sentinel] = {}
+
+    def next(self, partition: int = 0) -> Txid:
+        return Txid(self.committed + 1, self.attempt, self.winners, INCARNATION, self._expected.get(partition))
+
+    def fail(self, takeover: bool = False) -> None:
+        """The attempt failed: the next one runs, in the same driver or (`takeover`) in another."""
+        self.attempt = (self.attempt // _EPOCH + 1) * _EPOCH if takeover else self.attempt + 1
+
+    def record(self, partitions: Iterable[int] = (0,)) -> None:
+        self.committed += 1
+        self.winners = self.winners.with_winner(self.committed, self.attempt)
+        for partition in partitions:
+            self._expected[partition] = Sentinel(INCARNATION, self.committed, self.attempt)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.committed, self.winners)
+
+
+class Add:
+    """Adds a number to the stored one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def update(self, stored: int | None) -> int:
+        return (stored or 0) + self.number
+
+
+class Append:
+    """Appends to the stored list, in place, which an updater should not do but can. A doubled or lost update shows."""
+
+    def __init__(self, item: object) -> None:
+        self.item = item
+
+    def update(self, stored: list[Any] | None) -> list[Any]:
+        items = [] if stored is None else stored
+        items.append(self.item)
+        return items
 
 
 class _Died(Exception):
@@ -85,8 +140,6 @@ class Schedule:
     def _schedule_text(self) -> str:
         setting = f"cache {self._cache}, {'requests of 2 keys' if self._chunks else 'whole requests'}"
         return ", ".join([setting, *self.story[-8:]])
-
-    # ---- one batch ---------------------------------------------------------------------------------------------------
 
     def _run_batch(self) -> None:
         batch = self._new_batch()
@@ -168,8 +221,6 @@ class Schedule:
                     _append(sleeper.state, call)
                 sleeper.state.commit(sleeper.txid)
 
-    # ---- looking ---------------------------------------------------------------------------------------------------
-
     def _check(self, when: str) -> None:
         if self.chance.random() < 0.1:
             self._reader = self._open_partitions(reads=True)
@@ -181,7 +232,6 @@ class Schedule:
             expect(found, [self.model.get(key) for key in keys], f"read {keys} {when} of batch {self.log.committed}")
 
     def _open_partitions(self, reads: bool = False) -> list[Any]:
-        """Open the partitions, as a process that writes does or as a reader."""
         maps = [self.store.map("state", part, self.partitions, reads=reads) for part in range(self.partitions)]
         opened = maps if reads else map(self._wrap_map, maps)
         return [map_for(self.store.kind, backing, "state", part) for part, backing in enumerate(opened)]

@@ -9,7 +9,7 @@ from trident.errors import FencedError, StaleTransactionError, StateMismatchErro
 from trident.state.interfaces import Key
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.testing.backend.contract import StateContract, update
-from trident.testing.backend.simulated_log import Add, Append, Log
+from trident.testing.backend.schedules import Add, Append, Log
 from trident.testing.backend.store_under_test import INCARNATION
 from trident.testing.checks.contract import Promise, expect, expect_error, promise
 

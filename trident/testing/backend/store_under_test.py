@@ -136,7 +136,6 @@ class SuiteRun:
     _written: dict[str, set[Key]] = field(default_factory=dict)
 
     def check_time(self) -> None:
-        """Raise `OutOfTime` if the time is over."""
         if time.monotonic() > self.until:
             raise OutOfTime
 
@@ -288,7 +287,6 @@ class Writer:
     partition: int = 0
 
     def begin(self, txid: int, attempt: int = 0) -> None:
-        """Move the sentinel to a commit and begin it."""
         guard, sentinel = fenced(self.backing, self.partition), sentinel_of(txid, attempt)
         guard.read_sentinel()  # as every commit does first
         if isinstance(guard, ReservedKeySentinel):
@@ -362,7 +360,6 @@ def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: 
 
 
 def backing_of(state: Any) -> BackingMap | None:
-    """Return the backing map under a state, None if it is no map over one."""
     found = committed_map(state)
     return None if found is None else found.backing
 

@@ -125,9 +125,6 @@ BUILDS_ON: dict[Promised, tuple[SpoutPromise, ...]] = {
 }
 
 
-# ---- checks ---------------------------------------------------------------------------------------------------------------
-
-
 def promise(promised: Promised, *claims: str, refusal: bool = False) -> Callable[[Check], Check]:
     """Mark a check of a `Contract` with the promise that it belongs to.
 
@@ -270,9 +267,6 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} … {text[-_SHOWN // 4 :]} ({len(text)} characters)"
 
 
-# ---- in another process --------------------------------------------------------------------------------------------
-
-
 def answer_in_another_process(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of a module in a new process; `Violation` with `what` and the error if it raises there."""
     pickled = base64.b64encode(cloudpickle.dumps((function, arguments)))
@@ -288,7 +282,6 @@ def answer_in_another_process(what: str, function: Callable[..., Any], *argument
 
 
 def answer_in_this_process() -> None:
-    """What the other process runs."""
     function, arguments = pickle.loads(base64.b64decode(sys.stdin.buffer.read()))
     sys.stdout.buffer.write(b"\n" + base64.b64encode(cloudpickle.dumps(function(*arguments))) + b"\n")
     sys.stdout.flush()

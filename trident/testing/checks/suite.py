@@ -54,16 +54,10 @@ class Finding:
 class Findings:
     """All findings of one run of a suite.
 
-    Attributes
-    ----------
-    seed
-        Of everything that was drawn at random: the same seed draws the same again.
-    schedules
-        How many random schedules ran.
-    seconds
-        How long it took.
-    findings
-        In the order of the run.
+    `seed`: of everything that was drawn at random: the same seed draws the same again.
+    `schedules`: how many random schedules ran.
+    `seconds`: how long it took.
+    `findings`: in the order of the run.
     """
 
     promises: ClassVar[type[Promised]] = Promised
@@ -128,7 +122,6 @@ class Findings:
 
 
 def promise_table(promises: type[Promised], reports: Mapping[str, Findings]) -> str:
-    """Return a table: a line for each promise, a column for each report, by its name."""
     lines = [["promise", *reports, "meaning"]]
     for promise in promises:
         statuses = [report.status(promise) for report in reports.values()]
@@ -157,7 +150,6 @@ class CheckProgress:
         self._began = self._said = time.monotonic()
 
     def say(self, number: int, what: str) -> None:
-        """Say which check starts, counted from 1."""
         if self._out is None:
             return
         now = time.monotonic()

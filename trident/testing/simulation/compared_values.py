@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -13,11 +14,13 @@ from typing import Any
 from uuid import UUID
 
 from trident.comparing import is_close
-from trident.errors import ConfigError
+from trident.errors import ConfigError, CorruptValueError
 from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.operations.interfaces import Operation
 from trident.roles import has
 from trident.runtime.start.opened_topology import OpenedTopology
+from trident.state.encoding.equal_keys import typed_keys
+from trident.state.interfaces import Key
 from trident.state.map_state import MapStateFactory
 
 Contents = Mapping[Any, Any]
@@ -53,9 +56,16 @@ def contents_of(opened: OpenedTopology, node: StateNode) -> Contents:
     rows = list(view.get_tuples())
     found: dict[Any, Any] = {}
     for row in rows:
-        key = row[:-1]
+        key = _typed(row[:-1])
         found[key] = (*found[key], row[-1]) if key in found else (row[-1],)
     return {key: values[0] if len(values) == 1 else sorted(values, key=repr) for key, values in found.items()}
+
+
+def _typed(key: Key) -> Key:
+    """Return a key that no key of other types equals, as 1 and 1.0 are two in a store; one of the user's own types as it is."""
+    with suppress(CorruptValueError):
+        (key,) = typed_keys([key])
+    return key
 
 
 def differences(

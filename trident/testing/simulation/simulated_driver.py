@@ -36,7 +36,7 @@ class Died(BaseException):
     """The driver is dead; nothing in it may handle that."""
 
 
-class World(Protocol):
+class SimulationEnvironment(Protocol):
     """The run that a driver is in: what outlives the driver, and what it asks.
 
     `rows`: by stream.
@@ -63,10 +63,10 @@ class World(Protocol):
         """See to a fault, which happens now: a successor works while the caller is paused, a store loses the last batch."""
 
 
-class Seam:
+class FaultHooks:
     """The points that one driver comes by: there it goes on, fails, dies, or is paused."""
 
-    def __init__(self, world: World, txid: int) -> None:
+    def __init__(self, world: SimulationEnvironment, txid: int) -> None:
         self.world, self._starting = world, txid
         self._attempt: TransactionAttempt | None = None  # that commits
         self.is_dead = self.fences = False
@@ -75,7 +75,6 @@ class Seam:
         return object, ()  # a worker has no part in the simulation
 
     def observe(self, point: str, attempt: TransactionAttempt) -> None:
-        """Come by a point of the loop."""
         if point == "committing":
             self._attempt = attempt
         if point == "recorded":
@@ -84,7 +83,6 @@ class Seam:
             self.reach(point, txid=attempt.txid)
 
     def is_due(self, point: str, state: str) -> bool:
-        """Whether something goes wrong at a point of a state's commit."""
         return self._attempt is not None and self.world.due(point, self._attempt.txid, state, False) is not None
 
     def reach(self, point: str, state: str = "", txid: int = 0) -> None:
@@ -107,7 +105,7 @@ class Seam:
 class SimulatedSpout(GivenSpout):
     """A spout whose batches the plan cuts. Definitions are `{"from": n, "until": n}`, numbers of rows."""
 
-    def __init__(self, stream: str, fields: Fields, spout_type: SpoutType, rows: pa.Table, seam: Seam) -> None:
+    def __init__(self, stream: str, fields: Fields, spout_type: SpoutType, rows: pa.Table, seam: FaultHooks) -> None:
         super().__init__(stream, fields, spout_type)
         self._rows, self._seam = rows, seam
 
@@ -132,7 +130,7 @@ class SimulatedSpout(GivenSpout):
 class _WatchedEmitter:
     """Emits parts that carry their rows."""
 
-    def __init__(self, seam: Seam | None = None) -> None:
+    def __init__(self, seam: FaultHooks | None = None) -> None:
         self._seam = seam
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -185,7 +183,7 @@ class SimulatedStore:
 class WatchedMap(MapWrapper):
     """A map whose puts a plan can let fail, in any of four ways; it lists its keys in any case."""
 
-    def __init__(self, inner: IBackingMap[Any], state: str, store: SimulatedStore, seam: Seam) -> None:
+    def __init__(self, inner: IBackingMap[Any], state: str, store: SimulatedStore, seam: FaultHooks) -> None:
         super().__init__(inner)
         self._state, self._known, self._seam = state, store.keys, seam
 
@@ -219,7 +217,7 @@ class _WatchedMaps:
     by_reference: bool
     state: str
     store: SimulatedStore
-    seam: Seam
+    seam: FaultHooks
 
     facts = StoreFacts(in_memory=True)
 
@@ -234,7 +232,7 @@ class _WatchedMaps:
         return WatchedMap(inner, self.state, self.store, self.seam)
 
 
-def watched_spec(node: StateNode, store: SimulatedStore, seam: Seam) -> StateSpec:
+def watched_spec(node: StateNode, store: SimulatedStore, seam: FaultHooks) -> StateSpec:
     """Return the spec of a state with the points of a plan: over its own maps, or over simulated ones of its kind.
 
     The state of a user's own factory stays what it is.
@@ -266,9 +264,9 @@ def _is_of_a_store(factory: object) -> bool:
 class SimulatedDriver:
     """Opens everything as a start of the topology does, over the stores and the log of the run, and takes them over."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: SimulationEnvironment, number: int) -> None:
         self.number = number
-        self.seam = seam = Seam(world, world.log.state.txid + 1)
+        self.seam = seam = FaultHooks(world, world.log.state.txid + 1)
         states = (
             replace(node, spec=watched_spec(node, world.stores[node.name], seam), migrate=None)
             for node in world.graph.states
@@ -277,7 +275,8 @@ class SimulatedDriver:
             world.graph, nodes=tuple(_of_driver(node, seam) for node in world.graph.nodes), states=tuple(states)
         )
         reopened = lambda states: world.log.reopen(True)  # noqa: E731
-        self.opened = opened = OpenedTopology(graph, make_plan(graph), world.config, reopened, seam.reach, False)
+        self.opened = opened = OpenedTopology(graph, make_plan(graph), world.config, reopened, in_threads=False)
+        opened.committer.reach = seam.reach
         opened.log = WatchedLog(opened.log, seam.reach)
         world.opened.append(opened)
         self.unfenced = tuple(name for name, each in opened.states.items() if not each[0].facts.fences)
@@ -286,7 +285,7 @@ class SimulatedDriver:
         seam.reach("start")
 
 
-def _of_driver(node: Node, seam: Seam) -> Node:
+def _of_driver(node: Node, seam: FaultHooks) -> Node:
     if isinstance(node, SpoutNode):
         promise = spout_type_of(node.spout)
         return replace(node, spout=SimulatedSpout(node.id, node.fields, promise, seam.world.rows[node.id], seam))

@@ -97,8 +97,6 @@ class SimulatedRun:
         """The states whose store stops no driver that was replaced."""
         return self._driver.unfenced
 
-    # ---- what drivers ask ---------------------------------------------------------------------------------------------
-
     def due(self, point: str, txid: int, state: str, last: bool = True) -> Fault | None:
         if point == "recorded":
             self._was_recorded(txid)
@@ -152,8 +150,6 @@ class SimulatedRun:
         if any(fault.kind == "set_back" for fault in self._left):
             for state, kept in self._earlier.items():
                 kept.append(self.stores[state].copy())
-
-    # ---- drivers ------------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         """Start the next driver; one that dies as it starts, or refuses a store that was set back, is followed by another."""
@@ -223,8 +219,6 @@ class SimulatedRun:
         self._wrong = Wrong(text, self.trace)
         raise self._wrong from cause
 
-    # ---- stores that lose a batch -------------------------------------------------------------------------------------
-
     def _set_back(self, fault: Fault) -> None:
         store = self.stores[fault.state]
         earlier = self._earlier[fault.state][-2:][0]
@@ -238,7 +232,6 @@ class SimulatedRun:
         store.set_to(earlier)
 
     def _put_right(self, error: BaseException | None = None) -> None:
-        """Give a store that was set back what it had."""
         if self._lost is not None:
             state, kept = self._lost
             self.stores[state].set_to(kept)

@@ -232,8 +232,6 @@ class JudgedRuns:
             "was simulated as a crash",
         )
 
-    # ---- runs ---------------------------------------------------------------------------------------------------------
-
     def _run(self, plan: FaultPlan, rows: Rows) -> tuple[SimulatedRun, dict[str, Contents]]:
         """Run a plan; return also what all compared places hold at the end."""
         self._outside.restore()
@@ -268,7 +266,6 @@ class JudgedRuns:
             raise cause from None
 
     def _check_repeats(self) -> None:
-        """Run twice without faults; `SimulationFailed` if the runs differ."""
         self._wanted = self._without_faults(self._all_rows)
         with _later():
             again = self._without_faults(self._all_rows)
@@ -291,8 +288,6 @@ class JudgedRuns:
         if lines := differences(wanted, found):
             raise Wrong("\n".join(lines), run.trace, wanted, found)
         return run
-
-    # ---- a failure ----------------------------------------------------------------------------------------------------
 
     def _failure_of(self, plan: FaultPlan, error: Wrong) -> SimulationFailed:
         last = [error]
@@ -347,7 +342,6 @@ def _later() -> Iterator[None]:
 
 
 def _rows_by_stream(graph: Graph, rows: GivenRows) -> dict[str, Sequence[Any]]:
-    """Return the rows by stream; streams that are given none have none."""
     streams = [node.id for node in graph.spouts()]
     if not isinstance(rows, Mapping):
         if len(streams) != 1:

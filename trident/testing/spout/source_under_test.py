@@ -107,8 +107,6 @@ class SpoutSource(Role, ABC):
         return vars(self)[method] is not None if method in vars(self) else super().offers(method)
 
 
-# ---- the source of one check ----------------------------------------------------------------------------------------------
-
 _CLAIMS: dict[str, tuple[Callable[[SpoutSource], bool], str]] = {
     "limit": (lambda source: source.limit is not None, "the source declares no limit"),
     "grows": (lambda source: source.grows, "an open coordinator does not find what is added"),
@@ -252,11 +250,8 @@ class FilledSource:
         self.stated: dict[int, list[Row]] = {}
         self._numbers, self._open = count(1), list[Life]()
 
-    # ---- the source -------------------------------------------------------------------------------------------------
-
     @property
     def backlog(self) -> int:
-        """How many rows make several batches."""
         return 43 if self.source.limit is None else 4 * self.source.limit + 3
 
     def fill(self, rows: int, *partitions: int) -> None:
@@ -276,8 +271,6 @@ class FilledSource:
     def rows(self, *partitions: int) -> list[Row]:
         """Return all rows that the source holds, or the rows of some partitions."""
         return [row for at, rows in self.stated.items() if not partitions or at in partitions for row in rows]
-
-    # ---- its readers ------------------------------------------------------------------------------------------------
 
     def live(self) -> Life:
         life = Life(self.source.spout())
@@ -299,14 +292,12 @@ class FilledSource:
             self.end(life)
         self.source.close()
 
-    # ---- reading ----------------------------------------------------------------------------------------------------
-
     def define_next(self, life: Life, last: FilledBatch | None = None, wait: bool = True) -> FilledBatch | None:
         """Have the batch after another one defined; where there is nothing, wait a while if `wait`."""
         txid, previous = (1, None) if last is None else (last.txid + 1, last.definition)
         until = time.monotonic() + self.source.patience_s
         if wait:
-            life.coordinator.look_now()
+            life.coordinator.refresh()
         while (definition := life.define(txid, previous)) is None and wait and time.monotonic() < until:
             time.sleep(0.01)  # as the loop waits before it asks again
         return None if definition is None else FilledBatch(txid, definition)
@@ -352,8 +343,6 @@ class FilledSource:
             batches.append(last)
             read, empty = read + len(last.rows), 0 if last.rows else empty + 1
         return batches
-
-    # ---- comparing --------------------------------------------------------------------------------------------------
 
     def compare(self, rows: Sequence[Row], stated: Sequence[Row] | None = None) -> Compared:
         wanted = {repr(row): row for row in (self.rows() if stated is None else stated)}

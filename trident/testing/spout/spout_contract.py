@@ -246,9 +246,6 @@ def spout_table(reports: Mapping[str, SpoutReport]) -> str:
     return promise_table(SpoutPromise, reports)
 
 
-# ---- random schedules: a log, simulated, and everything that happens to a topology around a spout -------------------------
-
-
 class SpoutSchedule:
     """One schedule: rows come, batches are defined, read, committed, fail; drivers die, partitions vanish.
 

@@ -129,8 +129,6 @@ class TopologyTestDriver(Closes):
         self._late = self._closed = False
         self._open(first=True)
 
-    # ---- by hand ----------------------------------------------------------------------------------------------------
-
     def feed(self, stream: str | Stream, *rows: Any) -> None:
         """Give the rows of a stream's next batch: tuples, or bare values where the stream has one field."""
         self._spout_of(stream).feed(rows)
@@ -219,8 +217,6 @@ class TopologyTestDriver(Closes):
             check.close()
         return compared
 
-    # ---- looking ----------------------------------------------------------------------------------------------------
-
     @property
     def txid(self) -> int:
         """The last committed txid, 0 if there is none."""
@@ -281,8 +277,6 @@ class TopologyTestDriver(Closes):
             )
         return self._captures.by_batch(self._persists[name])
 
-    # ---- closing ----------------------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """Close spouts, states and log; harmless when done already."""
         if not self._closed:
@@ -294,13 +288,11 @@ class TopologyTestDriver(Closes):
     def __repr__(self) -> str:
         return f"TopologyTestDriver({self._name!r}, txid {self.txid}, streams {list(self._fed)})"
 
-    # ---- the life of the driver that it plays -----------------------------------------------------------------------
-
     def _open(self, first: bool) -> None:
         """Open everything as a start of the topology does, over the same log and states."""
-        opened = OpenedTopology(
-            self._declared, self._plan, self._config, partial(self._open_log, first), self._points.reach, False
-        )
+        open_log = partial(self._open_log, first)
+        opened = OpenedTopology(self._declared, self._plan, self._config, open_log, in_threads=False)
+        opened.committer.reach = self._points.reach
         opened.log = WatchedLog(opened.log, self._points.reach)
         opened.runner = WatchedRunner(opened.runner, self._points, self._captures, self._seen)
         self._executors: dict[str, RequestExecutor] = {}
@@ -352,8 +344,6 @@ class TopologyTestDriver(Closes):
         self._drive.end()
         self._open(first=False)
         return BatchResult(*attempt, False, "record", str(fault))
-
-    # ---- names ------------------------------------------------------------------------------------------------------
 
     def _with_fed_spouts(self, graph: Graph) -> Graph:
         nodes = list(graph.nodes)

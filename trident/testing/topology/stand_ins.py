@@ -6,8 +6,7 @@ With `FailurePoints` a test lets a batch fail; `Captures` has the tuples of ever
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -127,13 +126,6 @@ class Captures:
         consumer = self._collected[node.id] = _Collected()
         return PeekNode(f"{node.id}/captured", (node.id,), node.fields, node.fields, consumer)
 
-    @contextmanager
-    def of(self, attempt: TransactionAttempt) -> Iterator[None]:
-        """Collect tuples for an attempt while the context is open."""
-        self.begin()
-        yield
-        self.end(attempt)
-
     def begin(self) -> None:
         """Forget the tuples of an attempt that failed."""
         for collected in self._collected.values():
@@ -211,8 +203,9 @@ class WatchedRunner(Runner):
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         self._seen[order.attempt] = parts, order
-        with self._captures.of(order.attempt):
-            output = self._runner.process(parts, order)
+        self._captures.begin()
+        output = self._runner.process(parts, order)
+        self._captures.end(order.attempt)
         try:
             self._points.reach("process")
         except InjectedFault as fault:
@@ -243,9 +236,6 @@ class WatchedLog:
 
     def close(self) -> None:
         self._log.close()
-
-
-# ---- spouts and states ----------------------------------------------------------------------------------------------------
 
 
 class GivenSpout:
@@ -292,7 +282,7 @@ class FedSpout(GivenSpout):
 
     def feed(self, rows: Sequence[Any]) -> None:
         """Queue the rows of a batch; `TridentError` for a row that does not fit the fields."""
-        self._feeds.append(self._table("feed", rows))
+        self._feeds.append(typed_rows(f"feed({self.stream!r})", self.fields, rows))
 
     def replace(self, rows: Sequence[Any]) -> None:
         """Give the next attempt at the failed batch other rows."""
@@ -303,7 +293,7 @@ class FedSpout(GivenSpout):
             )
         if self._committed == len(self._feeds):
             raise TridentError(f"replay({self.stream!r}): no rows that this stream was fed wait for a replay")
-        self._feeds[self._committed] = self._table("replay", rows)
+        self._feeds[self._committed] = typed_rows(f"replay({self.stream!r})", self.fields, rows)
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Return the feed after the one of the batch before; None if it is not fed yet.
@@ -331,9 +321,6 @@ class FedSpout(GivenSpout):
 
     def _is_own(self, definition: Definition | None) -> bool:
         return isinstance(definition, dict) and definition.get("fed") == self._id
-
-    def _table(self, call: str, given: Sequence[Any]) -> pa.Table:
-        return typed_rows(f"{call}({self.stream!r})", self.fields, given)
 
 
 def typed_rows(call: str, fields: Fields, given: Sequence[Any]) -> pa.Table:

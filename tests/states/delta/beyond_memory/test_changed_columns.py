@@ -110,7 +110,7 @@ def dies_before_its_first_record(declared: Declared, rows: list[tuple[str, int]]
         raise Died("in a test")
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(BatchLoop, "_append", record)
+        patched.setattr(BatchLoop, "_record", record)
         with pytest.raises(TridentError, match="in a test"):
             declared.run(rows, **rename)
 

@@ -284,7 +284,7 @@ def test_a_compaction_before_the_first_merge_of_a_writer_forgets_no_deletion(tmp
     assert told(large_at(tmp_path, kind)) == wanted
 
 
-def test_the_newest_row_of_a_key_is_the_newest_also_if_another_program_merged_files_out_of_their_order(
+def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(
     tmp_path: Path,
 ) -> None:
     log = Log()

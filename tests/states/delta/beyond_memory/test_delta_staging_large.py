@@ -125,7 +125,7 @@ def test_tasks_and_driver_of_a_wider_declaration_go_on_and_the_former_ones_come_
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_what_a_driver_commits_by_itself_between_tasks_is_merged_and_leaves_its_memory(
+def test_what_a_driver_commits_between_tasks_is_merged_and_leaves_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with `engine="auto"`: small batches are committed by the driver, large ones by tasks."""

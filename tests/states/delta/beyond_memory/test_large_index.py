@@ -135,7 +135,7 @@ def test_a_row_of_the_base_is_a_value_of_the_batch_that_it_shows(tmp_path: Path)
     assert index.get([("a", 1), ("b", 1)]) == [(10, 7, 2, 2), None]
     found = index.find(KeyColumns([["a"], [1]]))
     assert found is not None
-    assert found.values() == [OpaqueValue(10, 7, 2, 2)]
+    assert list(found) == [OpaqueValue(10, 7, 2, 2)]
     assert found.values_before(10, Winners()) == found.values_before(99, Winners()) == [2]
     assert found.first_after(9) == (0, 10)  # a reader at batch 8 or before takes a newer snapshot
 

@@ -12,7 +12,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, Self
@@ -23,9 +23,11 @@ from trident.coordination.log_interface import DurableLog, claim_log, first_kept
 from trident.coordination.log_reader import LogReader, exists, read_payloads
 from trident.coordination.log_state import LogState, header_of
 from trident.coordination.records import Record
-from trident.errors import FencedError, LogError
+from trident.errors import LogError
 from trident.retention import Retention
+from trident.roles import close_on_error
 from trident.servers.local_processes import make_directory, sync_directory
+from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 
@@ -82,89 +84,6 @@ class LogFile:
             os.close(fd)
 
 
-class SegmentWriter:
-    """Writes the segments of one epoch; begins each with the whole folded state. The claim decides who may do that."""
-
-    def __init__(self, directory: Path, epoch: int, segment_bytes: int, file_type: type[LogFile]) -> None:
-        self._directory, self._segment_bytes, self._file_type = directory, segment_bytes, file_type
-        self._segment = SegmentName(epoch, 0)
-        self._file: LogFile | None = None
-        self._size = self._roll_at = 0
-        self._synced = True  # is the last record durable?
-
-    def begin(self, state: LogState, previous: SegmentName | None) -> None:
-        """Begin the next segment with `state` and write to it from now on; remove what is older than `previous`."""
-        segment = SegmentName(self._segment.epoch, self._segment.seq + 1)
-        data = frame(encode(header_of(segment, state)), 0)
-        temporary = self._directory / f"{segment.file}.tmp"
-        file = self._file_type(temporary)
-        try:
-            file.write(data)
-            file.sync()
-            # It may become the newest segment only now, complete and durable.
-            temporary.rename(self._directory / segment.file)
-            sync_directory(self._directory)
-        except BaseException:
-            file.close()
-            temporary.unlink(missing_ok=True)
-            raise
-        self.trim()
-        self.close()
-        self._file, self._segment, self._size, self._synced = file, segment, len(data), True
-        # A state that is larger than a segment must not be written again with every record.
-        self._roll_at = len(data) + max(self._segment_bytes, len(data))
-        self._sweep(previous or segment, state)
-
-    def append(self, payload: bytes, state: LogState, durable: bool = True) -> None:
-        """Append a record to `state`; begin the next segment first if it is time.
-
-        Returns when this record and all before it are durable; if not `durable`, when every process can read it.
-        """
-        if self._size >= self._roll_at:
-            self.begin(state, self._segment)
-        assert self._file is not None, "begin comes before append"
-        data = frame(payload, self._size, self._synced)
-        self._file.write(data)
-        if durable:
-            self._file.sync()
-        self._size += len(data)
-        self._synced = durable
-
-    def take_back(self) -> None:
-        """Cut off what a failed `append` left."""
-        if self._file is not None:
-            self._file.cut(self._size)
-
-    def trim(self) -> None:
-        """Free the space that was allocated in advance; nothing more will be written."""
-        if self._file is not None:
-            self._file.trim()
-
-    def close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
-
-    def _sweep(self, keep: SegmentName, state: LogState) -> None:
-        """Remove segments before `keep`, claims before this epoch, and temporary files that crashes have left.
-
-        Of the segments, those that the history needs stay.
-        """
-        listing, epoch = list_log(self._directory), self._segment.epoch
-        old = [each for each in listing.segments if each <= keep] or [keep]
-        keep = first_kept(old, state, lambda name: read_payloads(self._directory / name.file, header_only=True))
-        names = [each.file for each in listing.segments if each < keep]
-        names += [f"epoch-{claim:08d}" for claim in listing.claims if claim < epoch]  # lowest first; see lock
-        names += [name for of, name in listing.temporaries if of < epoch]
-        for name in names:
-            try:
-                (self._directory / name).unlink(missing_ok=True)
-            except OSError as error:
-                # Stop here, because a claim must not be removed before a lower one.
-                logger.warning("transaction log %s: cannot remove the old file %s: %s", self._directory, name, error)
-                return
-
-
 class FileLog(DurableLog):
     """The log in a directory. Threads may append at the same time; a forked child may not."""
 
@@ -172,8 +91,11 @@ class FileLog(DurableLog):
 
     def __init__(self, path: Path, claim: Claim, state: LogState, segment_bytes: int) -> None:
         """Not for callers: use `open`."""
-        self.path, self._claim = path, claim
-        self._segments = SegmentWriter(path, claim.epoch, segment_bytes, self.file_type)
+        self.path, self._claim, self._segment_bytes = path, claim, segment_bytes
+        self._segment = SegmentName(claim.epoch, 0)
+        self._file: LogFile | None = None
+        self._size = self._roll_at = 0
+        self._synced = True  # is the last record durable?
         super().__init__(path, state, claim.check)
 
     @classmethod
@@ -189,19 +111,10 @@ class FileLog(DurableLog):
     ) -> Self:
         """Open the log in the directory `path`, or make one there, and become its writer.
 
-        Parameters
-        ----------
-        takeover
-            Replace a driver that holds the log, running or paused: its next append raises `FencedError`.
-        segment_bytes
-            The size in bytes, about, at which the next segment begins.
-        history
-            How long segments are kept; None: as long as the last start that said so asked for.
-
-        Raises
-        ------
-        LogHeldError, ForeignLogError, CorruptLogError, LogError
-            Nothing was changed.
+        `takeover`: replace a driver that holds the log, running or paused: its next append raises `FencedError`.
+        `segment_bytes`: the size in bytes, about, at which the next segment begins.
+        `history`: how long segments are kept; None: as long as the last start that said so asked for.
+        Raises `LogHeldError`, `ForeignLogError`, `CorruptLogError`, `LogError`: nothing was changed.
         """
         directory = Path(path)
         try:
@@ -212,18 +125,15 @@ class FileLog(DurableLog):
                 lambda: Claim.take(directory, takeover, clock), history,
             )  # fmt: skip
             log = cls(directory, claim, state, segment_bytes)
-            try:
+            with close_on_error(log.close):
                 if reader.torn:
                     logger.warning(
                         "transaction log %s of topology %r: the last %d bytes of %s, from byte %d, are a record that a "
                         "crash left unfinished; continuing after batch %d without it",
                         directory, topology, reader.torn, reader.segment and reader.segment.file, reader.offset, state.txid,
                     )  # fmt: skip
-                log._segments.begin(state, reader.segment)
+                log._begin_segment(reader.segment)
                 log.check_owner()
-            except BaseException:
-                log.close()
-                raise
         except (FileExistsError, NotADirectoryError) as error:
             raise LogError(f"cannot keep a transaction log in {directory}: it is not a directory") from error
         except OSError as error:
@@ -233,47 +143,97 @@ class FileLog(DurableLog):
             ) from error
         return log
 
-    def append(self, record: Record, durable: bool = True) -> None:
-        with self._lock:
-            payload, written = self._to_write(record)
-            if durable:  # a record that is not durable is valid only with a later one that is
-                self._check_claim()
-            try:
-                self._segments.append(payload, self.state, durable)
-            except OSError as error:
-                self._fail(error)
-            if durable:
-                # Check again: a driver that claimed the log since the first check may have read it without this record.
-                self._check_claim()
-            self.state.fold(written)
+    def _append(self, payload: bytes, record: Record, durable: bool, beside: Sequence[LaterWrite]) -> None:
+        if durable:  # a record that is not durable is valid only with a later one that is
+            self._check_claim()
+        try:
+            self._write(payload, durable)
+        except OSError as error:
+            self._fail(error)
+        if durable:
+            # Check again: a driver that claimed the log since the first check may have read it without this record.
+            self._check_claim()
 
     def close(self) -> None:
         """Release the log and its files; harmless when it is closed already."""
         with self._lock:  # not during an append
-            if self._is_ours:
-                self._segments.trim()
+            if self._is_ours and self._file is not None:
+                self._file.trim()
             self.abandon()
 
     def abandon(self) -> None:
         """Close the log in a forked child, where the file exists but a thread that was appending does not."""
         self._refuse_all()
-        self._segments.close()
+        if self._file is not None:
+            self._file.close()
         self._claim.release()
 
-    def _fail(self, error: OSError) -> NoReturn:
-        """Cut off a half-written record and refuse all further records."""
-        self._dead = LogError(
-            f"cannot append to the transaction log {self.path}: {os_error_text(error)}. The record is not valid, "
-            f"batch {self.state.txid} is the last one committed. Fix the cause (space, permissions, the disk) and "
-            "start again: the topology continues from there"
-        )
+    def _begin_segment(self, previous: SegmentName | None) -> None:
+        """Begin the next segment with the state and write to it from now on; remove what is older than `previous`."""
+        segment = SegmentName(self._segment.epoch, self._segment.seq + 1)
+        data = frame(encode(header_of(segment, self.state)), 0)
+        temporary = self.path / f"{segment.file}.tmp"
+        file = self.file_type(temporary)
         try:
-            self._segments.take_back()
+            file.write(data)
+            file.sync()
+            # It may become the newest segment only now, complete and durable.
+            temporary.rename(self.path / segment.file)
+            sync_directory(self.path)
+        except BaseException:
+            file.close()
+            temporary.unlink(missing_ok=True)
+            raise
+        if self._file is not None:
+            self._file.trim()
+            self._file.close()
+        self._file, self._segment, self._size, self._synced = file, segment, len(data), True
+        # A state that is larger than a segment must not be written again with every record.
+        self._roll_at = len(data) + max(self._segment_bytes, len(data))
+        self._sweep(previous or segment)
+
+    def _write(self, payload: bytes, durable: bool) -> None:
+        """Write a record of the state; begin the next segment first if it is time."""
+        if self._size >= self._roll_at:
+            self._begin_segment(self._segment)
+        assert self._file is not None, "a segment is begun before a record"
+        data = frame(payload, self._size, self._synced)
+        self._file.write(data)
+        if durable:
+            self._file.sync()
+        self._size += len(data)
+        self._synced = durable
+
+    def _sweep(self, keep: SegmentName) -> None:
+        """Remove segments before `keep`, claims before this epoch, and temporary files that crashes have left.
+
+        Of the segments, those that the history needs stay.
+        """
+        listing, epoch = list_log(self.path), self._segment.epoch
+        old = [each for each in listing.segments if each <= keep] or [keep]
+        keep = first_kept(old, self.state, lambda name: read_payloads(self.path / name.file, header_only=True))
+        names = [each.file for each in listing.segments if each < keep]
+        names += [f"epoch-{claim:08d}" for claim in listing.claims if claim < epoch]  # lowest first; see lock
+        names += [name for of, name in listing.temporaries if of < epoch]
+        for name in names:
+            try:
+                (self.path / name).unlink(missing_ok=True)
+            except OSError as error:
+                # Stop here, because a claim must not be removed before a lower one.
+                logger.warning("transaction log %s: cannot remove the old file %s: %s", self.path, name, error)
+                return
+
+    def _fail(self, error: OSError) -> NoReturn:
+        """Cut off a half-written record, and say so."""
+        try:
+            if self._file is not None:
+                self._file.cut(self._size)
         except OSError as second:
             # Harmless: at worst the next driver finds the whole record of a batch whose states are all written.
             logger.warning("transaction log %s: cannot cut the failed record: %s", self.path, second)
-        try:
-            self._claim.check()  # a driver that took over and swept may be the cause; then say so
-        except FencedError as fenced:
-            self._dead = fenced
-        raise self._dead from error
+        self._check_claim()  # a driver that took over and swept may be the cause; then say so
+        raise LogError(
+            f"cannot append to the transaction log {self.path}: {os_error_text(error)}. The record is not valid, "
+            f"batch {self.state.txid} is the last one committed. Fix the cause (space, permissions, the disk) and "
+            "start again: the topology continues from there"
+        ) from error

@@ -11,32 +11,22 @@ that ends. Another one finds that out, and removes what the session owned.
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import re
 import sqlite3
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from trident.cluster.state.cluster_state import above
-from trident.cluster_errors import ClusterError, ClusterUnreachable
+from trident.errors import ClusterError, ClusterUnreachable
+from trident.nodes.interface import Tell
+from trident.nodes.polled_nodes import PolledNodes, SqlTable, T, Work
 from trident.servers.local_processes import abandon_in_children, is_locked, stat_of
-from trident.servers.nodes import Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode, Tell
 
-_log = logging.getLogger(__name__)
-
-_SESSIONS_S = 1.0  # how often a process looks which sessions are over
-_MAX_PARAMETERS = 500  # SQLite takes 999, or more since 3.32
 _LOCK = re.compile(r"POSIX\s+\S+\s+WRITE\s+(\d+)\s+[0-9a-f]+:[0-9a-f]+:(\d+)")  # a line of /proc/locks
-
-_FIND = (
-    "SELECT version, session, EXISTS (SELECT 1 FROM node AS it WHERE it.parent = node.path) FROM node WHERE path = ?"
-)
 _OWNERS = "SELECT DISTINCT session FROM node WHERE session IS NOT NULL"
 
 _FORMAT = 2
@@ -53,15 +43,7 @@ PRAGMA user_version = {_FORMAT};
 """
 
 
-class _RefusedError(Exception):
-    """A step of a change cannot be made; so none is."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__()
-        self.refusal = refusal
-
-
-class SqliteNodes:
+class SqliteNodes(PolledNodes):
     """The nodes in a file; implements `Nodes`.
 
     `path`: the file; it and its folder are made if there are none.
@@ -71,16 +53,12 @@ class SqliteNodes:
     """
 
     def __init__(self, path: Path, busy_s: float, tell: Tell, poll_s: float = 0.05) -> None:
+        super().__init__(f"the state of the cluster in {path}", tell, poll_s)
         prepare(path, busy_s)
-        self._tell, self._poll_s = tell, poll_s
         self._session = f"{path.name}-session-"  # and its id: the name of its file
         self._folder = path.parent
         # Two connections: who reads does not wait for a thread that waits to write.
         self._writer, self._reader = SqliteFile(path, busy_s), SqliteFile(path, busy_s)
-        self._watching = threading.Lock()  # no change is passed over between reading something and watching it
-        self._watched: dict[tuple[str, bool], Any] = {}  # what was read of a path, or of the names below it
-        self._seen_version = -1
-        self._id = uuid.uuid4().hex
         self._lock = -1
         try:
             self._begin()
@@ -92,54 +70,10 @@ class SqliteNodes:
                 "process may open"
             ) from error
         abandon_in_children(self)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="trident-cluster-session", daemon=True)
         self._thread.start()
 
-    @property
-    def id(self) -> str:
-        return self._id
-
-    @property
-    def is_ours(self) -> bool:
-        return self._writer.is_ours
-
-    def read(self, paths: Sequence[str], watch: bool = False) -> list[StoredNode | None]:
-        query = "SELECT path, data, version, session FROM node WHERE path IN"
-        return self._look(
-            paths, watch, False, lambda: {path: StoredNode(*node) for path, *node in self._select(query, paths)}
-        )
-
-    def names(self, paths: Sequence[str], watch: bool = False) -> list[list[str]]:
-        def below() -> dict[str, list[str]]:
-            found: dict[str, list[str]] = {path: [] for path in paths}
-            for path, name in self._select("SELECT parent, name FROM node WHERE parent IN", list(found)):
-                found[path].append(name)
-            return {path: sorted(names) for path, names in found.items()}
-
-        return self._look(paths, watch, True, below)
-
-    def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
-        try:
-            with self._writer.writing(durable) as db:
-                for step in steps:
-                    if (refusal := self._make(db, step)) is not None:
-                        raise _RefusedError(refusal)
-        except _RefusedError as error:
-            return error.refusal
-        return None
-
     def close(self) -> None:
-        if self._stopped.is_set():
-            return
-        self._stopped.set()
-        self._thread.join()
-        try:
-            with self._writer.writing(durable=False) as db:
-                db.execute("DELETE FROM node WHERE session = ?", (self._id,))
-            self._file(self._id).unlink(missing_ok=True)
-        except ClusterError as error:
-            _log.warning("what this session owns goes when another process looks: %s", error)
+        super().close()
         self.abandon()
         self._writer.close()
         self._reader.close()
@@ -157,93 +91,34 @@ class SqliteNodes:
             self._lock = os.open(self._file(self._id), os.O_RDONLY | os.O_CREAT, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
 
-    def _make(self, db: sqlite3.Connection, step: Step) -> Refusal | None:
-        version, _, has_below = db.execute(_FIND, (step.path,)).fetchone() or (None, None, False)
-        match step:
-            case Create(path, data, ephemeral):
-                if version is not None:
-                    return "exists"
-                _, owner, _ = db.execute(_FIND, (above(path),)).fetchone() or (None, "", None)
-                if owner is not None:
-                    return "ephemeral" if owner else "missing"
-                row = (path, above(path), path.rpartition("/")[2], data, self._id if ephemeral else None)
-                db.execute("INSERT INTO node VALUES (?, ?, ?, ?, 0, ?)", row)
-            case _ if version is None:
-                return "missing"
-            case Put(version=wanted) | Delete(version=wanted) if wanted not in (None, version):
-                return "version"
-            case Put(path, data):
-                db.execute("UPDATE node SET data = ?, version = version + 1 WHERE path = ?", (data, path))
-            case Delete(path):
-                if has_below:
-                    return "not empty"
-                db.execute("DELETE FROM node WHERE path = ?", (path,))
+    def _end_session(self) -> None:
+        self._transact(lambda table: dict.fromkeys(table.owned(self._id)), durable=False)
+        self._file(self._id).unlink(missing_ok=True)
+
+    def _seen(self, look: Callable[[SqlTable], T]) -> T:
+        with self._reader.reading(begin=None) as db:
+            return look(SqlTable(db.execute))
+
+    def _transact(self, work: Work, durable: bool = True) -> Any:
+        with self._writer.writing(durable) as db:
+            table = SqlTable(db.execute)
+            changes = work(table)
+            if isinstance(changes, str):
+                return changes
+            table.write(changes)
         return None
 
-    def _look(self, paths: Sequence[str], watch: bool, names: bool, find: Callable[[], dict[str, Any]]) -> list[Any]:
-        if not watch:
-            found = find()
-        else:
-            with self._watching:
-                found = find()
-                # Who watched it before is told of what this reading has seen already.
-                late = [path for path in paths if self._watched.get((path, names), found.get(path)) != found.get(path)]
-                self._watched.update({(path, names): found.get(path) for path in paths})
-            for path in late:
-                self._tell(NodeEvent("changed", path))
-        return [found.get(path) for path in paths]
-
-    def _select(self, query: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Return the rows of a query that ends with `IN`, as they are at one moment."""
-        rows: list[tuple[Any, ...]] = []
-        with self._reader.reading() as db:
-            for start in range(0, len(values), _MAX_PARAMETERS):
-                some = values[start : start + _MAX_PARAMETERS]
-                rows += db.execute(f"{query} ({', '.join('?' * len(some))})", some)
-        return rows
-
-    def _run(self) -> None:
-        is_suspended, next_look = False, time.monotonic() + _SESSIONS_S
-        while not self._stopped.wait(self._poll_s):
-            try:
-                self._tell_changes()
-                if time.monotonic() >= next_look:
-                    next_look = time.monotonic() + _SESSIONS_S
-                    self._look_at_sessions()
-            except (ClusterError, OSError) as error:  # of the file, or of those of sessions
-                if not is_suspended:
-                    _log.warning("the session is suspended: %s", error)
-                    self._tell(NodeEvent("suspended", ""))
-                is_suspended = True
-            else:
-                if is_suspended:
-                    self._tell(NodeEvent("connected", ""))
-                is_suspended = False
-
-    def _tell_changes(self) -> None:
+    def _count(self) -> object:
         with self._reader.reading(begin=None) as db:
-            (version,) = db.execute("PRAGMA data_version").fetchone()  # of what other connections have changed
-        if version == self._seen_version:
-            return
-        self._seen_version = version
-        with self._watching:
-            data, below = ([path for path, names in self._watched if names == wanted] for wanted in (False, True))
-            now: dict[bool, dict[str, Any]] = {
-                False: dict(zip(data, self.read(data), strict=True)),
-                True: dict(zip(below, self.names(below), strict=True)),
-            }
-            changed = [(path, names) for (path, names), seen in self._watched.items() if now[names][path] != seen]
-            for each in changed:
-                del self._watched[each]
-        for path in dict.fromkeys(path for path, _ in changed):
-            self._tell(NodeEvent("changed", path))
+            return db.execute("PRAGMA data_version").fetchone()  # of what other connections have changed
 
-    def _look_at_sessions(self) -> None:
+    def _look_at_sessions(self, is_back: bool) -> bool:
         with self._reader.reading() as db:
             others = [owner for (owner,) in db.execute(_OWNERS) if owner != self._id]
         if not all(is_locked(self._file(owner)) for owner in others):
             with self._writer.writing(durable=False) as db:
                 self._end_others(db, others)
+        return True
 
     def _end_others(self, db: sqlite3.Connection, ids: Sequence[str]) -> None:
         """Remove what is left of sessions whose lock is gone, among them all that own something."""
@@ -266,47 +141,32 @@ class SqliteFile:
     def __init__(self, path: Path, busy_s: float) -> None:
         self.path, self._busy_s = path, busy_s
         self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._closed = False
         with self._errors():
             # Autocommit: transactions are begun where they are needed.
             self._db = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
         self._inode = _inode(path)
+        self._synchronous: str | None = None
 
     def writing(self, durable: bool) -> AbstractContextManager[sqlite3.Connection]:
         """Change the file, all or nothing. `durable`: it is on disk afterwards, whatever happens to the machine."""
         return self.reading("BEGIN IMMEDIATE", "FULL" if durable else "NORMAL")
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process opened it, and not one that it was forked from."""
-        return self._pid == os.getpid()
-
     def close(self) -> None:
-        """Close it; in a forked child it is left to the parent."""
-        if not self.is_ours:
-            return
         with self._lock:
-            self._closed = True
             self._db.close()
 
     @contextmanager
     def reading(self, begin: str | None = "BEGIN", synchronous: str | None = None) -> Iterator[sqlite3.Connection]:
         """See the file as it is at one moment. `begin`: None for one statement, which needs no transaction."""
-        if not self.is_ours:  # first: a forked child has the lock as another thread left it
-            raise ClusterError(
-                f"the state of the cluster in {self.path} was opened before this process was forked; open it again here"
-            )
         with self._lock, self._errors():
-            if self._closed:
-                raise ClusterError(f"the state of the cluster in {self.path} is closed")
             if _inode(self.path) != self._inode:
                 raise ClusterError(
                     f"{self.path}, the state of the cluster, was removed or replaced while it was open; start this process "
                     "again"
                 )
-            if synchronous is not None:
+            if synchronous not in (None, self._synchronous):
                 self._db.execute(f"PRAGMA synchronous = {synchronous}")
+                self._synchronous = synchronous
             if begin is not None:
                 self._db.execute(begin)
             try:

@@ -303,7 +303,7 @@ class TopicWatch:
         for name, since in self._missing.items():
             if time.monotonic() - since < _THERE_S:
                 raise SourceAwayError(f"topic {name!r} is not there at the moment")
-            if self._options.on_lost == "fail":
+            if self._options.on_data_loss == "fail":
                 raise gone_topic(name)
         return self._topics
 

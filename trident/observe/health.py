@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from types import FrameType
 from typing import Any, Literal, NamedTuple, Self
 
-from trident.naming import counted, duration
+from trident.naming import counted, cut, duration
 from trident.redaction import redacted
 from trident.spout.interfaces import REST
 
@@ -125,7 +125,6 @@ def stalls(at_work: AtWork) -> list[Stall]:
 
 
 def is_stalled(at_work: AtWork) -> bool:
-    """Whether something has not moved for so long that it is a warning."""
     return any(each.tone == "warn" for each in stalls(at_work))
 
 
@@ -276,7 +275,6 @@ def _recent_failures(page: Mapping[str, Any]) -> int:
 
 
 def _recent(page: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the figures of the last ten minutes."""
     return next((each for each in page.get("topologyStats") or () if str(each.get("window")) == str(_RECENT_S)), {})
 
 
@@ -308,7 +306,6 @@ def _end_lines(page: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def _idle(page: Mapping[str, Any]) -> Iterator[Line]:
-    """Say why it does nothing, or nothing more."""
     status, reason = page.get("status"), page.get("statusReason")
     if status == "INACTIVE":
         yield "warn", "Deactivated: its sources are not asked for more until it is activated."
@@ -420,5 +417,4 @@ def _away(page: Mapping[str, Any]) -> str:
 
 
 def _cut(text: Any, most: int) -> str:
-    whole = visible(str(text))
-    return whole if len(whole) <= most else f"{whole[: most - 1]}…"
+    return cut(visible(str(text)), most)

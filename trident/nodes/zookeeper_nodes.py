@@ -13,13 +13,15 @@ import math
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from trident.errors import TridentError
 from trident.extras import needs_package
-from trident.servers.nodes import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode, Tell
+from trident.nodes.interface import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode, Tell
+from trident.roles import close_on_error
+from trident.servers.log_addresses import ZooKeeperAddress
+from trident.servers.patience import Patience
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -34,47 +36,38 @@ _PAUSE_S = 0.05
 _TRIES = 3  # to connect, while a session lasts
 
 
-class ZooKeeperNodes(ABC):
-    """Nodes below `root`, and a session; kazoo begins another one when it was over. Implements `Nodes`.
+class ZooKeeperNodes:
+    """Nodes below a path, and a session; kazoo begins another one when it was over. Implements `Nodes`.
 
-    What is asked must allow to be asked twice. A subclass says how long a request waits, and words the errors. Watches are
-    over with the connection.
+    What is asked must allow to be asked twice. Watches are over with the connection.
 
-    `hosts`, `timeout_s`: the servers, and how long this process may be out of touch before they end its session.
-    `root`: the node that is `/` here; `make` it before others.
-    `what`: what the session is for, in messages: "the state of the cluster at HOST:PORT".
+    `what`: what errors call it: "the state of the cluster at HOST:PORT".
+    `timeout_s`: how long this process may be out of touch with the servers before they end its session.
+    `patience`: how long a request may wait, and the error of one without an answer. `error`: the one of a refusal.
     `tell`: is called in kazoo's thread.
+    `makes_root`: whether the path is created, and again if it was deleted.
     """
 
-    needed_for: ClassVar[str]
-    error: ClassVar[type[TridentError]]
-
-    def __init__(self, hosts: str, root: str, timeout_s: float, what: str, tell: Tell) -> None:
-        self.hosts, self.root, self.timeout_s, self.what, self._tell = hosts, root, timeout_s, what, tell
+    def __init__(
+        self, address: ZooKeeperAddress, what: str, timeout_s: float, patience: Patience, error: type[TridentError],
+        tell: Tell, makes_root: bool = False,
+    ) -> None:  # fmt: skip
+        self._root, self._timeout_s, self._what, self._tell = address.path, timeout_s, what, tell
+        self._patience, self._error, self._makes_root = patience, error, makes_root
         self._pid, self._closed = os.getpid(), False
         self._expired = self._suspended = False
         self._live = threading.Event()
-        self._client = _client(self.needed_for, hosts, timeout_s)
+        self._client = _client(what, address.hosts, timeout_s)
         self._client.add_listener(self._listen)
         self._client.start_async()
-        if not self._live.wait(timeout_s):
-            self.close()
-            raise self.unreachable()
-
-    @abstractmethod
-    def unreachable(self) -> TridentError:
-        """Return the error of a session that no server answered."""
-
-    @abstractmethod
-    def refusal_error(self) -> TridentError:
-        """Return the error of a request that the access control refuses."""
-
-    @abstractmethod
-    def check_patience(self, since: float) -> None:
-        """Raise an error if a request that has had no answer since then is not to wait any longer."""
-
-    def note_answer(self) -> None:  # noqa: B027  not all sessions say when they wait
-        """Take note that a request has its answer."""
+        with close_on_error(self.close):
+            if not self._live.wait(timeout_s):
+                raise patience.error(
+                    f"no ZooKeeper answers at {address.hosts} (tried for {timeout_s:g} s). Start it, or correct the address; a "
+                    "majority of an ensemble's servers must be up"
+                )
+            if makes_root:
+                self.make("/")
 
     @property
     def id(self) -> int:
@@ -110,24 +103,29 @@ class ZooKeeperNodes(ABC):
         before = int(self._client.last_zxid)
         results, repeated = self.call(request)
         refusal = self._refusal(results)
+        if refusal == "missing" and self._makes_root and self.read(["/"]) == [None]:  # all was deleted
+            self.make("/")
+            return self.change(*steps, durable=durable)
         return None if refusal and repeated and self._is_done(steps[-1], before) else refusal
+
+    def spawn(self, work: Callable[[], None]) -> None:
+        """Let a thread of kazoo's work: one that may wait."""
+        self._client.handler.spawn(work)
 
     def call(self, request: Callable[[KazooClient], Any]) -> tuple[Any, bool]:
         """Ask until there is an answer, whatever happens to connection and session meanwhile.
 
         Returns it, and whether an earlier try was left without one, so it may have been carried out.
         """
-        from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError
+        from kazoo.exceptions import KazooException
 
         since, repeated, lost = time.monotonic(), False, _lost_errors()
         while True:
             self._check(since)
             try:
                 value = self._once(request, since)
-                self.note_answer()
+                self._patience.note_answer()
                 return value, repeated
-            except (NoAuthError, AuthFailedError) as error:
-                raise self.refusal_error() from error
             except lost:
                 repeated = True
                 time.sleep(_PAUSE_S)  # kazoo reports the loss a moment after its requests have failed
@@ -146,7 +144,7 @@ class ZooKeeperNodes(ABC):
         thread.join(_CLOSE_S)
 
     def _at(self, path: str) -> str:
-        return self.root if path == "/" else self.root + path
+        return self._root if path == "/" else self._root + path
 
     def _each(
         self, method: Callable[[KazooClient], Any], paths: Sequence[str], watch: bool = False, sync: bool = False
@@ -174,7 +172,7 @@ class ZooKeeperNodes(ABC):
 
     def _fire(self, event: WatchedEvent) -> None:
         if event.path:  # else it is of the connection
-            self._tell(NodeEvent("changed", event.path[len(self.root) :] or "/"))
+            self._tell(NodeEvent("changed", event.path[len(self._root) :] or "/"))
 
     def _add(self, transaction: Any, step: Step) -> None:
         at = self._at(step.path)
@@ -196,23 +194,18 @@ class ZooKeeperNodes(ABC):
         # The other steps have errors too.
         others = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
         cause = next((each for each in errors if not isinstance(each, others)), next(iter(errors), None))
-        match cause:
-            case None:
-                return None
-            case exceptions.NoNodeError():
-                return "missing"
-            case exceptions.NodeExistsError():
-                return "exists"
-            case exceptions.BadVersionError():
-                return "version"
-            case exceptions.NotEmptyError():
-                return "not empty"
-            case exceptions.NoChildrenForEphemeralsError():
-                return "ephemeral"
-            case exceptions.NoAuthError():
-                raise self.refusal_error()
-            case _:
-                raise self._request_error(cause)
+        if cause is None:
+            return None
+        refusals: dict[type[Exception], Refusal] = {
+            exceptions.NoNodeError: "missing",
+            exceptions.NodeExistsError: "exists",
+            exceptions.BadVersionError: "version",
+            exceptions.NotEmptyError: "not empty",
+            exceptions.NoChildrenForEphemeralsError: "ephemeral",
+        }
+        if type(cause) not in refusals:
+            raise self._request_error(cause)
+        return refusals[type(cause)]
 
     def _is_done(self, last: Step, before: int) -> bool:
         """Whether the last step of a transaction was made after the change `before`, by a try whose answer was lost."""
@@ -225,7 +218,14 @@ class ZooKeeperNodes(ABC):
         return bool(stat.czxid > before and stat.ephemeralOwner == (self.id if last.ephemeral else 0))
 
     def _request_error(self, error: Exception) -> TridentError:
-        return self.error(f"{self.what}: ZooKeeper refuses a request: {error!r}")
+        from kazoo.exceptions import AuthFailedError, NoAuthError
+
+        if not isinstance(error, NoAuthError | AuthFailedError):
+            return self._error(f"{self._what}: ZooKeeper refuses a request: {error!r}")
+        return self._error(
+            f"ZooKeeper refuses access to {self._what}: give {AUTH}=digest:USER:PASSWORD, of the user who made its nodes, to "
+            "every process that uses it, or name another path"
+        )
 
     def _end(self) -> None:
         from kazoo.exceptions import KazooException
@@ -239,7 +239,7 @@ class ZooKeeperNodes(ABC):
     def _once(self, request: Callable[[KazooClient], Any], since: float) -> Any:
         while not self._live.wait(_LOOK_S):
             self._check(since)
-        result, by = request(self._client), time.monotonic() + 2 * self.timeout_s
+        result, by = request(self._client), time.monotonic() + 2 * self._timeout_s
         while not result.wait(_LOOK_S):
             self._check(since)
             if time.monotonic() > by:
@@ -248,10 +248,10 @@ class ZooKeeperNodes(ABC):
 
     def _check(self, since: float) -> None:
         if not self.is_ours:
-            raise self.error(f"{self.what} was opened before this process was forked; open it again here")
+            raise self._error(f"{self._what} was opened before this process was forked; open it again here")
         if self._closed:
-            raise self.error(f"{self.what} is closed")
-        self.check_patience(since)
+            raise self._error(f"{self._what} is closed")
+        self._patience.check(since)
 
     def _listen(self, state: str) -> None:
         if self._closed:
@@ -295,8 +295,8 @@ class _Together:
         return answers
 
 
-def _client(needed_for: str, hosts: str, timeout_s: float) -> KazooClient:
-    with needs_package(needed_for, "zookeeper", "kazoo"):
+def _client(what: str, hosts: str, timeout_s: float) -> KazooClient:
+    with needs_package(what, "zookeeper", "kazoo"):
         from kazoo.client import KazooClient
         from kazoo.handlers.threading import SequentialThreadingHandler
         from kazoo.retry import KazooRetry

@@ -26,7 +26,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.fields import Fields
-from trident.runtime.windows.shares import ONE, PartitionPlace, later, rows_of
+from trident.runtime.windows.window_partitions import ONE, PartitionPlace, later, rows_of
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key
 
@@ -208,8 +208,6 @@ class WindowStore:
                 "it was written by another version of the topology. Give the window another state_name"
             )
         return directory
-
-    # ---- another number of partitions ------------------------------------------------------------------------------
 
     def _begin(self, key: Fields) -> None:
         """Begin the directory: empty, or with what another number of partitions had stored for this one's keys.

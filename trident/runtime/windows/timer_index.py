@@ -3,7 +3,7 @@
 ::
 
     ("key", *key)    -> version, what is noted of the key, then columns of its rows; of a join those of each side
-    ("windows",)     -> the keys that are due, in the directory and the chunks of `kept_windows`
+    ("windows",)     -> the keys that are due, in the directory and the chunks of `window_state`
 
 A key is noted with its time in a *pane*, which begins after the present. The further away the time is, the wider the pane: 1,
 8, 64 … milliseconds or microseconds, at most an eighth of how far away it is. So a directory has few panes, however far times
@@ -27,9 +27,9 @@ from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.fields import Fields
 from trident.runtime.steps.key_columns import Ints, group_ids, one_form
-from trident.runtime.windows.kept_windows import Frontier, WindowStore, mergeable
-from trident.runtime.windows.shares import ONE, PartitionPlace
+from trident.runtime.windows.window_partitions import ONE, PartitionPlace
 from trident.runtime.windows.window_rows import bigint
+from trident.runtime.windows.window_state import Frontier, WindowStore, mergeable
 from trident.state.encoding.codec import decode_found, encode_many
 from trident.state.interfaces import Key
 

@@ -1,0 +1,158 @@
+"""How requests to a server go on while it is away: `Patience` waits until it is back, `Retries` tries a call a few times again.
+
+And how long lists are cut to what a server accepts.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from trident.errors import LogError, TridentError
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+START_S = 10.0
+STOP_S = 5.0
+_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_SILENCE_S = 1.0
+_SHORTEST_PAUSE_S = 0.01
+_DOUBLED = 30  # failures after which a pause no longer grows, whatever `max_backoff_s`: its computation would overflow
+
+
+class Patience:
+    """How long requests to a server wait while it is away.
+
+    `server`, `place`: the kind of server and the address of what it keeps, for messages.
+    `error`: what is raised after so many `seconds`; None: those of a start.
+    """
+
+    def __init__(
+        self, server: str, place: object, error: type[TridentError] = LogError, seconds: float | None = None
+    ) -> None:
+        self.server, self.seconds = server, START_S if seconds is None else seconds
+        self._place, self.error = place, error
+        self._stopping_since = math.inf
+        self._waiting_since: float | None = None  # that it was said
+        self._pauses = threading.Event()
+
+    def stop(self) -> None:
+        """From now on let each request wait for some seconds at most."""
+        self._stopping_since = min(self._stopping_since, time.monotonic())
+        self._pauses.set()  # the pause of now ends
+
+    def run(self, request: Callable[[], T], is_away: Callable[[Exception], str | None]) -> T:
+        """Return what `request` returns; it is called again while the server is away, so it may write nothing twice.
+
+        `is_away`: what an error says if it is one of a server that is away; None for others.
+        """
+        since, pause = time.monotonic(), _PAUSE_S
+        while True:
+            try:
+                result = request()
+            except Exception as error:
+                text = is_away(error)
+                if text is None:
+                    raise
+                self.check(since, f": {text}", error)
+            else:
+                self.note_answer()
+                return result
+            self._pauses.wait(pause)
+            self._pauses.clear()
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def check(self, since: float, why: str = "", error: Exception | None = None) -> None:
+        """Raise the error if a request that has waited since then is not to wait any longer; else say that it waits.
+
+        `why`: what the server's last answer says; without one, it is said after a second.
+        """
+        now = time.monotonic()
+        if now - since > self.seconds or now - max(since, self._stopping_since) > STOP_S:
+            self._waiting_since = None
+            raise self.error(
+                f"no answer from {self.server} at {self._place} for {now - since:.0f} seconds{why}"
+            ) from error
+        if self._waiting_since is None and (why or now - since > _SILENCE_S):
+            self._waiting_since = since
+            logger.warning("no answer from %s for %s; waiting until there is one%s", self.server, self._place, why)
+
+    def note_answer(self) -> None:
+        """Say that the server answers again, if it was said that it did not."""
+        since, self._waiting_since = self._waiting_since, None
+        if since is not None:
+            logger.warning(
+                "%s answers again for %s, after %.1f seconds", self.server, self._place, time.monotonic() - since
+            )
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often a call is tried again, and the pauses before each try; each is twice as long as the last, with jitter.
+
+    `retries`: tries after the first one; 0: none.
+    `backoff_s`, `max_backoff_s`: the first pause, and the longest.
+    """
+
+    retries: int
+    backoff_s: float
+    max_backoff_s: float
+
+    def run(
+        self,
+        attempt: Callable[[], T],
+        transient: type[Exception] | tuple[type[Exception], ...],
+        goes_on: Callable[[Exception, int, float], bool] | None = None,
+    ) -> T:
+        """Call `attempt` until it returns; raise the last error when the tries are used up.
+
+        `transient`: the errors after which another try makes sense. All others are raised at once.
+        `goes_on`: decides in place of `retries`: `(error, failures, seconds waited so far) -> another try`.
+        """
+        failures, waited_s = 0, 0.0
+        while True:
+            try:
+                return attempt()
+            except transient as error:
+                failures += 1
+                again = failures <= self.retries if goes_on is None else goes_on(error, failures, waited_s)
+                if not again:
+                    raise
+            pause_s = self.pause_s(failures)
+            time.sleep(pause_s)
+            waited_s += pause_s
+
+    def pause_s(self, failures: int) -> float:
+        """Return how long to wait after so many failures: half to all of the doubled pause, so that callers spread out."""
+        longest: float = min(self.backoff_s * 2 ** min(failures - 1, _DOUBLED), self.max_backoff_s)
+        return max(longest * random.uniform(0.5, 1.0), _SHORTEST_PAUSE_S)
+
+
+def by_count(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    """Cut a list into slices of at most `most` items, in order."""
+    return (items[start : start + most] for start in range(0, len(items), most))
+
+
+def by_size(items: Sequence[T], sizes: Iterable[int], most: int, room: int) -> Iterator[Sequence[T]]:
+    """Cut a list into chunks of at most `most` items and `room` bytes, in order; a larger item goes alone.
+
+    `sizes`: the bytes of each item.
+    """
+    measured = list(sizes)
+    if sum(measured) <= room:
+        yield from by_count(items, most)
+        return
+    start = used = 0
+    for at, size in enumerate(measured):
+        if at > start and (at - start == most or used + size > room):
+            yield items[start:at]
+            start, used = at, 0
+        used += size
+    yield items[start:]
