@@ -370,7 +370,7 @@ def test_a_sentinel_is_laid_without_records_and_not_over_another_one(home: Home)
         ({"bootstrap": "kafka://a"}, "bootstrap='kafka://a' of a Kafka state: give brokers as host:port"),
         ({"topic": ""}, "topic='' of a Kafka state: give the name of a topic"),
         ({"prefix": ""}, "prefix='' of a Kafka state: give a text, or None"),
-        ({"compression": "zip"}, "compression='zip' of a Kafka state: give none, gzip"),
+        ({"compression": "zip"}, "compression='zip' of a Kafka state: give 'none', 'gzip'"),
         ({"timeout_s": 0}, "timeout_s=0 of a Kafka state: give seconds above 0"),
         ({"config": {"transactional.id": "x"}}, r"config\['transactional.id'\] .* is set by the state.*: give prefix="),
         (
