@@ -18,7 +18,7 @@ import pytest
 
 import spouts
 from tests.harness.commands import trident
-from trident.cli.doctor import ALWAYS, EXTRAS
+from trident.extras import ALWAYS, EXTRAS
 
 pytestmark = pytest.mark.slow
 
