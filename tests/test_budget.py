@@ -1,4 +1,7 @@
-"""The budgets: how many lines and modules each part may have. A budget is lowered with what becomes smaller, never raised."""
+"""The budgets: how many lines and modules each part may have. A budget is lowered with what becomes smaller, never raised.
+
+What is new on purpose, such as a store, stands in `NEW` with its own lines, until the budgets are written again.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,24 @@ BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "examples": (760, 8),
     "docs": (7_234, 41),
 }
+NEW: dict[str, dict[str, tuple[int, int]]] = {}  # "SQLiteState": {"states": (140, 4), "tests": (5, 0), "docs": (30, 1)}
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("part", BUDGETS)
 def test_a_part_keeps_to_its_budget(part: str) -> None:
     lines, modules = _size(part)
-    most_lines, most_modules = BUDGETS[part]
-    assert lines <= most_lines, f"{part}/ has {lines} lines, and may have {most_lines}: take something away"
-    assert modules <= most_modules, f"{part}/ has {modules} modules, and may have {most_modules}"
+    most_lines, most_modules = _most(part)
+    advice = f"take something away; if a store, a source or an operation is new, give it a row in NEW of {Path(__file__).name}"
+    assert lines <= most_lines, f"{part}/ has {lines} lines, and may have {most_lines}: {advice}"
+    assert modules <= most_modules, f"{part}/ has {modules} modules, and may have {most_modules}: {advice}"
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("part", BUDGETS)
 def test_a_budget_is_lowered_with_what_is_there(part: str) -> None:
     lines, modules = _size(part)
-    most_lines, most_modules = BUDGETS[part]
+    most_lines, most_modules = _most(part)
     assert most_lines - lines <= SPARE, f"lower the lines of {part}/ in {Path(__file__).name} to {lines}"
     assert most_modules - modules <= SPARE // 20, f"lower the modules of {part}/ to {modules}"
 
@@ -76,6 +81,11 @@ def _budgets_of_the_commit_before() -> dict[str, tuple[int, int]]:
     )
     assert found.value is not None
     return dict(ast.literal_eval(found.value))
+
+
+def _most(part: str) -> tuple[int, int]:
+    rows = [BUDGETS[part], *(row[part] for row in NEW.values() if part in row)]
+    return sum(lines for lines, _ in rows), sum(modules for _, modules in rows)
 
 
 def _size(part: str) -> tuple[int, int]:

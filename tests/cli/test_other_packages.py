@@ -71,8 +71,8 @@ def test_a_store_outside_is_found_and_used_without_a_line_here(site: Path, tmp_p
     assert lacking["sqlite"]["problem"] == "missing: apsw-bin"
     assert lacking["sqlite"]["mend"] == "pip install 'trident-sqlite[sqlite]'"
     assert (lacking["sqlite-rows"]["version"], lacking["sqlite-rows"]["usable"]) == ("trident-sqlite 1.2", True)
-    path = {"PYTHONPATH": f"{site}:{ROOT}"}
-    ran = trident("run", "job.py:topology", "--once", "--engine", "in_process", cwd=tmp_path, **path)
+    path = f"{site}:{ROOT}"
+    ran = trident("run", "job.py:topology", "--once", "--engine", "in_process", cwd=tmp_path, PYTHONPATH=path)
     assert ran.stderr.endswith(
         "a SQLite state needs the package apsw-bin (No module named 'apsw'); pip install 'trident-sqlite[sqlite]'\n"
     )
@@ -80,8 +80,8 @@ def test_a_store_outside_is_found_and_used_without_a_line_here(site: Path, tmp_p
     assert re.search(
         r"^sqlite +SQLiteState +trident-sqlite 1\.2, apsw-bin 3\.46", ask(tmp_path, first=str(site)).stdout, re.M
     )
-    trident("run", "job.py:topology", "--once", "--engine", "in_process", cwd=tmp_path, **path)
-    found = trident("get", "job.py:topology", "count", "--all", cwd=tmp_path, **path).stdout
+    trident("run", "job.py:topology", "--once", "--engine", "in_process", cwd=tmp_path, PYTHONPATH=path)
+    found = trident("get", "job.py:topology", "count", "--all", cwd=tmp_path, PYTHONPATH=path).stdout
     assert re.findall(r"^(the|cow) +(\d)", found, re.M) == [("cow", "1"), ("the", "2")]
 
 
@@ -123,7 +123,7 @@ def test_what_is_said_to_bring_a_package_is_an_extra() -> None:
     for path in (path for package in ("trident", "states", "spouts") for path in (ROOT / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and (at := place.get(ast.unparse(node.func))):
-                said |= {each.value for each in node.args[at : at + 1] if isinstance(each, ast.Constant)}
+                said |= {str(each.value) for each in node.args[at : at + 1] if isinstance(each, ast.Constant)}
     assert {"redis", "postgres", "spark"} <= said
     assert said <= {*EXTRAS}
 

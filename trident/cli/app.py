@@ -256,7 +256,7 @@ def demo_command(
 
 @command(app, "doctor", "`trident doctor`, or `trident doctor --json`")
 def doctor_command(as_json: AsJson = False) -> int:
-    """Show what is installed: Python, Java, PySpark, and which states and spouts each extra makes available.
+    """Show what is installed: Python, Java, PySpark, and which states and spouts each extra or other package brings.
 
     For anything that is missing it prints the command that installs it. It starts no Java and connects to nothing.
 
