@@ -202,6 +202,15 @@ def nest_spark_conf(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def given_settings(conf: Any) -> dict[str, Any]:
+    """Return the settings of a mapping; `ConfigError` for anything else, such as a master alone."""
+    if not isinstance(conf or {}, Mapping):
+        raise ConfigError(
+            f"settings are a mapping, not a {type(conf).__name__}; give one by its name, master='local[2]'"
+        )
+    return dict(conf or {})
+
+
 def read_settings(declared: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by name, each text (of a command line) read as its type if it can be.
 
