@@ -97,7 +97,7 @@ def test_what_cannot_be_is_refused(settings: dict[str, Any], text: str) -> None:
 
 @pytest.mark.parametrize("declared", [Config, StormConfig])
 def test_what_is_no_mapping_of_settings_is_refused(declared: Any) -> None:
-    with pytest.raises(ConfigError, match=r"a mapping, not a str; give one by its name, master='local\[2\]'"):
+    with pytest.raises(ConfigError, match=r"a mapping, not a str; give one by name, master='local\[2\]'"):
         declared.of("local[2]")
 
 

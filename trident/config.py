@@ -12,17 +12,7 @@ from typing import Any, Literal, Self
 from trident.errors import ConfigError
 from trident.retention import Retention
 from trident.servers.log_addresses import LIKE, is_log_address, is_url, log_address_of
-from trident.setting_types import (
-    MOST_MS,
-    Settings,
-    close_to,
-    given_settings,
-    nest_spark_conf,
-    number,
-    read_settings,
-    seconds,
-    whole,
-)
+from trident.setting_types import MOST_MS, Settings, close_to, nest_spark_conf, number, read_settings, seconds, whole
 
 NO_URL = (
     "must be a folder on a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
@@ -207,7 +197,7 @@ class Config(Settings):
     @staticmethod
     def of(conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> Config:
         """Build from another config or a mapping; text values are read as the type of their key."""
-        base = conf.given if isinstance(conf, Config) else given_settings(conf)
+        base = conf.given if isinstance(conf, Config) else Config.of_mapping(conf)
         made = Config(**read_settings(Config, {**base, **settings}))
         if isinstance(conf, Config):
             vars(made)["_origins"].update({name: conf.origins[name] for name in base if name not in settings})

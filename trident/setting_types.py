@@ -92,6 +92,15 @@ class Settings(Redacted):
             if not _is(value, hint):
                 raise self.refused(name, f"give {_choices(hint, value)}")
 
+    @staticmethod
+    def of_mapping(conf: Any) -> dict[str, Any]:
+        """Return the settings of a mapping; `ConfigError` for anything else, such as a master alone."""
+        if not isinstance(conf or {}, Mapping):
+            raise ConfigError(
+                f"settings are a mapping, not a {type(conf).__name__}; give one by name, master='local[2]'"
+            )
+        return dict(conf or {})
+
     def refused(self, name: str, rule: str) -> ConfigError:
         """Return the error for a setting; `rule` says what to give."""
         of = f" of {self.subject()}" if self.subject() else ""
@@ -200,15 +209,6 @@ def nest_spark_conf(given: Mapping[str, Any]) -> dict[str, Any]:
     if spark := {name: value for name, value in given.items() if name.startswith("spark.")}:
         values["spark_conf"] = {**_mapping("spark_conf", values.get("spark_conf", {})), **spark}
     return values
-
-
-def given_settings(conf: Any) -> dict[str, Any]:
-    """Return the settings of a mapping; `ConfigError` for anything else, such as a master alone."""
-    if not isinstance(conf or {}, Mapping):
-        raise ConfigError(
-            f"settings are a mapping, not a {type(conf).__name__}; give one by its name, master='local[2]'"
-        )
-    return dict(conf or {})
 
 
 def read_settings(declared: type, given: Mapping[str, Any]) -> dict[str, Any]:

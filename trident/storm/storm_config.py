@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trident.errors import ConfigError
-from trident.setting_types import MOST_MS, Settings, given_settings, number, read_settings, seconds, whole
+from trident.setting_types import MOST_MS, Settings, number, read_settings, seconds, whole
 
 MOST_THREADS = 10_000
 _STORMS_NAMES = {
@@ -99,7 +99,7 @@ class StormConfig(Settings):
     @staticmethod
     def of(conf: StormConfig | Mapping[str, Any] | None = None, **settings: Any) -> StormConfig:
         """Build from another config or a mapping; text values are read as the type of their key."""
-        base = vars(conf) if isinstance(conf, StormConfig) else given_settings(conf)
+        base = vars(conf) if isinstance(conf, StormConfig) else StormConfig.of_mapping(conf)
         given = {_STORMS_NAMES.get(name, name): value for name, value in {**base, **settings}.items()}
         return StormConfig(**read_settings(StormConfig, given))
 

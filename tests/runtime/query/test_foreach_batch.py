@@ -648,9 +648,9 @@ def test_a_topology_says_what_the_rows_of_its_query_are(spark: SparkSession, tmp
     [
         ("counts", Count(), r"it only names a place\. DeltaState\('counts'\) is a state"),
         (MemoryMapState, Count(), r"it is a class; give an instance of it: MemoryMapState\(\.\.\.\)"),
-        (MemoryMapState(), Count, r"Count'> is not an aggregator, as Count\(\) is$"),
-        (MemoryMapState(), "count", r"aggregate='count' is not an aggregator, as Count\(\) is$"),
-        (MemoryMapState(), {"n": Sum}, r"Sum'> is not an aggregator, as Sum\(\) is$"),
+        (MemoryMapState(), Count, r"Count'> is not an aggregator; give one, such as Count\(\)$"),
+        (MemoryMapState(), "count", "orders'\\): 'count' is not an aggregator; give one"),
+        (MemoryMapState(), {"n": Sum}, "Sum'> is not an aggregator; give one"),
     ],
 )
 def test_what_is_no_state_or_aggregator_is_refused_at_the_call(state: Any, aggregate: Any, said: str) -> None:

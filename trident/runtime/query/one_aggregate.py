@@ -45,12 +45,10 @@ class OneAggregate:
         several = self.aggregate.values() if isinstance(self.aggregate, Mapping) else [self.aggregate]
         aggregators = [one[-1] if isinstance(one, tuple) else one for one in several]
         spec_of(self.state)  # refused at the call: the rest is declared in the first batch, inside of Spark
-        for one in aggregators:
-            if isinstance(one, type) or not (has(one, "combine") or has(one, "reduce")):
-                instead = f"{one.__name__}()" if isinstance(one, type) else "Count()"
-                raise TopologyError(
-                    f"exactly_once({self.name!r}): aggregate={one!r} is not an aggregator, as {instead} is"
-                )
+        if wrong := [one for one in aggregators if not _is_aggregator(one)]:
+            raise TopologyError(
+                f"exactly_once({self.name!r}): {wrong[0]!r} is not an aggregator; give one, such as Count()"
+            )
         others = [one for one in aggregators if not isinstance(one, Last)]
         if self.rows_are is None and not others:
             object.__setattr__(self, "rows_are", "totals")
@@ -83,6 +81,10 @@ class OneAggregate:
         grouped: Any = rows.group_by(Fields.named(self.group_by)) if self.group_by else rows
         grouped.persistent_aggregate(self.state, *inputs, self.aggregate, self.value, state_name=self.value)
         return topology
+
+
+def _is_aggregator(given: Any) -> bool:
+    return not isinstance(given, type) and (has(given, "combine") or has(given, "reduce"))
 
 
 class ExactlyOnce(ForeachBatch):
