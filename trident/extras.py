@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from trident.errors import ConfigError, EnvironmentProblem, describe
@@ -16,7 +15,6 @@ MINIMUM_PYSPARK = (3, 5)
 _OURS = ("", "trident", "states", "spouts")
 
 
-@dataclass(frozen=True)
 class Extra:
     """What an extra brings, or a package of your own: an entry point in `trident.stores` or `trident.spouts` names one.
 
@@ -25,15 +23,12 @@ class Extra:
     `more`: what else needs it.
     """
 
-    packages: Mapping[str, str]
-    names: tuple[str, ...] = ()
-    more: str = ""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.packages, str) or isinstance(self.names, str):
-            raise ConfigError(
-                f"{self}: give packages as a dict, {{'apsw': 'apsw'}}, names as a tuple, ('SQLiteState',)"
-            )
+    # Not a dataclass: to make one takes longer than all else here, in each process that imports Trident.
+    def __init__(self, packages: Mapping[str, str], names: tuple[str, ...] = (), more: str = "") -> None:
+        if isinstance(packages, str) or isinstance(names, str):
+            like = "packages={'apsw': 'apsw'}, names=('SQLiteState',)"
+            raise ConfigError(f"Extra({packages!r}, {names!r}): give a dict and a tuple, as {like}")
+        self.packages, self.names, self.more = packages, names, more
 
     @property
     def uses(self) -> str:

@@ -12,7 +12,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def _other(name: str, entry: importlib.metadata.EntryPoint) -> tuple[Extra, Chec
         extra = entry.load()
         if not isinstance(extra, Extra):
             return Extra({}), Checkup(problem=f"{entry.value} of {name} is {extra!r:.80}, not a trident.extras.Extra")
-        return extra, _extra(entry.name, replace(extra, packages={name: entry.module, **extra.packages}), name)
+        return extra, _extra(entry.name, Extra({name: entry.module, **extra.packages}), name)
     except (Exception, SystemExit) as error:  # noqa: BLE001  as above
         return Extra({}), Checkup(problem=f"{entry.value} of {name} cannot be imported: {describe(error)}")
 
