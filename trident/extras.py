@@ -18,9 +18,14 @@ _OURS = ("", "trident", "states", "spouts")
 class Extra:
     """What an extra brings, or a package of your own: an entry point in `trident.stores` or `trident.spouts` names one.
 
-    `packages`: the module that each package is imported by.
-    `names`: the states, spouts and bolts that need it.
-    `more`: what else needs it.
+    Parameters
+    ----------
+    packages
+        The module that each package is imported by.
+    names
+        The states, spouts and bolts that need it.
+    more
+        What else needs it.
     """
 
     # Not a dataclass: to make one takes longer than all else here, in each process that imports Trident.
@@ -32,6 +37,7 @@ class Extra:
 
     @property
     def uses(self) -> str:
+        """What needs the packages, in a line."""
         return ", ".join([*self.names, *filter(None, [self.more])])
 
 
@@ -79,10 +85,14 @@ ALWAYS = _brings(
 def needs_package(what: str, extra: str, package: str = "", module: str = "") -> Iterator[None]:
     """Import packages inside of this; `EnvironmentProblem` if one is missing.
 
-    `what`, `extra`: for the message: "a log in ZooKeeper", and the extra of this package that brings what is missing, or
-    what else is to be installed, as "trident-sqlite[apsw]".
-    `package`, `module`: the package, and the name that it is imported by, if it is not its own: an import that fails for
-    another module raises that error. By default any package that is missing is meant.
+    Parameters
+    ----------
+    what, extra
+        For the message: "a log in ZooKeeper", and the extra of this package that brings what is missing, or what else is to
+        be installed, as "trident-sqlite[apsw]".
+    package, module
+        The package, and the name that it is imported by, if it is not its own: an import that fails for another module
+        raises that error. By default any package that is missing is meant.
     """
     try:
         yield

@@ -95,7 +95,7 @@ def test_a_broken_entry_point_is_named_and_harms_nothing_else(site: Path, tmp_pa
     assert problems.pop("garbled").startswith("the entry points of garbled cannot be read: ")
     assert problems["a"] == "nowhere:STORE of broken cannot be imported: ModuleNotFoundError: No module named 'nowhere'"
     assert problems["b"] == "exits:STORE of broken cannot be imported: SystemExit: 3"
-    assert problems["c"] == "wrong:STORE of broken is 1, not a trident.extras.Extra"
+    assert problems["c"] == "wrong:STORE of broken is 1, not a trident.storekit.Extra"
     assert problems["d"].startswith("wrong:NONE of broken cannot be imported: AttributeError: ")
     assert problems["sqlite-rows"] is None
     assert set(told["extras"]) == set(EXTRAS)

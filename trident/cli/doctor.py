@@ -109,7 +109,7 @@ def _other(name: str, entry: importlib.metadata.EntryPoint) -> tuple[Extra, Chec
     try:
         extra = entry.load()
         if not isinstance(extra, Extra):
-            return Extra({}), Checkup(problem=f"{entry.value} of {name} is {extra!r:.80}, not a trident.extras.Extra")
+            return Extra({}), Checkup(problem=f"{entry.value} of {name} is {extra!r:.80}, not a trident.storekit.Extra")
         return extra, _extra(entry.name, Extra({name: entry.module, **extra.packages}), name)
     except (Exception, SystemExit) as error:  # noqa: BLE001  as above
         return Extra({}), Checkup(problem=f"{entry.value} of {name} cannot be imported: {describe(error)}")
