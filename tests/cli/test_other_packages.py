@@ -14,10 +14,9 @@ from states.memory import MemoryMapState
 from tests.cli.test_doctor import answer, ask
 from tests.harness.commands import trident
 from trident import TridentTopology
-from trident.errors import ConfigError, EnvironmentProblem
+from trident.errors import ConfigError
 from trident.extras import EXTRAS, Extra
 from trident.operations import Count
-from trident.storekit import driver_package
 
 ROOT = Path(__file__).parents[2]
 MODULE = """
@@ -109,13 +108,6 @@ def test_a_start_reads_no_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     with topology.start(engine="in_process") as running:
         running.process_all_available()
         assert running.state(counts).multi_get(["the"]) == [1]
-
-
-def test_what_is_missing_names_an_extra_here_or_what_was_said() -> None:
-    for extra, install_it in {"redis": "trident-spark[redis]", "trident-x": "trident-x", "x[y]": "x[y]"}.items():
-        with pytest.raises(EnvironmentProblem, match=re.escape(f"; pip install '{install_it}'")):  # noqa: SIM117
-            with driver_package("X", "nowhere", extra):
-                import nowhere  # type: ignore[import-not-found]  # noqa: F401
 
 
 def test_what_is_said_to_bring_a_package_is_an_extra() -> None:
