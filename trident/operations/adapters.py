@@ -271,7 +271,7 @@ def built_in_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> 
     if isinstance(aggregator, (Sum, Min)) and len(inputs) != 1:
         raise TopologyError(
             f"stream {stream!r}: {type(aggregator).__name__} takes one input field, not {list(inputs.names)}; "
-            "name it before the aggregator"
+            "name it before the aggregator, or as of= of exactly_once"
         )
     if isinstance(aggregator, Min) and is_nested(inputs.types[0]):
         raise TopologyError(
