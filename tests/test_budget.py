@@ -59,6 +59,13 @@ def test_a_raised_budget_is_found() -> None:
     assert _raised({"a": (10, 2)}, {"a": (9, 2), "new": (1, 1)}) == []
 
 
+@pytest.mark.quick
+def test_what_is_new_has_its_own_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NEW, "a store", {"states": (140, 4), "docs": (30, 1)})
+    assert _most("states") == (BUDGETS["states"][0] + 140, BUDGETS["states"][1] + 4)
+    assert _most("spouts") == BUDGETS["spouts"]
+
+
 def _raised(before: Mapping[str, tuple[int, int]], now: Mapping[str, tuple[int, int]]) -> list[str]:
     """Return the parts that may be larger than before, and those that have no budget any more."""
     return [
