@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.house_figures import ROOT, stores
-from trident.cli.doctor import EXTRAS
+from trident.extras import EXTRAS
 
 PACKAGES = ("trident", "states", "spouts", "examples")
 ALSO_OF_STORES = {"postgres": ("numpy",), "kafka": ("trident.tuples",), "delta": ("numpy", "pyspark", "py4j")}

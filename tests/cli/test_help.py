@@ -57,6 +57,22 @@ def test_the_help_names_every_command() -> None:
     assert all(re.search(rf"^│ {name} ", help_of(), re.MULTILINE) for name in COMMANDS)
 
 
+def test_the_help_has_first_what_is_used_each_day() -> None:
+    daily, _, clusters = help_of().partition("─ Clusters ─")
+    first = [
+        re.findall(r"^│ ([a-z-]+) ", part, re.MULTILINE)[:4] for part in (daily.partition("─ Commands ─")[2], clusters)
+    ]
+    assert first == [["run", "get", "log", "explain"], ["up", "submit", "list", "show"]]
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_usage_has_doubled_brackets(name: str) -> None:
+    usages = re.findall(r"Usage: (.*)", help_of(name))
+    assert usages
+    assert not [usage for usage in usages if re.search(r"\[\[|\.\.\..?\.\.\.", usage)]
+
+
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_an_example(name: str) -> None:

@@ -87,7 +87,10 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
         lambda t, s: s.partition_aggregate("z", Sum(), "x"),
         "no field 'z' of stream 's'; it has ['a', 'n', 'm', ",
     ),
-    "sum of nothing": (lambda t, s: s.aggregate(Sum(), "x"), "stream 's': Sum takes one input field, not []"),
+    "sum of nothing": (
+        lambda t, s: s.aggregate(Sum(), "x"),
+        "Sum takes one input field, not []; name it before the aggregator",
+    ),
     "max of a map": (
         lambda t, s: s.aggregate("m", Max(), "x"),
         "stream 's': Max cannot order field 'm', which is map<string,int>",
@@ -122,6 +125,15 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     "aggregate by function": (
         lambda t, s: s.aggregate("n", sum, "x: int"),
         "stream 's': aggregate takes ([fields,] aggregator, output fields); got",
+    ),
+    "aggregate by a class": (
+        lambda t, s: s.aggregate(Count, "x"),
+        "got <class 'trident.operations.builtin.Count'>, which is a class; give an object: Count()",
+    ),
+    "filter by SQL": (lambda t, s: s.filter("n > 1"), "a method 'is_keep'; where takes SQL text"),
+    "half of an expression": (
+        lambda t, s: s.where("n >"),
+        "'n >' is not an SQL expression: Required keyword: 'expression' missing. Line 1",
     ),
     "output named like the key": (
         lambda t, s: s.group_by("a").aggregate(Count(), "a"),

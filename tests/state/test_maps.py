@@ -11,10 +11,13 @@ from states.memory import MemoryBackingMap, MemoryData
 from tests.harness.crashing_stores import Crash, CrashingMap, DictMap, Faults, LateMap, commit
 from trident.errors import CommitOrderError, FencedError, StaleTransactionError, UnsupportedOperation
 from trident.state import (
+    CachedMap,
+    CodecSerializer,
     NonTransactionalMap,
     OpaqueMap,
     OpaqueValue,
     Sentinel,
+    SerializedMap,
     Snapshot,
     TransactionalMap,
     TransactionalValue,
@@ -308,3 +311,13 @@ def test_an_answer_of_the_wrong_length_is_an_error_and_nothing_is_written(new_ma
     with pytest.raises(ValueError, match="(shorter|longer) than argument"):
         commit(new_map(store), 1, a=1, b=1)
     assert store.entries == {}
+
+
+def test_what_a_map_cannot_do_is_said_of_the_map_that_its_owner_wrote() -> None:
+    state = OpaqueMap(CachedMap(SerializedMap(DictMap(), CodecSerializer()), 10))
+    with pytest.raises(
+        UnsupportedOperation, match=r"a DictMap cannot list its keys; .* give your own map key_pages\(\)"
+    ):
+        state.key_pages()
+    with pytest.raises(UnsupportedOperation, match=r"a DictMap has no reset\(\)"):
+        state.reset()

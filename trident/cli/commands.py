@@ -134,7 +134,7 @@ LogPlace = Annotated[
     str, argument("Folder of the log, or its address; or the name of a topology.", "DIR|NAME", callback=existing_log)
 ]
 Wide = Annotated[bool, flag("--wide", "Shorten nothing, however long the lines get.", "-w")]
-StateName = Annotated[str, argument("The name of the state.")]
+StateName = Annotated[str, argument("The name of the state.", "STATE")]
 Logs = Annotated[LogFormat, typer.Option("--log-format", help="Standard error as text, or as lines of JSON.")]
 AsJson = Annotated[bool, flag("--json", "Print JSON.")]
 Token = Annotated[

@@ -33,7 +33,7 @@ Folder = Annotated[
         "--dead-letter-dir",
     ),
 ]
-Letters = Annotated[list[str] | None, argument("Dead letters (12-0), or all of a batch (12).", "[ID]...")]
+Letters = Annotated[list[str] | None, argument("Dead letters (12-0), or all of a batch (12).", "ID")]
 Every = Annotated[bool, flag("--all", "All that wait.")]
 
 

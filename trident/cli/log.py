@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from trident.cli.console import PIPE_WIDTH, is_wide, print_json, results, show, show_facts
+from trident.config import Config
 from trident.coordination.log_address import open_reader, read_history
 from trident.coordination.log_reader import exists
 from trident.coordination.log_state import LogState
@@ -135,11 +136,11 @@ def _no_log(log_dir: str) -> str:
     if is_log_address(log_dir):
         return f"there is no transaction log at {log_dir}"
     directory = Path(log_dir)
-    if not directory.is_dir():
-        return f"there is no transaction log in {directory}: it is {'a file' if directory.exists() else 'not there'}"
-    inside = sorted(str(one) for one in directory.iterdir() if one.is_dir() and exists(one))
+    there = directory if directory.is_dir() else Path(Config().log_folder(log_dir)).parent  # a name with a slip in it
+    inside = sorted(str(one) for one in there.iterdir() if one.is_dir() and exists(one)) if there.is_dir() else []
     hint = f"; there are some in {', '.join(inside)}" if inside else ""
-    return f"there is no transaction log in {directory}: it has no segment of a log{hint}"
+    found = "has no segment of a log" if there is directory else "is a file" if directory.exists() else "is not there"
+    return f"there is no transaction log in {directory}: it {found}{hint}"
 
 
 def _attempt(attempt: int) -> str:

@@ -53,7 +53,7 @@ state_app = typer.Typer(
 def verify_command(
     of: TopologyOptions,
     state: Annotated[
-        str | None, argument("The name of the state. Default: all.")
+        str | None, argument("The name of the state. Default: all.", "STATE")
     ] = None,
     share: Annotated[
         float, typer.Option(metavar="PART", help="Compare this part of the keys, the same ones each time.")
@@ -92,7 +92,8 @@ def why_command(
     of: TopologyOptions,
     state: StateName,
     key: Annotated[
-        str | None, argument("The key; one of several fields is a JSON list. None for a state that is a single value.")
+        str | None,
+        argument("The key; one of several fields is a JSON list. None for a state that is a single value.", "KEY"),
     ] = None,
     last: Annotated[int | None, option("The last N batches that wrote it.", "N", min=1)] = None,
     rows: Annotated[int, number("Print up to N rows of each batch, as they reached the state.", 0)] = 0,
@@ -347,7 +348,7 @@ def migrate_command(of: TopologyOptions, state: StateName) -> None:
 def forget_command(
     of: TopologyOptions,
     state: StateName,
-    keys: Annotated[list[str], argument("Keys; one of several fields is a JSON list.", "KEY...")],
+    keys: Annotated[list[str], argument("Keys; one of several fields is a JSON list.", "KEY")],
 ) -> None:
     """Remove keys of a stopped topology's state for good, with their changes and the dead letters that name them.
 

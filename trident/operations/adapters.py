@@ -143,9 +143,10 @@ def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any
         raise TopologyError(f"stream {stream!r} got the vectorised {kind} {operation.name}, which does not belong here")
     if callable(operation):
         return plain(operation, spread)
+    instead = "; where takes SQL text" if plain is PlainFilter and isinstance(operation, str) else ""
     raise TopologyError(
         f"stream {stream!r} got {operation!r} ({type(operation).__name__}); "
-        f"expected a function or an object with a method {method!r}"
+        f"expected a function or an object with a method {method!r}{instead}"
     )
 
 
@@ -269,7 +270,8 @@ def built_in_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> 
     """
     if isinstance(aggregator, (Sum, Min)) and len(inputs) != 1:
         raise TopologyError(
-            f"stream {stream!r}: {type(aggregator).__name__} takes one input field, not {list(inputs.names)}"
+            f"stream {stream!r}: {type(aggregator).__name__} takes one input field, not {list(inputs.names)}; "
+            "name it before the aggregator, or as of= of exactly_once"
         )
     if isinstance(aggregator, Min) and is_nested(inputs.types[0]):
         raise TopologyError(

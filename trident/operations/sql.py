@@ -63,7 +63,7 @@ def named_sql(text: str) -> tuple[str | None, Expression]:
         named = str(node.take("alias").name), node.of("this")
         node.end()
     except SqlglotError as error:
-        said = str(error).partition("\n")[0].rstrip(".")
+        said = re.sub(r" for <class '[^']*'>", "", str(error).partition("\n")[0].rstrip("."))
         raise TopologyError(f"{text!r} is not an SQL expression: {said}") from None
     except SqlError as error:
         raise TopologyError(f"{text!r}: {error}") from None

@@ -5,6 +5,7 @@ driver. `partitioned.py` has sources in partitions, `rich.py` Storm's spout of s
 docs/writing-a-spout.md shows how to write each.
 """
 
+from trident.extras import Extra, needs_package
 from trident.spout.interfaces import (
     Away,
     BadRow,
@@ -50,6 +51,7 @@ __all__ = [
     "DeclaresSpoutType",
     "Definition",
     "Emitter",
+    "Extra",
     "IBatchSpout",
     "ICommitterTridentSpout",
     "IOpaquePartitionedTridentSpout",
@@ -69,4 +71,5 @@ __all__ = [
     "SpoutType",
     "TopologyContext",
     "TransactionAttempt",
+    "needs_package",
 ]

@@ -5,6 +5,7 @@ share. `record_fence.py` keeps the sentinel in a value that is replaced by condi
 a commit. docs/writing-a-state.md shows a store.
 """
 
+from trident.extras import Extra
 from trident.servers.patience import Retries, by_count, by_size
 from trident.setting_types import seconds, whole
 from trident.state.sentinel import check_move, displaced
@@ -45,6 +46,7 @@ __all__ = [
     "Account",
     "Changing",
     "Expiring",
+    "Extra",
     "FieldsCodec",
     "InTransaction",
     "Kind",

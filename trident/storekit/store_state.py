@@ -173,7 +173,8 @@ def driver_package(store: str, package: str, extra: str, module: str = "") -> It
     Parameters
     ----------
     store, package, extra
-        For the message: "Redis", the package's name, and the extra of this package that brings it.
+        For the message: "Redis", the package's name, and the extra of this package that brings it, or what else is to be
+        installed, as "trident-sqlite[apsw]".
     module
         The name that the driver is imported by, if it is not the package's; an import that fails for another module
         raises that error.

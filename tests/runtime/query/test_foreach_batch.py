@@ -643,6 +643,21 @@ def test_a_topology_says_what_the_rows_of_its_query_are(spark: SparkSession, tmp
                 assert contents(function, state, ["oslo", "bergen"]) == {"oslo": 4, "bergen": 2}
 
 
+@pytest.mark.parametrize(
+    ("state", "aggregate", "said"),
+    [
+        ("counts", Count(), r"it only names a place\. DeltaState\('counts'\) is a state"),
+        (MemoryMapState, Count(), r"it is a class; give an instance of it: MemoryMapState\(\.\.\.\)"),
+        (MemoryMapState(), Count, r"Count'> is not an aggregator; give one, such as Count\(\)$"),
+        (MemoryMapState(), "count", "orders'\\): 'count' is not an aggregator; give one"),
+        (MemoryMapState(), {"n": Sum}, "Sum'> is not an aggregator; give one"),
+    ],
+)
+def test_what_is_no_state_or_aggregator_is_refused_at_the_call(state: Any, aggregate: Any, said: str) -> None:
+    with pytest.raises(TopologyError, match=said):
+        exactly_once("orders", state, group_by="shop", aggregate=aggregate, value="n")
+
+
 def test_totals_that_would_be_added_up_are_refused_at_the_declaration() -> None:
     for aggregate in (Sum(), Count(), {"n": Sum("count"), "last": ("count", Last())}):
         with pytest.raises(TopologyError, match="may count again what an earlier total had"):

@@ -262,7 +262,7 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"has the streams \['rows', 'more'\]: give a dict"):
         simulate(right.two_streams(), ROWS)
     with pytest.raises(
-        TridentError, match=r"simulate, stream 'rows': row 1: 'x' is not a double, the type of field 'weight'"
+        TridentError, match=r"simulate, stream 'rows': row 1: 'x' is not of type double, that of field 'weight'"
     ):
         simulate(topology, [{"word": "a", "weight": 1.0}, {"word": "b", "weight": "x"}])
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from trident.config import Config
 from trident.errors import TopologyError
 from trident.fields import Fields
+from trident.fluent.declaration import spec_of
 from trident.graph import Graph
 from trident.operations import Last
 from trident.operations.several import fields_read
+from trident.roles import has
 from trident.runtime.query.foreach_batch import ForeachBatch
 from trident.runtime.reading.views import StateView
 from trident.spout.query_batches import QueryBatches, fields_of_schema, names_of_schema
@@ -42,6 +44,11 @@ class OneAggregate:
         """Refuse to add up what is said to be totals; what keeps the last of them says so itself."""
         several = self.aggregate.values() if isinstance(self.aggregate, Mapping) else [self.aggregate]
         aggregators = [one[-1] if isinstance(one, tuple) else one for one in several]
+        spec_of(self.state)  # refused at the call: the rest is declared in the first batch, inside of Spark
+        if wrong := [one for one in aggregators if not _is_aggregator(one)]:
+            raise TopologyError(
+                f"exactly_once({self.name!r}): {wrong[0]!r} is not an aggregator; give one, such as Count()"
+            )
         others = [one for one in aggregators if not isinstance(one, Last)]
         if self.rows_are is None and not others:
             object.__setattr__(self, "rows_are", "totals")
@@ -74,6 +81,10 @@ class OneAggregate:
         grouped: Any = rows.group_by(Fields.named(self.group_by)) if self.group_by else rows
         grouped.persistent_aggregate(self.state, *inputs, self.aggregate, self.value, state_name=self.value)
         return topology
+
+
+def _is_aggregator(given: Any) -> bool:
+    return not isinstance(given, type) and (has(given, "combine") or has(given, "reduce"))
 
 
 class ExactlyOnce(ForeachBatch):

@@ -72,16 +72,21 @@ def forget_modules(names: Collection[str]) -> None:
         del sys.modules[name]
 
 
+def parts_of(target: str) -> tuple[str, str]:
+    """Return the module and the name in it of `MODULE:NAME`."""
+    module, _, name = target.rpartition(":")
+    if not module or not name:
+        example = f"{target.partition(':')[0] or 'word_count.py'}:topology"
+        raise NoSuchTarget(f"{target!r}: expected MODULE:TOPOLOGY, as in {example}")
+    return module, name
+
+
 def load_one_of(target: str, kinds: tuple[type, ...], folder: Path | None = None) -> Any:
     """Import what `MODULE:NAME` names, as `load_topology`: an object of one of these classes, or a function that makes one.
 
     `folder` is looked up in first, in place of the working directory.
     """
-    name, _, attribute = target.rpartition(":")
-    if not name or not attribute:
-        raise NoSuchTarget(
-            f"{target!r}: expected MODULE:TOPOLOGY, as in word_count:topology or examples/word_count.py:topology"
-        )
+    name, attribute = parts_of(target)
     module = _module(name, folder)
     value: Any = module
     for part in attribute.split("."):

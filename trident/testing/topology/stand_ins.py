@@ -332,7 +332,7 @@ def typed_rows(call: str, fields: Fields, given: Sequence[Any]) -> pa.Table:
     try:
         return table_of(fields, rows)
     except Misfit as misfit:
-        said = f"is not a {misfit.declared}, the type of field {misfit.field!r} ({misfit.reason})"
+        said = f"is not of type {misfit.declared}, that of field {misfit.field!r} ({misfit.reason})"
         raise TridentError(f"{call}: row {misfit.at}: {misfit.shown} {said}") from misfit
     except UNFIT as error:
         raise TridentError(f"{call}: the rows do not fit the fields ({fields}): {error}") from error
