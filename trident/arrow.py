@@ -160,10 +160,7 @@ def python_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
 
     A map whose keys are lists or structs is a list of pairs.
 
-    Raises
-    ------
-    ValueError
-        A map has a key twice.
+    Raises `ValueError`: a map has a key twice.
     """
     values: list[Any] = array.to_pylist()
     return [_with_dicts(value, array.type) for value in values] if _has_map(array.type) else values

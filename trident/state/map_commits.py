@@ -130,10 +130,7 @@ class CommittedMap(State, ABC):
 
         A key whose value is None has no row: it was removed, or never had a value.
 
-        Raises
-        ------
-        UnsupportedOperation
-            The store cannot list its keys.
+        Raises `UnsupportedOperation`: the store cannot list its keys.
         """
         for page in self.key_pages():
             values = self.multi_get(page)

@@ -41,10 +41,7 @@ class MachineSupervisor:
     `folder`: what it keeps on this machine; one supervisor has it at a time.
     `host`: where others reach this machine: its drivers and logs are served there.
     `ports`: the ports that name its slots. Nothing listens on them.
-
-    Raises
-    ------
-    ClusterError, ConfigError, EnvironmentProblem
+    Raises `ClusterError`, `ConfigError`, `EnvironmentProblem`.
     """
 
     def __init__(

@@ -55,10 +55,7 @@ class NimbusDaemon(Closes):
     `code_dir`: where the packages of code are; several Nimbuses of a cluster share it.
     `host`, `port`: where it answers; port 0 takes a free one.
     `times`: `driver_timeout_s` and `max_deaths` of `Nimbus`.
-
-    Raises
-    ------
-    ClusterUnreachable, ConfigError, EnvironmentProblem
+    Raises `ClusterUnreachable`, `ConfigError`, `EnvironmentProblem`.
     """
 
     def __init__(
