@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import pyarrow as pa
 
 from spouts.files.file_coordinator import FileCoordinator, FileFormat
 from spouts.files.file_listing import FileSource, Paths
-from spouts.files.ranges import Piece
+from spouts.files.ranges import Piece, open_error
 from spouts.files.tails import WAIT_S, TailRule
 from trident.arrow import schema_of
 from trident.errors import SpoutError
@@ -68,9 +68,17 @@ class FileEmitter(ABC):
         self.fields = Fields(declared, *more) if more else declared
         self._wanted, self._schema = schema_of(declared), schema_of(self.fields)
 
-    @abstractmethod
-    def emit(self, part: Sequence[Piece]) -> Iterator[pa.Table]:
+    def emit(self, part: Iterable[Piece]) -> Iterator[Any]:
         """Read the pieces of files that make up a part, in tables of about a megabyte."""
+        for piece in part:
+            try:
+                yield from self.read(piece)
+            except OSError as error:
+                raise open_error(piece.range.path, error, f"cannot read the batch {piece.range}") from error
+
+    @abstractmethod
+    def read(self, piece: Piece) -> Iterator[Any]:
+        """Read a piece; `OSError` if it cannot be opened."""
 
     def _table(self, columns: list[pa.Array], path: str, rows: int) -> pa.Table:
         if self._with_file:
@@ -93,11 +101,10 @@ class FileSpout:
     def __init__(
         self, kind: str, paths: Paths, default_pattern: str | tuple[str, ...], **settings: Unpack[FileSettings]
     ) -> None:
+        self._kind, self._settings = kind, settings
         self._max_batch_bytes = settings.get("max_batch_bytes", 8 << 20)
-        self._tail = settings.get("tail", WAIT_S)
         patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)
-        self._kind, self._source = kind, FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
-        self._follow, self._allow_empty = settings.get("follow", True), settings.get("allow_empty", False)
+        self._source = FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
 
     def get_output_fields(self) -> Fields:
         return self._emitter.fields
@@ -110,12 +117,12 @@ class FileSpout:
                     f"{self._source} has {folder} in it, where the topology itself writes: it would read what it has written. "
                     "Keep them apart, or give a pattern that leaves such files out"
                 )
-        if not self._allow_empty and not self._source.files():
+        if not self._settings.get("allow_empty") and not self._source.files():
             raise SpoutError(
                 f"no {self._kind} file to read in {self._source}. Correct the path or the pattern, or give allow_empty=True if "
                 "files will come later"
             )
-        rule = TailRule(self._tail, self._follow, now or time.time)
+        rule = TailRule(self._settings.get("tail", WAIT_S), self._settings.get("follow", True), now or time.time)
         return FileCoordinator(self._format, self._source, self._max_batch_bytes, rule)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> FileEmitter:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from spouts.files.line_ends import RowFormat, RowParser
+from spouts.files.line_ends import RowFormat
 from spouts.files.tails import End
 from trident.alignment import moments_as_text, read_moments, replace_leaves
 
@@ -107,16 +107,13 @@ def read_objects(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore")
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-class JsonFormat(RowFormat, RowParser):
+class JsonFormat(RowFormat):
     """Lines that are objects, the same in all files; see `JsonFileSpout`."""
 
     def __init__(self, schema: pa.Schema, unknown_fields: str) -> None:
         self._schema, self._unknown_fields = schema, unknown_fields
 
-    def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
-        return self
-
-    def end_of(self, path: str, line: bytes, header: Callable[[], bytes] | None) -> End:
+    def end_of(self, line: bytes) -> End:
         """Say what a last line without a line end is: an object that is closed is whole."""
         marks = _STRING.sub(b"", line.strip())
         if not marks or (marks.startswith(b"{") and (b'"' in marks or marks.count(b"{") > marks.count(b"}"))):

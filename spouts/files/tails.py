@@ -22,10 +22,10 @@ _YOUNG_S = 3600.0
 
 
 class End(Enum):
-    """What the bytes behind the last line end are."""
+    """What the bytes behind the last line end are: the state of the end of a file, as long as it does not change."""
 
-    OPEN = "they cannot be whole"
-    MAYBE = "they may be whole"
+    OPEN = "they cannot be whole, and are held"
+    MAYBE = "they may be whole, and are waited for; then they are a guess"
     WHOLE = "nothing can be added to them"
 
 
@@ -48,11 +48,6 @@ class TailRule:
     now: Callable[[], float]
     steps: int = STEPS
 
-    @property
-    def wait_s(self) -> float:
-        """The seconds that a whole file is waited for, whatever is done with lines."""
-        return WAIT_S if self.tail == "hold" else self.tail
-
 
 class Tail:
     """The end of one file.
@@ -60,17 +55,15 @@ class Tail:
     `start`, `size`: its bytes, as far as no line end is behind them.
     `since`: since when the file is as it is, as far as this driver knows.
     `changed`: when it was changed, by its own word.
-    `is_unfinished`: whether it is held, and no longer only waited for.
     `is_told`: whether a warning says that it is left.
     """
 
     def __init__(self, rule: TailRule) -> None:
         self._rule = rule
         self._seen = -1, 0
-        self._end: End | None = None
+        self._end: End | None = None  # None: not known yet
         self._check: Check | None = None
-        self.start, self.since, self.changed = 0, 0.0, 0.0
-        self.is_unfinished, self.is_told = False, False
+        self.start, self.since, self.changed, self.is_told = 0, 0.0, 0.0, False
 
     @property
     def size(self) -> int:
@@ -80,6 +73,17 @@ class Tail:
     def may_grow(self) -> bool:
         return self._rule.follows
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it is held until the file changes, and no longer only waited for."""
+        return self._end is End.OPEN
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the file has not changed for as long as is waited for, with `"hold"` a whole file."""
+        wait_s = WAIT_S if self._rule.tail == "hold" else self._rule.tail
+        return self._rule.now() - self.since >= wait_s
+
     def sees(self, status: os.stat_result) -> None:
         seen = status.st_size, status.st_mtime_ns
         if seen == self._seen:
@@ -88,18 +92,18 @@ class Tail:
         # Of a change that was seen here, or in the future, the time is another clock's.
         self.since = now if is_known or status.st_mtime > now else status.st_mtime
         self.changed = min(self.since, status.st_mtime)
-        self._seen, self._end, self._check, self.is_unfinished, self.is_told = seen, None, None, False, False
+        self._seen, self._end, self._check, self.is_told = seen, None, None, False
+
+    def hold(self, start: int) -> None:
+        self.start, self._end = start, End.OPEN
 
     def may_be_read(self, start: int, end_of: Callable[[], End]) -> tuple[bool, bool]:
         """Whether the bytes from `start` on may be given as a line, and whether that is a guess."""
         if not self._rule.follows:
             return True, False
         if self._end is None or start != self.start:
-            self.start, self._end = start, end_of()
-        self.is_unfinished = self._end is End.OPEN or self._rule.tail == "hold"
-        if self.is_unfinished:
-            return False, False
-        return self._end is End.WHOLE or self.is_quiet, self._end is End.MAYBE
+            self.start, self._end = start, End.OPEN if self._rule.tail == "hold" else end_of()
+        return self._end is End.WHOLE or (not self.is_held and self.is_quiet), self._end is End.MAYBE
 
     def may_be_read_whole(self, check: Callable[[], Check]) -> bool:
         if not self._rule.follows:
@@ -113,16 +117,11 @@ class Tail:
                 self._end = next(self._check, End.MAYBE)
             if self._end is None:
                 return False
-        self.is_unfinished = self._end is End.OPEN
-        return not self.is_unfinished
+        return not self.is_held
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether the file has not changed for as long as is waited for."""
-        return self._rule.now() - self.since >= self._rule.wait_s
-
-    def hold(self, start: int) -> None:
-        self.start, self.is_unfinished = start, True
+    def __str__(self) -> str:
+        why = "not whole" if self.is_held else "without a line end"
+        return f"{self.size - self.start} bytes behind byte {self.start} are {why}"
 
 
 def gz_end(path: str) -> Check:
