@@ -49,6 +49,7 @@ class CsvFormat(RowFormat):
     missing_columns: str
     timestamp_formats: tuple[str, ...]
     decimal_point: str
+    multiline: bool
     columns: tuple[str, ...] = ()
 
     @property
@@ -107,7 +108,7 @@ class CsvFormat(RowFormat):
         read = self.read_options(len(text) + 1)
 
         def read_as(convert: pacsv.ConvertOptions) -> pa.Table:
-            return pacsv.read_csv(pa.py_buffer(text), read, self._parse, convert)
+            return pacsv.read_csv(pa.py_buffer(text), read, self.parse_options, convert)
 
         return self.typed_table(read_as(self.convert), may_bend(text), read_as)
 
@@ -125,26 +126,20 @@ class CsvFormat(RowFormat):
             return True
 
     def describe(self, error: Exception) -> str:
-        text = str(error)
-        match = _COLUMN.search(text)
-        if match is None:
-            return _PARSE.sub("", text).partition("\n")[0]
-        return f"column {self.columns[int(match[1])]!r}: {_COLUMN.sub('', text)}"
+        if match := _COLUMN.search(str(error)):
+            return f"column {self.columns[int(match[1])]!r}: {_COLUMN.sub('', str(error))}"
+        return _PARSE.sub("", str(error)).partition("\n")[0]
 
     def end_of(self, line: bytes) -> End:
         """Say that a line is not whole if it is no row, and may become one: its last value is cut, or values are missing."""
         try:
             rows = int(self.parse(line).num_rows)
+            is_cut = rows == 0 or (rows == 1 and self.is_open(line))
         except pa.ArrowException as error:
-            column = _COLUMN.search(str(error))
             if width := _WIDTH.search(str(error)):
                 is_cut = int(width[2]) < int(width[1])
-            elif column is not None:
-                is_cut = int(column[1]) == len(self.columns) - 1
             else:
-                is_cut = str(error).startswith(f"column {self.columns[-1]!r}: ")  # of moments
-        else:
-            is_cut = rows == 0 or (rows == 1 and self.is_open(line))
+                is_cut = self.describe(error).startswith(f"column {self.columns[-1]!r}: ")
         return End.OPEN if is_cut else End.MAYBE
 
     def whole_end(self, text: TextIO) -> Check:
@@ -164,10 +159,6 @@ class CsvFormat(RowFormat):
         yield End.OPEN if is_header or 0 < len(row) < width else End.MAYBE
 
     # ---- what Arrow is asked for, and what it says -----------------------------------------------------------------------
-
-    @cached_property
-    def _parse(self) -> pacsv.ParseOptions:
-        return self.parse_options()
 
     @cached_property
     def convert(self) -> pacsv.ConvertOptions:
@@ -192,13 +183,10 @@ class CsvFormat(RowFormat):
             column_names=self._unique_names, use_threads=False, block_size=block, encoding=encoding, **more
         )
 
-    def parse_options(self, multiline: bool = False) -> pacsv.ParseOptions:
-        return pacsv.ParseOptions(
-            delimiter=self.delimiter,
-            quote_char=self.quote or False,
-            escape_char=self.escape or False,
-            newlines_in_values=multiline,
-        )
+    @cached_property
+    def parse_options(self) -> pacsv.ParseOptions:
+        marks = {"quote_char": self.quote or False, "escape_char": self.escape or False}
+        return pacsv.ParseOptions(delimiter=self.delimiter, newlines_in_values=self.multiline, **marks)
 
     def _convert_options(self, as_text: Sequence[str]) -> pacsv.ConvertOptions:
         return pacsv.ConvertOptions(
@@ -289,7 +277,7 @@ class WholeCsvEmitter(LineEmitter):
 
         def batches(convert: pacsv.ConvertOptions) -> Iterator[pa.RecordBatch]:
             with unpacked(path) as data:
-                yield from pacsv.open_csv(data, read, rows.parse_options(multiline=True), convert)
+                yield from pacsv.open_csv(data, read, rows.parse_options, convert)
 
         with unpacked(path) as data:
             bends = _may_bend(data)

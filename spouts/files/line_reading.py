@@ -10,6 +10,7 @@ import logging
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
@@ -70,8 +71,6 @@ def _plain_blocks(file: int, piece: Piece, longest: int) -> Iterator[tuple[int, 
     range_ = piece.range
     at = piece.start if piece.start == range_.start else line_end_after(file, piece.start - 1, piece.end)
     end = range_.end if piece.end == range_.end else line_end_after(file, piece.end - 1, range_.end)
-    if at >= piece.end:
-        return  # the line that begins before this piece ends after it
 
     def read(start: int, stop: int) -> bytes:
         data = b""
@@ -79,13 +78,13 @@ def _plain_blocks(file: int, piece: Piece, longest: int) -> Iterator[tuple[int, 
             more = os.pread(file, stop - start - len(data), start + len(data))
             if not more:
                 raise ReplayMismatchError(
-                    f"the batch was {range_} of {range_.path}, which ended at byte {start + len(data)} while it was read: it was truncated. "
-                    "Put the file back as it was and start again"
+                    f"the batch was {range_} of {range_.path}, which ended at byte {start + len(data)} while it was read: it "
+                    "was truncated. Put the file back as it was and start again"
                 )
             data += more
         return data
 
-    while at < end:
+    while at < min(end, piece.end):  # or the line that begins before this piece ends after it
         stop = min(end, at + _BLOCK)
         block = read(at, stop)
         if not block.endswith(b"\n"):  # the rest of the line, as far as it may go on
@@ -157,11 +156,10 @@ def _as_utf8(path: str, offset: int, text: bytes, files: LineFiles) -> bytes:
 def _is_utf8(text: bytes) -> bool:
     # Arrow validates without making a copy of the text, which decoding would.
     whole = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, len(text)], np.int32)), pa.py_buffer(text))
-    try:
+    with suppress(pa.ArrowInvalid):
         whole.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+        return True
+    return False
 
 
 # ---- lines that are texts -----------------------------------------------------------------------------------------------
@@ -190,19 +188,15 @@ class TextEmitter(FileEmitter):
             yield self._table_of(texts)
 
     def _table_of(self, texts: list[TextBlock]) -> pa.Table:
-        text = texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts])
-        # For a few lines a Python object each costs less than numpy needs to begin.
-        lines = (
-            _lines_as_array(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
-        )
-        columns: list[pa.Array[Any]] = [lines]
-        if len(self.fields) > 1:
-            columns += _sources(texts)
-        return pa.Table.from_arrays(columns, schema=self._schema)
+        lines = _lines_as_array(texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts]))
+        sources = _sources(texts) if len(self.fields) > 1 else []
+        return pa.Table.from_arrays([lines, *sources], schema=self._schema)
 
 
-def _lines_as_array(text: bytes) -> pa.StringArray:
+def _lines_as_array(text: bytes) -> pa.Array:
     """Return lines as an Arrow array, without a Python object for each."""
+    if len(text) <= _FEW_BYTES:  # for a few lines such objects cost less than numpy needs to begin
+        return pa.array(text[:-1].decode().split("\n"), pa.string())
     ends = line_ends(text)
     count = len(ends)
     # Line ends are dropped from the data, so each line moves to the front by the number of lines before it.
@@ -215,10 +209,7 @@ def _lines_as_array(text: bytes) -> pa.StringArray:
 def _sources(texts: list[TextBlock]) -> list[pa.Array[Any]]:
     starts = [np.concatenate(([0], line_ends(one.block)[:-1] + 1)) + one.offset for one in texts]
     paths = pa.array([one.path.encode("utf-8", "replace").decode() for one in texts], pa.string())
-    return [
-        paths.take(np.repeat(np.arange(len(texts)), [len(one) for one in starts])),
-        pa.array(np.concatenate(starts)),
-    ]
+    return [paths.take(np.repeat(np.arange(len(texts)), list(map(len, starts)))), pa.array(np.concatenate(starts))]
 
 
 # ---- lines that are rows ------------------------------------------------------------------------------------------------
@@ -228,7 +219,7 @@ class _Bad(NamedTuple):
     """A line that is no row; `number` counts from 0 within the block."""
 
     number: int
-    line: bytes
+    text: str
     cause: str
 
 
@@ -247,25 +238,16 @@ class LineEmitter(FileEmitter):
             rows = rows or self._rows.of_file(text.path, partial(self._header, text))
             skipped = text.text.find(b"\n") + 1 if text.is_first and rows.has_header else 0
             body = text.text[skipped:] if skipped else text.text
-            if body:
-                yield from self._tables(text, body, bool(skipped), rows)
-
-    def _tables(self, text: TextBlock, body: bytes, is_after_header: bool, rows: RowFormat) -> Iterator[pa.Table]:
-        for found in _parse(body, rows):
-            if isinstance(found, pa.Table):
-                yield self._complete_table(found, text.path, None)
-            elif self._bad_lines is None:
-                raise self._error(text, found, is_after_header)
-            else:
-                nulls = [pa.nulls(1, one.type) for one in self._wanted]
-                yield self._complete_table(pa.table(nulls, schema=self._wanted), text.path, found.line)
-
-    def _complete_table(self, table: pa.Table, path: str, bad: bytes | None) -> pa.Table:
-        columns = list(table.columns)
-        if self._bad_lines is not None:
-            line = None if bad is None else bad.decode("utf-8", "replace")
-            columns.append(pa.repeat(pa.scalar(line, pa.string()), table.num_rows))
-        return self._table(columns, path, table.num_rows)
+            for found in _parse(body, rows) if body else ():
+                if isinstance(found, pa.Table):
+                    columns, count, line = list(found.columns), found.num_rows, None
+                elif self._bad_lines is None:
+                    raise self._error(text, found, bool(skipped))
+                else:
+                    columns, count, line = [pa.nulls(1, one.type) for one in self._wanted], 1, found.text
+                if self._bad_lines is not None:
+                    columns.append(pa.repeat(pa.scalar(line, pa.string()), count))
+                yield self._table(columns, text.path, count)
 
     def _header(self, text: TextBlock) -> bytes:
         if text.is_first:
@@ -276,9 +258,7 @@ class LineEmitter(FileEmitter):
     def _error(self, text: TextBlock, bad: _Bad, is_after_header: bool) -> BadDataError:
         number = bad.number + is_after_header
         offset = text.offset + (int(line_ends(text.block)[number - 1]) + 1 if number else 0)
-        shown = bad.line.decode("utf-8", "replace")
-        if len(shown) > SHOWN:
-            shown = f"{shown[:SHOWN]}… ({len(shown)} characters)"
+        shown = bad.text if len(bad.text) <= SHOWN else f"{bad.text[:SHOWN]}… ({len(bad.text)} characters)"
         where = f"line {_line_number(text.path, offset)} of {text.path} (at byte {offset})"
         return BadDataError(
             f"{where} is not a row: {bad.cause}. It is: {shown!r}. "
@@ -295,13 +275,14 @@ def _parse(body: bytes, rows: RowFormat, at: int = 0) -> Iterator[pa.Table | _Ba
         if found.num_rows:
             yield found
     elif isinstance(found, str) and middle == len(body):
-        yield _Bad(at, body.rstrip(b"\n"), found)
+        yield _Bad(at, body.rstrip(b"\n").decode("utf-8", "replace"), found)
     else:
         yield from _parse(body[:middle], rows, at)
         yield from _parse(body[middle:], rows, at + body.count(b"\n", 0, middle))
 
 
 def _parse_rows(body: bytes, rows: RowFormat) -> pa.Table | str:
+    """Return the rows of lines, or what is wrong with one of them."""
     try:
         table = rows.parse(body)
     except pa.ArrowException as error:
@@ -313,10 +294,8 @@ def _parse_rows(body: bytes, rows: RowFormat) -> pa.Table | str:
         return "it is not complete: a value goes on in the next line"
     if table.num_rows > lines:
         return "it is more than one row" + (": \\r alone ends one, too" if b"\r" in body else "")
-    last = body[body.rfind(b"\n", 0, -1) + 1 :]
-    if rows.is_open(last):
-        return "it is not complete: a quoted value does not end in this line"
-    return table
+    is_open = rows.is_open(body[body.rfind(b"\n", 0, -1) + 1 :])
+    return "it is not complete: a quoted value does not end in this line" if is_open else table
 
 
 def _line_number(path: str, offset: int) -> int:

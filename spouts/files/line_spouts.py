@@ -126,7 +126,7 @@ class CsvFileSpout(FileSpout):
         names = header if isinstance(header, bool) else tuple(header)
         csv = CsvFormat(
             schema_of(declared), names, delimiter, quote, escape, tuple(null_values), missing_columns,
-            tuple(timestamp_formats), decimal_point,
+            tuple(timestamp_formats), decimal_point, multiline,
         )  # fmt: skip
         if not isinstance(header, bool):
             csv.check_names("header=", list(header))

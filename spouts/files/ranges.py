@@ -235,5 +235,6 @@ def check_unchanged(file: int, range_: FileRange, whole: bool) -> None:
         found = f"the bytes before {end} are different: it was replaced"
     if found is not None:
         raise ReplayMismatchError(
-            f"the batch was {range_} of {path}, which has {size} bytes now, and {found}. Put the file back as it was and start again"
+            f"the batch was {range_} of {path}, which has {size} bytes now, and {found}. "
+            "Put the file back as it was and start again"
         )
