@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
@@ -38,7 +38,7 @@ Read = Callable[[pacsv.ConvertOptions], pa.Table]
 
 @dataclass(frozen=True)
 class CsvFormat(RowFormat):
-    """How lines are written; see `CsvFileSpout`. Reads the lines of a file whose `columns` are known."""
+    """How lines are written; see `CsvFileSpout`. It reads lines where the `columns` are known."""
 
     schema: pa.Schema
     header: bool | tuple[str, ...]
@@ -51,6 +51,7 @@ class CsvFormat(RowFormat):
     decimal_point: str
     multiline: bool
     columns: tuple[str, ...] = ()
+    by_columns: dict[tuple[str, ...], CsvFormat] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def has_header(self) -> bool:  # type: ignore[override]
@@ -58,7 +59,10 @@ class CsvFormat(RowFormat):
 
     def of_file(self, path: str, header: Callable[[], bytes]) -> CsvFormat:
         lines = [header().decode("utf-8", "replace")] if self.has_header else []
-        return replace(self, columns=self.names(path, lines))
+        columns = self.names(path, lines)
+        if columns not in self.by_columns:
+            self.by_columns[columns] = replace(self, columns=columns)
+        return self.by_columns[columns]
 
     def names(self, path: str, lines: Iterable[str]) -> tuple[str, ...]:
         """Return the names of the columns of a file; `lines` begin with its first one, if that has them.
@@ -90,6 +94,10 @@ class CsvFormat(RowFormat):
                     "header does (the order does not matter), give header=False if the first line is a row, or "
                     "missing_columns='null' to have null there"
                 )
+        if not names:  # Arrow would take the first row of a block for them
+            raise BadDataError(
+                f"the header of {path} is an empty line. Name the columns there, or give header=False if there is none"
+            )
 
     @property
     def _dialect(self) -> dict[str, Any]:
@@ -105,7 +113,7 @@ class CsvFormat(RowFormat):
             return self.schema.empty_table()
         if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
             text = _BOM + text
-        read = self.read_options(len(text) + 1)
+        read = pacsv.ReadOptions(column_names=self.unique_names, use_threads=False, block_size=len(text) + 1)
 
         def read_as(convert: pacsv.ConvertOptions) -> pa.Table:
             return pacsv.read_csv(pa.py_buffer(text), read, self.parse_options, convert)
@@ -172,16 +180,10 @@ class CsvFormat(RowFormat):
         return re.compile(f"{value}(?:{end}{value})*\n".encode())
 
     @cached_property
-    def _unique_names(self) -> list[str]:
+    def unique_names(self) -> list[str]:
         # Columns that are no fields may have any names, even equal ones.
         fresh = (f"\0{number}" for number in count())
         return [name if name in self.schema.names else next(fresh) for name in self.columns]
-
-    def read_options(self, block: int, encoding: str = "utf-8", **more: int) -> pacsv.ReadOptions:
-        """Return what says where columns are; a row must fit a block."""
-        return pacsv.ReadOptions(
-            column_names=self._unique_names, use_threads=False, block_size=block, encoding=encoding, **more
-        )
 
     @cached_property
     def parse_options(self) -> pacsv.ParseOptions:
@@ -253,7 +255,7 @@ class WholeCsvEmitter(LineEmitter):
         except pa.ArrowException as error:
             raise BadDataError(
                 f"the CSV file {path} cannot be read: {error}. Fix it, change the fields, or raise "
-                f"max_line_bytes={self._longest} if a row is longer"
+                f"max_line_bytes={self._files.max_line_bytes} if a row is longer"
             ) from error
         except DAMAGED as error:
             raise BadDataError(f"the compressed file {path} is damaged or not complete: {error}") from error
@@ -263,17 +265,20 @@ class WholeCsvEmitter(LineEmitter):
         with opened(piece.range.path) as file:
             check_unchanged(file, piece.range, whole=True)
 
-    @property
-    def _longest(self) -> int:
-        return min(self._files.max_line_bytes, 1 << 30)
-
     def _rows_of(self, path: str) -> Iterator[pa.Table]:
         with unpacked(path) as data, io.TextIOWrapper(data, self._files.encoding, "replace", newline="") as lines:
             rows = replace(self._rows, columns=self._rows.names(path, lines))
             if rows.has_header and not next(lines, ""):
                 return  # Arrow refuses a header without a line end that it is to skip
-        block = self._longest if path.endswith(".gz") else min(self._longest, Path(path).stat().st_size)
-        read = rows.read_options(block + 1, self._files.encoding, skip_rows_after_names=int(rows.has_header))
+        longest = min(self._files.max_line_bytes, 1 << 30)
+        block = longest if path.endswith(".gz") else min(longest, Path(path).stat().st_size)
+        read = pacsv.ReadOptions(
+            column_names=rows.unique_names,
+            skip_rows_after_names=int(rows.has_header),
+            use_threads=False,
+            block_size=block + 1,
+            encoding=self._files.encoding,
+        )
 
         def batches(convert: pacsv.ConvertOptions) -> Iterator[pa.RecordBatch]:
             with unpacked(path) as data:

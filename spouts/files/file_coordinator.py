@@ -33,7 +33,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from spouts.files.file_listing import FileSource, Listed
-from spouts.files.ranges import FileRange, Piece, Position, Positions, cut, open_error, opened, plain, went_on
+from spouts.files.ranges import UNREAD, FileRange, Piece, Position, Positions, cut, open_error, opened, plain, went_on
 from spouts.files.tails import STEPS, Tail, TailRule
 from trident.errors import ReplayMismatchError
 from trident.spout.interfaces import (
@@ -97,11 +97,7 @@ class FileFormat(ABC):
 
     @abstractmethod
     def find(self, look: Look) -> FileCut:
-        """Find what a batch takes of a file from where the batches before have come to.
-
-        Raises `ReplayMismatchError`: the file is no longer the one that was read up to there.
-        Raises `SpoutError`: it cannot be read, or goes on in the middle of a line that was given.
-        """
+        """Find what a batch takes of a file; `ReplayMismatchError` if it is not the one that was read before."""
 
     @abstractmethod
     def position_at(self, path: str, file: int, offset: int) -> Position:
@@ -119,11 +115,10 @@ class FileFormat(ABC):
 class FileCoordinator(ThrottledCoordinator):
     """Says which byte ranges make up a batch.
 
-    The files with something to read are in a queue, by path. They are listed when the queue is empty (without `follow`:
-    once). So a call that returns None has looked at every file, and any other call only at the files of its batch.
-
-    No call waits. An end that may not be whole is left for a later one (see `tails.py`); a definition with such a guess is
-    complete only when it was read, and the file has not gone on meanwhile.
+    A file is one of these: in the queue, because something is to be read of it; left, because its end is held or waited for
+    (it has a tail, see `tails.py`); done, until it changes; or to be compared, because it was changed and has its size. They
+    are listed when the queue is empty (without `follow`: once). So a call that returns None has looked at every file, and any
+    other call only at the files of its batch. No call waits.
     """
 
     def __init__(self, format_: FileFormat, source: FileSource, max_batch_bytes: int, rule: TailRule) -> None:
@@ -138,11 +133,7 @@ class FileCoordinator(ThrottledCoordinator):
         self._total = 0  # bytes of all batches, and those that were listed and are in none yet
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Fix the ranges of a batch; None if no file has anything more.
-
-        Raises `ReplayMismatchError`: a file that was read in part has changed.
-        Raises `SpoutError`: a file or directory cannot be read, a line is too long, or a line goes on that was given.
-        """
+        """Fix the ranges of a batch; None if no file has anything more, `SpoutError` if one is not what it was."""
         self._rule.steps = STEPS
         try:
             if not self._loaded or previous != self._last:
@@ -180,17 +171,17 @@ class FileCoordinator(ThrottledCoordinator):
         due = [one for one in self._tails.values() if not one.is_held and one.changed <= self._looked]
         for path, one in [] if due else self._tails.items():
             if not one.is_told:
-                one.is_told = True
                 _log.warning("%s is not read to its end: %s. It is read once that is complete", path, one)
+            one.is_told = True
         return bool(due)
 
     def unavailable(self) -> Away | None:
         """Return the end of a file that is waited for, of several the one that is so for the longest time."""
-        waited = sorted(self._tails.copy().items(), key=lambda one: one[1].since)
-        for path, one in waited[:1]:
-            more = f", and of {len(waited) - 1} more" if waited[1:] else ""
-            return Away(f"{REST}{path} ({one}){more}", int(one.since * 1000), is_fault=False)
-        return None
+        if not (waited := self._tails.copy()):
+            return None
+        path, one = min(waited.items(), key=lambda each: each[1].since)
+        more = f", and of {len(waited) - 1} more" if len(waited) > 1 else ""
+        return Away(f"{REST}{path} ({one}){more}", int(one.since * 1000), is_fault=False)
 
     def parts(
         self, attempt: TransactionAttempt, definition: Definition, parallelism: int
@@ -211,7 +202,8 @@ class FileCoordinator(ThrottledCoordinator):
 
     def _load(self, previous: Definition | None) -> None:
         """Continue after `previous`, from that definition and the files alone."""
-        self._last, self._positions, cursor = previous, Positions((previous or {}).get("done", ())), None
+        self._last, cursor = previous, None
+        self._positions = Positions((previous or {}).get("done", ()))
         # Also without `follow` from now on, because a single position cannot say what was read out of order.
         self._by_cursor = not self._rule.follows and "done" not in (previous or {})
         if previous is not None and "at" in previous:
@@ -232,14 +224,12 @@ class FileCoordinator(ThrottledCoordinator):
         by_name: dict[str, list[str]] = {}
         for path in files if elsewhere else ():
             by_name.setdefault(os.path.basename(path), []).append(path)
-        others = 0
-        same: list[tuple[str, str]] = []
-        for path in elsewhere[-_COMPARED:]:
-            if named := by_name.get(os.path.basename(path)):
-                found = [one for one in named if self._is_same(one, files[one].size, path)]
-                same += [(path, one) for one in found[:1]]
-                others += not found
-        if len(same) > others:
+        named = [(path, by_name.get(os.path.basename(path))) for path in elsewhere[-_COMPARED:]]
+        found = [
+            (path, [one for one in now if self._is_same(one, files[one].size, path)]) for path, now in named if now
+        ]
+        same = [(path, now[0]) for path, now in found if now]
+        if len(same) > len(found) - len(same):
             path, now = same[0]
             raise ReplayMismatchError(
                 f"{now} is the file that was read as {path}, up to byte {self._positions[path].offset}, and would be counted "
@@ -277,14 +267,16 @@ class FileCoordinator(ThrottledCoordinator):
         self._tails = {path: tail for path, tail in self._tails.items() if path in files}
         self._total = 0 if self._last is None else self._last["bytes"]
         for path, (size, stamp) in files.items():
-            read = self._positions[path].offset
+            read = self._positions.get(path, UNREAD).offset
             if size != read:
                 if not self._is_left(path, size, stamp, read):
                     self._queue.append(path)
                 self._total += max(0, size - read)
             elif read and self._stamps.get(path) != stamp:
                 with suppress(OSError):  # readers may have no access by now
-                    self._look(path, 0, False, Tail(self._rule))  # it raises if it is another one
+                    self._look(
+                        path, self._positions[path], 0, False, Tail(self._rule)
+                    )  # it raises if it is another one
             self._stamps[path] = stamp
 
     def _is_left(self, path: str, size: int, stamp: tuple[int, int], read: int) -> bool:
@@ -317,9 +309,9 @@ class FileCoordinator(ThrottledCoordinator):
         return self._definition(ranges) if ranges else None
 
     def _find(self, path: str, room: int, alone: bool) -> FileCut:
-        before, tail = self._positions[path], self._tails.get(path) or Tail(self._rule)
+        before, tail = self._positions.get(path, UNREAD), self._tails.get(path) or Tail(self._rule)
         try:
-            found = self._look(path, room, alone, tail)
+            found = self._look(path, before, room, alone, tail)
         except FileNotFoundError:
             read = f"it was read up to byte {before.offset}" if before.offset else "nothing of it was read"
             _log.warning("the file %s was removed: %s", path, read)
@@ -334,11 +326,11 @@ class FileCoordinator(ThrottledCoordinator):
             self._tails.pop(path, None)
         return found
 
-    def _look(self, path: str, room: int, alone: bool, tail: Tail) -> FileCut:
+    def _look(self, path: str, before: Position, room: int, alone: bool, tail: Tail) -> FileCut:
         with opened(path) as file:
             status = os.fstat(file)
             tail.sees(status)
-            return self._format.find(Look(path, file, status.st_size, self._positions[path], room, alone, tail))
+            return self._format.find(Look(path, file, status.st_size, before, room, alone, tail))
 
     def _definition(self, ranges: list[FileRange]) -> Definition:
         folders = {os.path.dirname(one.path) for one in ranges}

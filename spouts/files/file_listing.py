@@ -108,7 +108,9 @@ class _Walk:
 
     def __init__(self, source: FileSource) -> None:
         self._source = source
-        self._files: dict[_Identity, list[tuple[str, Listed]]] = {}  # by all names that were seen
+        self._files: dict[str, Listed] = {}
+        self._first: dict[_Identity, str] = {}
+        self._names: dict[_Identity, set[str]] = {}  # of the files that have several
         self._seen_dirs: set[_Identity] = set()
         self._dirs: list[str] = []
         self._links: list[tuple[str, bool]] = []  # and whether one is in a directory that is read
@@ -135,21 +137,16 @@ class _Walk:
                 self._take(path, status)
 
     def finish(self, known: Container[str]) -> dict[str, Listed]:
-        self._drain()
-        while self._links:
+        while self._dirs or self._links:
+            while self._dirs:
+                self._scan(self._dirs.pop())
             links, self._links = sorted(self._links), []
             for path, in_directory in links:
                 self._follow(path, in_directory)
-            self._drain()
-        chosen = [
-            min(names, key=lambda one: (one[0] not in known, one[0])) if len(names) > 1 else names[0]
-            for names in self._files.values()
-        ]
-        return dict(sorted(chosen))
-
-    def _drain(self) -> None:
-        while self._dirs:
-            self._scan(self._dirs.pop())
+        for names in self._names.values():
+            for other in sorted(names, key=lambda path: (path not in known, path))[1:]:
+                del self._files[other]
+        return dict(sorted(self._files.items()))
 
     def _scan(self, directory: str, is_read: bool = True) -> None:
         try:
@@ -183,14 +180,15 @@ class _Walk:
             is_read = self._source.recursive and in_directory
         else:
             is_read = not in_directory or self._source.matches(os.path.basename(path))
-        if is_read and (status.st_dev, status.st_ino) not in self._files:
+        if is_read and (status.st_dev, status.st_ino) not in self._first:
             self._take(path, status)
 
     def _take(self, path: str, status: os.stat_result) -> None:
         identity = (status.st_dev, status.st_ino)
         if stat.S_ISREG(status.st_mode):
-            listed = Listed(status.st_size, (status.st_ino, status.st_ctime_ns))
-            self._files.setdefault(identity, []).append((path, listed))
+            self._files[path] = Listed(status.st_size, (status.st_ino, status.st_ctime_ns))
+            if (first := self._first.setdefault(identity, path)) != path:
+                self._names.setdefault(identity, {first}).add(path)
         elif stat.S_ISDIR(status.st_mode) and identity not in self._seen_dirs:
             self._seen_dirs.add(identity)
             self._dirs.append(path)

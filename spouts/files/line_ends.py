@@ -79,7 +79,7 @@ class LineFiles(FileFormat):
         self.whole, self.rows = whole, rows
 
     def is_whole(self, path: str) -> bool:
-        return self.whole or super().is_whole(path)
+        return self.whole or path.endswith(".gz")
 
     def position_at(self, path: str, file: int, offset: int) -> Position:
         return position_in(file, offset)
@@ -167,7 +167,7 @@ class LineFiles(FileFormat):
             return FileCut(None, Rest.HELD)
         if size > look.room and not look.alone:
             return FileCut(None, Rest.MORE)
-        return _cut(look, 0, size, Rest.NOTHING, is_guess=look.tail.may_grow)
+        return _cut(look, 0, size, Rest.NOTHING, is_guess=look.tail.rule.follows)
 
     def _check_whole(self, path: str) -> Check:
         if path.endswith(".gz"):

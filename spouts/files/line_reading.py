@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spouts.files.file_settings import FileEmitter
 from spouts.files.line_ends import SHOWN, LineFiles, RowFormat, line_end_after, too_long
-from spouts.files.ranges import Piece, check_unchanged, opened
+from spouts.files.ranges import FileEmitter, Piece, check_unchanged, opened
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
 from trident.fields import Fields
 
@@ -71,6 +70,8 @@ def _plain_blocks(file: int, piece: Piece, longest: int) -> Iterator[tuple[int, 
     range_ = piece.range
     at = piece.start if piece.start == range_.start else line_end_after(file, piece.start - 1, piece.end)
     end = range_.end if piece.end == range_.end else line_end_after(file, piece.end - 1, range_.end)
+    if at >= piece.end:
+        return  # the line that begins before this piece ends after it
 
     def read(start: int, stop: int) -> bytes:
         data = b""
@@ -84,7 +85,7 @@ def _plain_blocks(file: int, piece: Piece, longest: int) -> Iterator[tuple[int, 
             data += more
         return data
 
-    while at < min(end, piece.end):  # or the line that begins before this piece ends after it
+    while at < end:
         stop = min(end, at + _BLOCK)
         block = read(at, stop)
         if not block.endswith(b"\n"):  # the rest of the line, as far as it may go on

@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 
 from spouts.files.file_coordinator import FileCoordinator, FileCut, FileFormat, Look, Rest
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import FileEmitter, FileSettings, FileSpout
+from spouts.files.line_spouts import FileSettings, FileSpout
 from spouts.files.parsed_columns import leaves
-from spouts.files.ranges import FileRange, Piece, Position, open_error
+from spouts.files.ranges import FileEmitter, FileRange, Piece, Position, open_error
 from trident.alignment import align, check_readable, fields_of_schema, replace_leaves
 from trident.arrow import schema_of
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError, TopologyError
@@ -315,7 +315,7 @@ class ParquetFiles(FileFormat):
                 "bytes: it was replaced. Its rows up to there are counted already; give new content a name of its own"
             )
         if footer is None:
-            if look.tail.may_grow and _MAGIC.startswith(os.pread(look.file, len(_MAGIC), 0)):
+            if look.tail.rule.follows and _MAGIC.startswith(os.pread(look.file, len(_MAGIC), 0)):
                 look.tail.hold(0)  # a writer writes the footer last
                 return FileCut(None, Rest.HELD)
             raise SpoutError(

@@ -7,14 +7,17 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
+from trident.fields import Fields
 
 _MIN_PART_BYTES = 1 << 20  # below this a Spark task costs more than what it would take over
 _SEAL_AT = 384
@@ -47,14 +50,17 @@ class Piece(NamedTuple):
     end: int
 
 
-@contextmanager
-def opened(path: str) -> Iterator[int]:
-    """Open a file to be read, as a descriptor."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield file
-    finally:
-        os.close(file)
+class opened:  # noqa: N801 - used as a function, and cheaper than one
+    """A file opened to be read, as a descriptor."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __enter__(self) -> int:
+        return self._file
+
+    def __exit__(self, *raised: object) -> None:
+        os.close(self._file)
 
 
 def open_error(path: str, error: OSError, doing: str) -> SpoutError:
@@ -64,6 +70,40 @@ def open_error(path: str, error: OSError, doing: str) -> SpoutError:
     elif isinstance(error, PermissionError):
         what = f"may not be read by user id {os.geteuid()}; change its permissions, or leave it out"
     return SpoutError(f"{doing}: the file {path} {what}")
+
+
+class FileEmitter(ABC):
+    """The worker's side.
+
+    `declared`: what is read.
+    `bad_lines`: the name of a field of type string that follows, for what cannot be read; None: there is none.
+    `with_file`: whether the path follows, as `file: string`.
+    """
+
+    is_quick: ClassVar[bool] = True  # it never waits, so the loop may call it
+
+    def __init__(self, declared: Fields, bad_lines: str | None = None, with_file: bool = False) -> None:
+        self._bad_lines, self._with_file = bad_lines, with_file
+        more = [f"{name}: string" for name in (bad_lines, "file" if with_file else None) if name is not None]
+        self.fields = Fields(declared, *more) if more else declared
+        self._wanted, self._schema = schema_of(declared), schema_of(self.fields)
+
+    def emit(self, part: Iterable[Piece]) -> Iterator[Any]:
+        """Read the pieces of files that make up a part, in tables of about a megabyte."""
+        for piece in part:
+            try:
+                yield from self.read(piece)
+            except OSError as error:
+                raise open_error(piece.range.path, error, f"cannot read the batch {piece.range}") from error
+
+    @abstractmethod
+    def read(self, piece: Piece) -> Iterator[Any]:
+        """Read a piece; `OSError` if it cannot be opened."""
+
+    def _table(self, columns: list[pa.Array], path: str, rows: int) -> pa.Table:
+        if self._with_file:
+            columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), rows))
+        return pa.Table.from_arrays(columns, schema=self._schema)
 
 
 def cut(ranges: Sequence[FileRange], parallelism: int, is_whole: Callable[[str], bool]) -> list[tuple[Piece, ...]]:
@@ -118,11 +158,11 @@ class Position(NamedTuple):
     crc: int
 
 
-_UNREAD = Position(0, 0)
+UNREAD = Position(0, 0)
 
 
 class Positions(dict[str, Position]):
-    """How far each file was read; paths that were never read have no entry, and are at offset 0.
+    """How far each file was read; paths that were never read have no entry, and are `UNREAD`.
 
     A file that was read to its end may still grow, be replaced or be removed, and new files may sort anywhere, also while
     no driver runs. So a single position cannot represent the files that are done, and each has an entry of its own: path,
@@ -140,9 +180,6 @@ class Positions(dict[str, Position]):
             every |= self._tail
         super().__init__((path, position) for path, position in every.items() if position.offset)
 
-    def __missing__(self, path: str) -> Position:
-        return _UNREAD
-
     def set(self, path: str, position: Position) -> None:
         if position.offset:
             self[path] = position
@@ -152,7 +189,7 @@ class Positions(dict[str, Position]):
         self._tail[path] = position
 
     def forget(self, path: str) -> None:
-        self.set(path, _UNREAD)
+        self.set(path, UNREAD)
 
     def to_chunks(self) -> list[bytes]:
         """Return the table as chunks of bytes; `Positions(chunks)` is an equal table."""

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from spouts import CsvFileSpout
 from tests.spouts.files.test_text_files import append, write
 from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
-from trident.errors import ConfigError, ReplayMismatchError, SpoutError, TopologyError
+from trident.errors import BadDataError, ConfigError, ReplayMismatchError, SpoutError, TopologyError
 
 FIELDS = "id: bigint, name: string"
 
@@ -189,6 +189,9 @@ def test_a_header_without_a_field_is_refused_with_the_choices_or_gives_null(tmp_
     ):
         rows(CsvFileSpout(tmp_path, FIELDS))
     assert rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null")) == [(None, "x")]
+    write(tmp_path / "a.csv", b"\n1,x\n2,y\n")
+    with pytest.raises(BadDataError, match=r"the header of .*a.csv is an empty line. Name the columns there"):
+        rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null", bad_lines="bad"))
     write(tmp_path / "a.csv", b"id,id,name\n1,1,x\n")
     with pytest.raises(SpoutError, match="has the column 'id' 2 times"):
         rows(CsvFileSpout(tmp_path, FIELDS))

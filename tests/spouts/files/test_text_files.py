@@ -105,6 +105,14 @@ def test_a_file_of_several_names_is_read_once_also_as_names_come_and_go(tmp_path
             assert rows_of(spout, again, second) == [("2", str(path), 2)]
 
 
+def test_a_file_that_gets_another_name_before_its_own_is_read_to_its_end(tmp_path: Path) -> None:
+    path = write(tmp_path / "b", b"1\n2\n3\n")
+    spout = TextFileSpout(tmp_path, max_batch_bytes=2, follow=False)
+    first = spout.get_coordinator({}).initialize_transaction(1, None)
+    (tmp_path / "a").hardlink_to(path)
+    assert [row for batch in batches(spout, first) for row in batch] == [("2",), ("3",)]
+
+
 def test_max_batch_bytes_bounds_a_batch_at_line_ends(tmp_path: Path) -> None:
     write(tmp_path / "a", b"aaa\nbbb\nccc\n")
     write(tmp_path / "b", b"ddd\n")
