@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
@@ -53,6 +53,10 @@ class CsvFormat(RowFormat):
     columns: tuple[str, ...] = ()
     by_columns: dict[tuple[str, ...], CsvFormat] = field(default_factory=dict, repr=False, compare=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without what was made of it: options of Arrow's that were pickled call None at a line that is no row.
+        return CsvFormat, tuple(getattr(self, one.name) for one in fields(self)[:-1])
+
     @property
     def has_header(self) -> bool:  # type: ignore[override]
         return self.header is True
@@ -94,10 +98,6 @@ class CsvFormat(RowFormat):
                     "header does (the order does not matter), give header=False if the first line is a row, or "
                     "missing_columns='null' to have null there"
                 )
-        if not names:  # Arrow would take the first row of a block for them
-            raise BadDataError(
-                f"the header of {path} is an empty line. Name the columns there, or give header=False if there is none"
-            )
 
     @property
     def _dialect(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class CsvFormat(RowFormat):
             if width := _WIDTH.search(str(error)):
                 is_cut = int(width[2]) < int(width[1])
             else:
-                is_cut = self.describe(error).startswith(f"column {self.columns[-1]!r}: ")
+                is_cut = self.describe(error).startswith(tuple(f"column {name!r}: " for name in self.columns[-1:]))
         return End.OPEN if is_cut else End.MAYBE
 
     def whole_end(self, text: TextIO) -> Check:
@@ -181,6 +181,8 @@ class CsvFormat(RowFormat):
 
     @cached_property
     def unique_names(self) -> list[str]:
+        if not self.columns:  # Arrow would take the first row that it sees for names
+            raise pa.ArrowInvalid("the header of its file is an empty line, so it has no columns")
         # Columns that are no fields may have any names, even equal ones.
         fresh = (f"\0{number}" for number in count())
         return [name if name in self.schema.names else next(fresh) for name in self.columns]

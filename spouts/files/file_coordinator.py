@@ -196,7 +196,7 @@ class FileCoordinator(ThrottledCoordinator):
 
     def lag(self, definition: Definition) -> Lag:
         """Say how many bytes the files had beyond this batch when they were listed, of `.gz` files compressed ones."""
-        return Lag(max(0, self._total - definition["bytes"]), "bytes")
+        return Lag(max(0, self._total - definition.get("bytes", 0)), "bytes")
 
     # ---- going on after a batch ------------------------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class FileCoordinator(ThrottledCoordinator):
     def _enqueue(self, files: dict[str, Listed]) -> None:
         self._queue.clear()
         self._tails = {path: tail for path, tail in self._tails.items() if path in files}
-        self._total = 0 if self._last is None else self._last["bytes"]
+        self._total = (self._last or {}).get("bytes", 0)
         for path, (size, stamp) in files.items():
             read = self._positions.get(path, UNREAD).offset
             if size != read:
@@ -335,7 +335,7 @@ class FileCoordinator(ThrottledCoordinator):
     def _definition(self, ranges: list[FileRange]) -> Definition:
         folders = {os.path.dirname(one.path) for one in ranges}
         base = (os.path.commonpath(folders) if len(folders) > 1 else folders.pop()).rstrip("/") + "/"
-        size = (0 if self._last is None else self._last["bytes"]) + sum(one.end - one.start for one in ranges)
+        size = (self._last or {}).get("bytes", 0) + sum(one.end - one.start for one in ranges)
         self._total = max(self._total, size) if self._queue else size  # where the queue is empty, a file may have grown
         made: dict[str, Any] = {
             "base": plain(base),

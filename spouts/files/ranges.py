@@ -208,7 +208,7 @@ def _pack(entries: dict[str, Position]) -> bytes:
     paths = b"\0".join(os.fsencode(path) for path in entries)
     numbers = np.array(list(entries.values()), dtype="<u8")
     # Byte planes: the high bytes of sizes are alike, so they vanish when the low ones do not stand between them.
-    planes = numbers.view(np.uint8).T.tobytes()
+    planes = numbers.view(np.uint8).T[:12].tobytes()  # a checksum has four bytes
     return _HEAD.pack(len(entries)) + zlib.compress(planes + paths, 6)
 
 
@@ -216,10 +216,10 @@ def _unpack(chunk: bytes) -> dict[str, Position]:
     try:
         (count,) = _HEAD.unpack_from(chunk)
         data = zlib.decompress(memoryview(chunk)[_HEAD.size :])
-        planes = np.frombuffer(data[: 16 * count], np.uint8).reshape(16, count)
-        numbers = np.ascontiguousarray(planes.T).view("<u8").tolist()
-        paths = data[16 * count :].split(b"\0")
-        return {os.fsdecode(path): Position(*one) for path, one in zip(paths, numbers, strict=True)}
+        numbers = np.zeros((count, 16), np.uint8)
+        numbers[:, :12] = np.frombuffer(data[: 12 * count], np.uint8).reshape(12, count).T
+        paths, positions = data[12 * count :].split(b"\0"), numbers.view("<u8").tolist()
+        return {os.fsdecode(path): Position(*one) for path, one in zip(paths, positions, strict=True)}
     except (struct.error, zlib.error, ValueError) as error:
         raise SpoutError(
             f"the file positions in the definition of the batch before cannot be read ({error}); "

@@ -138,6 +138,12 @@ def test_bad_lines_may_have_a_field_of_their_own(tmp_path: Path, line: bytes, ca
     assert found == [(1, "x", None)] * 999 + [bad] + [(2, "y", None)] * 999 + [bad]
 
 
+def test_a_line_that_is_no_row_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a.csv", b"id,name\n7,x,y\n1,x")  # its end was looked at before the format goes to a worker
+    assert rows(CsvFileSpout(tmp_path, FIELDS, bad_lines="bad")) == [(None, None, "7,x,y"), (1, "x", None)]
+    assert capfd.readouterr().err == ""
+
+
 def test_a_header_without_a_line_end_is_a_file_without_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,name,price")
     (tmp_path / "b.csv").write_text("id,name,price\n1,x,2.5")
@@ -189,12 +195,21 @@ def test_a_header_without_a_field_is_refused_with_the_choices_or_gives_null(tmp_
     ):
         rows(CsvFileSpout(tmp_path, FIELDS))
     assert rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null")) == [(None, "x")]
-    write(tmp_path / "a.csv", b"\n1,x\n2,y\n")
-    with pytest.raises(BadDataError, match=r"the header of .*a.csv is an empty line. Name the columns there"):
-        rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null", bad_lines="bad"))
     write(tmp_path / "a.csv", b"id,id,name\n1,1,x\n")
     with pytest.raises(SpoutError, match="has the column 'id' 2 times"):
         rows(CsvFileSpout(tmp_path, FIELDS))
+
+
+def test_rows_below_a_header_that_is_an_empty_line_are_bad_and_none_is_taken_for_names(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b"\nid,name\n1,x\r2,y\n3")
+    spout = CsvFileSpout(tmp_path, FIELDS, missing_columns="null", bad_lines="bad")
+    assert [row[2] for row in rows(spout)] == ["id,name", "1,x\r2,y", "3"]
+    with pytest.raises(BadDataError, match="line 2 of .* is not a row: the header of its file is an empty line"):
+        rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null"))
+    with pytest.raises(BadDataError, match=r"a.csv cannot be read: the header of its file is an empty line"):
+        rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null", multiline=True, follow=False))
+    write(tmp_path / "a.csv", b"\n")
+    assert rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null")) == []
 
 
 def test_bytes_that_are_no_text_are_refused_unless_replaced(tmp_path: Path) -> None:

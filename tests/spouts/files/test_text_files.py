@@ -86,6 +86,12 @@ def test_links_are_read_once_and_loops_end(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_file_that_a_glob_finds_behind_a_link_as_well_is_read_once(tmp_path: Path) -> None:
+    write(tmp_path / "z" / "a.txt", b"1\n")
+    (tmp_path / "link").symlink_to(tmp_path / "z")
+    assert lines(TextFileSpout(str(tmp_path / "**" / "*.txt"))) == ["1"]
+
+
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_file_of_several_names_is_read_once_also_as_names_come_and_go(tmp_path: Path, follow: bool) -> None:
     path = write(tmp_path / "b", b"1\n")
