@@ -55,7 +55,7 @@ class CsvFormat(RowFormat):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what was made of it: options of Arrow's that were pickled call None at a line that is no row.
-        return CsvFormat, tuple(getattr(self, one.name) for one in fields(self)[:-1])
+        return CsvFormat, tuple(vars(self)[one.name] for one in fields(self)[:-1])
 
     @property
     def has_header(self) -> bool:  # type: ignore[override]

@@ -273,10 +273,8 @@ class FileCoordinator(ThrottledCoordinator):
                     self._queue.append(path)
                 self._total += max(0, size - read)
             elif read and self._stamps.get(path) != stamp:
-                with suppress(OSError):  # readers may have no access by now
-                    self._look(
-                        path, self._positions[path], 0, False, Tail(self._rule)
-                    )  # it raises if it is another one
+                with suppress(OSError):  # readers may have no access by now; it raises if it is another one
+                    self._look(path, self._positions[path], 0, False, Tail(self._rule))
             self._stamps[path] = stamp
 
     def _is_left(self, path: str, size: int, stamp: tuple[int, int], read: int) -> bool:

@@ -295,6 +295,8 @@ def _parse_rows(body: bytes, rows: RowFormat) -> pa.Table | str:
         return "it is not complete: a value goes on in the next line"
     if table.num_rows > lines:
         return "it is more than one row" + (": \\r alone ends one, too" if b"\r" in body else "")
+    if body.endswith(b"\n\n"):  # an open value takes empty lines along, which are no rows
+        body = body.rstrip(b"\n") + b"\n"
     is_open = rows.is_open(body[body.rfind(b"\n", 0, -1) + 1 :])
     return "it is not complete: a quoted value does not end in this line" if is_open else table
 

@@ -116,7 +116,7 @@ OF_SOURCES = (
     Mutant(
         "files: a file that was replaced is read on",
         "spouts/files/file_coordinator.py",
-        "self._look(path, self._positions[path], 0, False, Tail(self._rule))  # it raises if it is another one",
+        "self._look(path, self._positions[path], 0, False, Tail(self._rule))",
         "pass",
         (
             "tests/spouts/files/test_text_errors.py::test_a_file_that_was_read_and_replaced_by_one_of_the_same_size_is_found",

@@ -14,8 +14,8 @@ import pytest
 from spouts import TextFileSpout
 from spouts.files.file_coordinator import FileCoordinator
 from spouts.files.ranges import FileRange, cut
-from tests.spouts.reading import batches, definitions, is_plain, rows, rows_of
-from trident.spout import Definition, ITridentSpout, SpoutType, TransactionAttempt
+from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
+from trident.spout import Definition, TransactionAttempt
 
 LONG_AGO = 1_000_000_000
 
@@ -40,10 +40,7 @@ def lines(spout: TextFileSpout) -> list[Any]:
 
 def test_it_is_a_transactional_spout_of_one_field(tmp_path: Path) -> None:
     write(tmp_path / "a", b"x\n")
-    spout = TextFileSpout(tmp_path, output_field="sentence")
-    assert isinstance(spout, ITridentSpout)
-    assert spout.spout_type is SpoutType.TRANSACTIONAL
-    assert str(spout.get_output_fields()) == "sentence: string"
+    opened(TextFileSpout(tmp_path, output_field="sentence"), "sentence: string")
 
 
 def test_the_lines_of_all_files_come_by_path_and_directories_are_entered(tmp_path: Path) -> None:
@@ -226,17 +223,10 @@ def test_a_cut_just_before_or_after_a_line_end_loses_and_repeats_nothing(tmp_pat
 
 
 def test_compressed_files_are_not_cut_and_the_rest_is_shared_by_the_other_tasks() -> None:
-    ranges = [
-        FileRange("a", 0, 10, 0),
-        FileRange("b.gz", 0, 6 << 20, 0),
-        FileRange("c", 0, 1 << 20, 0),
-        FileRange("d", 5, 1 << 20, 0),
-    ]
+    ranges = [FileRange(*one, 0) for one in (("a", 0, 10), ("b.gz", 0, 6 << 20), ("c", 0, 1 << 20), ("d", 5, 1 << 20))]
     parts = cut(ranges, 8, lambda path: path.endswith(".gz"))
-    assert [(piece.range.path, piece.start, piece.end) for part in parts for piece in part][:2] == [
-        ("a", 0, 10),
-        ("b.gz", 0, 6 << 20),
-    ]
+    pieces = [(piece.range.path, piece.start, piece.end) for part in parts for piece in part]
+    assert pieces[:2] == [("a", 0, 10), ("b.gz", 0, 6 << 20)]
     assert len(parts) == 3
     assert all(parts)
     for one in ranges:
