@@ -225,8 +225,8 @@ def test_a_cut_just_before_or_after_a_line_end_loses_and_repeats_nothing(tmp_pat
 def test_compressed_files_are_not_cut_and_the_rest_is_shared_by_the_other_tasks() -> None:
     ranges = [FileRange(*one, 0) for one in (("a", 0, 10), ("b.gz", 0, 6 << 20), ("c", 0, 1 << 20), ("d", 5, 1 << 20))]
     parts = cut(ranges, 8, lambda path: path.endswith(".gz"))
-    pieces = [(piece.range.path, piece.start, piece.end) for part in parts for piece in part]
-    assert pieces[:2] == [("a", 0, 10), ("b.gz", 0, 6 << 20)]
+    found = [(piece.range.path, piece.start, piece.end) for part in parts for piece in part]
+    assert found[:2] == [("a", 0, 10), ("b.gz", 0, 6 << 20)]
     assert len(parts) == 3
     assert all(parts)
     for one in ranges:
