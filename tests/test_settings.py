@@ -26,7 +26,7 @@ from spouts import (
     TextFileSpout,
     TransactionalRedisStreamSpout,
 )
-from spouts.files.file_settings import FileSettings
+from spouts.files.line_spouts import FileSettings
 from spouts.messages.deliveries import RetryPolicy
 from spouts.redis.stream_server import RedisServerOptions, RedisServerSettings
 from states.cassandra import CassandraState

@@ -38,6 +38,7 @@ class KafkaEmitter:
             for one in part:
                 for table in self._tables(one, reader):
                     yield from self._emit(one, table)
+            # Behind the reading: an id that is right afterwards was right all the time.
             reader.check_topics({one.spot.topic: one.topic_id for one in part})
 
     def _tables(self, one: OffsetRange, reader: RangeReader) -> Iterator[pa.Table]:
@@ -62,6 +63,7 @@ class KafkaEmitter:
 
     def _emit(self, one: OffsetRange, table: pa.Table) -> Iterator[pa.Table | BadRow]:
         """Give the records that cannot be read, each by itself, and the tuples of the others."""
+        # The bad ones are taken out and the rest is read once more together, so one of them costs a pass and not a batch.
         while table.num_rows:
             try:
                 yield self._tuples(table)

@@ -109,15 +109,15 @@ OF_SOURCES = (
     Mutant(
         "files: a restart begins at the beginning",
         "spouts/files/file_coordinator.py",
-        'self._positions, self._by_cursor = Positions(previous["done"]), False',
-        "self._positions, self._by_cursor = Positions(), False",
+        'Positions((previous or {}).get("done", ()))',
+        "Positions()",
         ("tests/spouts/files/test_text_files.py::test_a_file_of_several_names_is_read_once_also_as_names_come_and_go",),
     ),
     Mutant(
         "files: a file that was replaced is read on",
         "spouts/files/file_coordinator.py",
-        "                    self._format.find(path, position, 0, False, Tail(self._rule))  # it raises if it is another one\n",
-        "                    pass\n",
+        "self._look(path, self._positions[path], 0, False, Tail(self._rule))",
+        "pass",
         (
             "tests/spouts/files/test_text_errors.py::test_a_file_that_was_read_and_replaced_by_one_of_the_same_size_is_found",
         ),
@@ -125,7 +125,7 @@ OF_SOURCES = (
     Mutant(
         "files: a line that is not finished is read",
         "spouts/files/tails.py",
-        "return self._rule.now() - self.since >= self._rule.wait_s",
+        'return self.rule.now() - self.since >= (WAIT_S if self.rule.tail == "hold" else self.rule.tail)',
         "return True",
         ("tests/spouts/files/test_tails.py::test_a_line_that_is_continued_within_ten_seconds_is_one_line",),
     ),
