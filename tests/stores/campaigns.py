@@ -10,7 +10,6 @@ from tests.stores.catalog import Home, Store
 from tests.stores.contracts import keep_contract
 from tests.stores.kills import kill
 from tests.stores.reads import read_during_commits
-from tests.stores.removals import remove
 from tests.stores.zombies import harms, take_over
 
 
@@ -45,7 +44,6 @@ CAMPAIGNS = {
     "kills": Campaign(kill, 3, 10),
     "takeovers": Campaign(_take_over, 5, 25),
     "reads": Campaign(read_during_commits, 1000, 100_000),
-    "removals": Campaign(remove, 15, 300),
 }
 
 

@@ -31,7 +31,7 @@ from trident.testing.checks.contract import Violation, expect
 BATCHES = 8
 _MOST_TRIES = 50
 _KEYS: list[Key] = [(name,) for name in ("a", "b", "c", "", "1", "é", "A", "a ")]
-Batch = list[dict[Key, int]]  # the updates of a batch, call by call; no number comes twice in a schedule
+Batch = list[dict[Key, int | None]]  # the updates of a batch, call by call; no number comes twice, None removes the key
 _EPOCH = 1 << 20
 
 
@@ -152,13 +152,13 @@ class Schedule:
             raise Violation(f"batch {self.log.committed + 1} failed {_MOST_TRIES} times")
         for call in batch:
             for key, number in call.items():
-                self.model.setdefault(key, []).append(number)
+                self.model[key] = [] if number is None else [*self.model.get(key, []), number]
         self._check("after the record")
 
     def _new_batch(self) -> Batch:
         calls = self.chance.choice([0, 1, 1, 1, 2, 3])
         some = (self.chance.sample(_KEYS, self.chance.randint(0, 5)) for _ in range(calls))
-        return [{key: next(self._numbers) for key in keys} for keys in some]
+        return [{key: next(self._numbers) if self.chance.random() < 0.9 else None for key in keys} for keys in some]
 
     def _commits(self, batch: Batch) -> bool:
         txid = self.log.committed + 1
@@ -190,7 +190,7 @@ class Schedule:
             if self.chance.random() < 0.06:
                 self._sleepers.append(_Sleeper(state, txid, part, calls[at:]))
                 raise _Died("asleep in the middle of the commit")
-            _append(state, call)
+            _apply(state, call)
         state.commit(txid)
         return True
 
@@ -218,7 +218,7 @@ class Schedule:
             self.story.append(f"a writer of batch {sleeper.txid!s} attempt {sleeper.txid.attempt} woke up")
             with suppress(FencedError, StaleTransactionError, BackendError):
                 for call in sleeper.rest:
-                    _append(sleeper.state, call)
+                    _apply(sleeper.state, call)
                 sleeper.state.commit(sleeper.txid)
 
     def _check(self, when: str) -> None:
@@ -229,7 +229,11 @@ class Schedule:
             reader = self._reader[part]
             exact = isinstance(reader, OpaqueMap)
             found = reader.multi_get_at(keys, self.log.snapshot()) if exact else list(reader.multi_get(keys))
-            expect(found, [self.model.get(key) for key in keys], f"read {keys} {when} of batch {self.log.committed}")
+            expect(
+                found,
+                [self.model.get(key) or None for key in keys],
+                f"read {keys} {when} of batch {self.log.committed}",
+            )
 
     def _open_partitions(self, reads: bool = False) -> list[Any]:
         maps = [self.store.map("state", part, self.partitions, reads=reads) for part in range(self.partitions)]
@@ -243,5 +247,8 @@ class Schedule:
         return CachedMap(faulty, self._cache) if self._cache else faulty
 
 
-def _append(state: Any, call: dict[Key, int]) -> None:
-    state.multi_update(list(call), [Append(number) for number in call.values()])
+def _apply(state: Any, call: dict[Key, int | None]) -> None:
+    removed = [key for key, number in call.items() if number is None]
+    if removed:
+        state.multi_remove(removed)
+    state.multi_update([key for key in call if key not in removed], [Append(n) for n in call.values() if n is not None])
