@@ -17,6 +17,7 @@ from trident.errors import FencedError
 from trident.operations import CombinerAggregator, Count, Sum
 from trident.spout import SpoutType
 from trident.state import IBackingMap, Key, OpaqueValue, Sentinel, StateSpec, map_state
+from trident.state.sentinel import is_sentinel_key  # noqa: F401  wrong maps use it
 from trident.stream import Stream
 from trident.tuples import TridentCollector, TridentTuple
 
