@@ -1,4 +1,4 @@
-"""The table of cases for the order of sentinels, on one Redis server and in every bucket of a cluster."""
+"""The table of cases for the order of sentinels in every bucket of a Redis cluster; tests/stores puts it to one server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from states.redis import RedisBackingMap, RedisOptions
-from tests.harness.servers import Server
 from tests.states.redis.redis_cluster import Cluster
 from tests.storekit.sentinel_cases import SENTINEL_CASES, SentinelCase
 from trident.state.interfaces import StateConf
@@ -16,11 +15,6 @@ from trident.state.txid import Sentinel
 pytestmark = pytest.mark.server
 
 cases = pytest.mark.parametrize("case", SENTINEL_CASES, ids=[case.meaning for case in SENTINEL_CASES])
-
-
-@cases
-def test_one_server_keeps_the_order(redis_server: Server, case: SentinelCase) -> None:
-    check(case, RedisOptions(f"redis://{redis_server.address}"))
 
 
 @pytest.mark.sample(3)
