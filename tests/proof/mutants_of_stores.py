@@ -91,7 +91,7 @@ OF_STORES = (
         _REDIS,
         "if (found or '') ~= ARGV[4] then return found end\n",
         "",
-        ("tests/states/redis/test_redis_sentinel_order.py::test_one_server_keeps_the_order",),
+        ("tests/stores/test_order_of_sentinels.py::test_a_store_answers_each_case_as_the_rule_does[redis]",),
     ),
     Mutant(
         "Redis: writes that the server lost are not missed",
