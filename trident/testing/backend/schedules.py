@@ -106,10 +106,13 @@ class Schedule:
     `store`: an empty store.
     `seed`: decides everything.
     `partitions`: the number of partitions.
+
+    `changes`: whether a batch that failed is replayed with other rows; if not told otherwise, where the kind allows it.
     """
 
     def __init__(self, store: Store, seed: object, partitions: int = 2) -> None:
         self.store, self.seed, self.partitions = store, seed, partitions
+        self.changes = store.kind is StateType.OPAQUE
         self.chance = random.Random(str(seed))
         self.faults = Faults(seed)
         self.log = Log()
@@ -125,8 +128,7 @@ class Schedule:
     def run(self) -> None:
         """Live it; raise `Violation` with the story if it ends wrong."""
         try:
-            self._processes = [self._open_partitions(), self._open_partitions()]
-            self._reader = self._open_partitions(reads=True)
+            self.open()
             for _ in range(BATCHES):
                 self._run_batch()
         except Violation as error:
@@ -137,30 +139,18 @@ class Schedule:
                 f"batch {self.log.committed + 1} raised {text}; seed {self.seed!r}: {self._schedule_text()}"
             ) from error
 
-    def _schedule_text(self) -> str:
-        setting = f"cache {self._cache}, {'requests of 2 keys' if self._chunks else 'whole requests'}"
-        return ", ".join([setting, *self.story[-8:]])
+    def open(self) -> None:
+        """Open two processes and a reader."""
+        self._processes = [self._open_partitions(), self._open_partitions()]
+        self._reader = self._open_partitions(reads=True)
 
-    def _run_batch(self) -> None:
-        batch = self._new_batch()
-        for _ in range(_MOST_TRIES):
-            if self._commits(batch):
-                break
-            if self.store.kind is StateType.OPAQUE:
-                batch = self._new_batch()
-        else:
-            raise Violation(f"batch {self.log.committed + 1} failed {_MOST_TRIES} times")
-        for call in batch:
-            for key, number in call.items():
-                self.model[key] = [] if number is None else [*self.model.get(key, []), number]
-        self._check("after the record")
-
-    def _new_batch(self) -> Batch:
+    def new_batch(self) -> Batch:
         calls = self.chance.choice([0, 1, 1, 1, 2, 3])
         some = (self.chance.sample(_KEYS, self.chance.randint(0, 5)) for _ in range(calls))
         return [{key: next(self._numbers) if self.chance.random() < 0.9 else None for key in keys} for keys in some]
 
-    def _commits(self, batch: Batch) -> bool:
+    def attempt(self, batch: Batch) -> bool:
+        """Try a batch once; if it is committed, the model is fed with it, and compared with what a reader sees."""
         txid = self.log.committed + 1
         if self.chance.random() < 0.5:
             self.faults.fail()
@@ -177,7 +167,27 @@ class Schedule:
         self.story.append(f"batch {txid} committed")
         self.log.record(touched)
         self._wake_sleepers()
+        for key, number in (pair for call in batch for pair in call.items()):
+            self.model[key] = [] if number is None else [*self.model.get(key, []), number]
+        self._check("after the record")
         return True
+
+    def state_over(self, backing: IBackingMap[Any], part: int) -> Any:
+        """Return the state of a partition over its map."""
+        return map_for(self.store.kind, backing, "state", part)
+
+    def _schedule_text(self) -> str:
+        setting = f"cache {self._cache}, {'requests of 2 keys' if self._chunks else 'whole requests'}"
+        return ", ".join([setting, *self.story[-8:]])
+
+    def _run_batch(self) -> None:
+        batch = self.new_batch()
+        for _ in range(_MOST_TRIES):
+            if self.attempt(batch):
+                return
+            if self.changes:
+                batch = self.new_batch()
+        raise Violation(f"batch {self.log.committed + 1} failed {_MOST_TRIES} times")
 
     def _commits_partition(self, part: int, batch: Batch) -> bool:
         calls = [{k: n for k, n in call.items() if _KEYS.index(k) % self.partitions == part} for call in batch]
@@ -238,7 +248,7 @@ class Schedule:
     def _open_partitions(self, reads: bool = False) -> list[Any]:
         maps = [self.store.map("state", part, self.partitions, reads=reads) for part in range(self.partitions)]
         opened = maps if reads else map(self._wrap_map, maps)
-        return [map_for(self.store.kind, backing, "state", part) for part, backing in enumerate(opened)]
+        return [self.state_over(backing, part) for part, backing in enumerate(opened)]
 
     def _wrap_map(self, backing: IBackingMap[Any]) -> IBackingMap[Any]:
         faulty: IBackingMap[Any] = FaultyMap(backing, self.faults)
