@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from trident.errors import BackendError, FencedError, StaleTransactionError
+from trident.errors import BackendError, FencedError, StaleTransactionError, describe
 from trident.state.cached import CachedMap
 from trident.state.forwarding import MicroBatchIBackingMap
 from trident.state.interfaces import IBackingMap, Key, StateType
@@ -131,13 +131,15 @@ class Schedule:
             self.open()
             for _ in range(BATCHES):
                 self._run_batch()
-        except Violation as error:
-            raise Violation(f"{error}; seed {self.seed!r}: {self._schedule_text()}") from error
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            raise Violation(
-                f"batch {self.log.committed + 1} raised {text}; seed {self.seed!r}: {self._schedule_text()}"
-            ) from error
+            said = (
+                str(error)
+                if isinstance(error, Violation)
+                else f"batch {self.log.committed + 1} raised {describe(error)}"
+            )
+            setting = f"cache {self._cache}, {'requests of 2 keys' if self._chunks else 'whole requests'}"
+            told = ", ".join([setting, *self.story[-8:]])
+            raise Violation(f"{said}; seed {self.seed!r}: {told}") from error
 
     def open(self) -> None:
         """Open two processes and a reader."""
@@ -175,10 +177,6 @@ class Schedule:
     def state_over(self, backing: IBackingMap[Any], part: int) -> Any:
         """Return the state of a partition over its map."""
         return map_for(self.store.kind, backing, "state", part)
-
-    def _schedule_text(self) -> str:
-        setting = f"cache {self._cache}, {'requests of 2 keys' if self._chunks else 'whole requests'}"
-        return ", ".join([setting, *self.story[-8:]])
 
     def _run_batch(self) -> None:
         batch = self.new_batch()
