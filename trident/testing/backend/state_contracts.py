@@ -236,11 +236,11 @@ class SnapshottableContract(StateContract):
         with self.batch(state):
             for item in items:
                 state.update(Append(item))
-        self.items += items
-        self.expect_value(self.items, f"the value after batch {self.log.committed}", state)
+        self._items += items
+        self.expect_value(self._items, f"the value after batch {self.log.committed}", state)
 
     @cached_property
-    def items(self) -> list[int]:
+    def _items(self) -> list[int]:
         return []
 
     def expect_value(self, wanted: Any, what: str, state: Any) -> None:
