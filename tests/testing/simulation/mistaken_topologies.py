@@ -77,6 +77,11 @@ def with_a_global_counter(word: str) -> int:
     return next(NUMBERS)
 
 
+def noted(notes: list[str], word: str) -> int:
+    notes.append(word)
+    return len(word)
+
+
 def with_a_counter_of_its_own() -> TridentTopology:
     """The counter begins again with each run, so that two runs without faults agree."""
     numbers = Counts[str]()

@@ -56,6 +56,7 @@ MISTAKES: dict[str, tuple[Declared, str, dict[str, Any]]] = {
     "a mean of means": (mistaken.aggregated(mistaken.Mean(), "mean: double"), "This happens without any fault", {}),
     "a zero that changes": (mistaken.aggregated(mistaken.Bag(), "bag: array<double>"), "'bag': .*in one batch", {}),
     "a list outside": (LIST_OUTSIDE, "outside of states, ToList.sent: expected", {}),
+    "a list in a partial": (mistaken.summed(partial(mistaken.noted, [])), "outside of states, .*given: expected", {}),
     "a put past the rule": (PAST_THE_RULE, "state 'totals': .*expected", {}),
     "a map that forgets a put": (mistaken.over("forgets a put"), "This happens without any fault", {}),
     "a map that reads stale values": (mistaken.over("reads stale values"), "state 'count'", {}),
