@@ -7,9 +7,10 @@ from typing import Any
 
 from trident.state import JSONOpaqueSerializer, Key, OpaqueValue, Snapshot, Txid
 from trident.state.values import UNKNOWN_ATTEMPT
+from trident.testing.backend.faulty_map import How
 from trident.testing.backend.schedules import Add
 
-WAYS = ("before", "middle", "after")
+WAYS: tuple[How, ...] = ("before", "middle", "after")
 
 
 class WithoutAttempts(JSONOpaqueSerializer):

@@ -85,7 +85,7 @@ def test_a_cache_without_room_is_refused(size: int) -> None:
     ("new_map", "way"),
     [(NonTransactionalMap, "before"), *((new_map, way) for new_map in EXACT for way in ("before", "middle", "after"))],
 )
-def test_h2_a_failed_put_does_not_look_written(new_map: Any, way: str) -> None:
+def test_h2_a_failed_put_does_not_look_written(new_map: Any, way: Any) -> None:
     store, faults = DictMap(), Faults()
     state = new_map(CachedMap(FaultyMap(store, faults)))
     commit(state, 1, a=5)

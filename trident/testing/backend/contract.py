@@ -175,7 +175,7 @@ class StateContract(StoreContract):
         return Log()
 
     @cached_property
-    def model(self) -> dict[str, list[int] | None]:
+    def model(self) -> dict[str, Any]:
         return {"never": None}
 
     @contextmanager
