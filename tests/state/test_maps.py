@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.harness.crashing_stores import Crash, CrashingMap, DictMap, Faults, LateMap, commit
+from tests.harness.crashing_stores import DictMap, LateMap, commit
 from trident.errors import CommitOrderError, FencedError, StaleTransactionError, UnsupportedOperation
 from trident.state import (
     CachedMap,
@@ -24,6 +24,7 @@ from trident.state import (
     Txid,
     Winners,
 )
+from trident.testing import Faults, FaultyMap, InjectedFault
 from trident.testing.backend.schedules import Add, Append
 
 KINDS = [OpaqueMap, TransactionalMap, NonTransactionalMap]
@@ -66,11 +67,11 @@ def test_prev_is_what_was_there_before_the_batch_however_often_it_updates(store:
 
 def test_a_crash_between_two_updates_of_a_key_loses_neither_of_a_transactional_batch() -> None:
     faults = Faults()
-    state = TransactionalMap(CrashingMap(DictMap(), faults))
+    state = TransactionalMap(FaultyMap(DictMap(), faults))
     state.begin_commit(1)
     state.multi_update([("a",)], [Add(1)])
-    faults.arm(1, "before")
-    with pytest.raises(Crash):
+    faults.fail(1, "before")
+    with pytest.raises(InjectedFault):
         state.multi_update([("a",)], [Add(2)])
     state.begin_commit(1)
     assert [state.multi_update([("a",)], [Add(n)]) for n in (1, 2)] == [[1], [3]]
@@ -81,11 +82,11 @@ def test_a_crash_between_two_updates_of_a_key_loses_neither_of_a_transactional_b
 @pytest.mark.parametrize("new_map", [OpaqueMap, NonTransactionalMap])
 def test_within_a_commit_a_failed_put_does_not_look_written(new_map: Any) -> None:
     faults = Faults()
-    state = new_map(CrashingMap(DictMap(), faults))
+    state = new_map(FaultyMap(DictMap(), faults))
     commit(state, 1, a=1)
     state.begin_commit(2)
-    faults.arm(2, "before")  # the put: the read comes first
-    with pytest.raises(Crash):
+    faults.fail(2, "before")  # the put: the read comes first
+    with pytest.raises(InjectedFault):
         state.multi_update([("a",)], [Add(5)])
     assert state.multi_get([("a",)]) == [1]
 

@@ -128,10 +128,10 @@ def apply(model: Model, batch: Batch) -> None:
             model[key] = model.get(key, 0) + number
 
 
-def random_batch(rng: random.Random, removals: float = 0.0) -> dict[Key, int | None]:
+def random_batch(rng: random.Random) -> dict[Key, int | None]:
     """Return a batch of up to all keys; a number is as good as unique, so a batch that came twice shows."""
     keys = rng.sample(KEYS, rng.randint(1, len(KEYS)))
-    return {key: None if rng.random() < removals else rng.randint(1, 1 << 40) for key in keys}
+    return {key: rng.randint(1, 1 << 40) for key in keys}
 
 
 def everything(rng: random.Random) -> dict[Key, int | None]:

@@ -12,9 +12,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.stores.campaigns import CAMPAIGNS, size_of
+from tests.stores.campaigns import CAMPAIGNS, examine, size_of
 from tests.stores.catalog import STORES, Home, Store
-from tests.stores.contracts import examine
 from trident.testing import Promise, Report
 from trident.testing.checks.suite import promise_table, text_table
 

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
-from tests.harness.crashing_stores import WAYS, CrashingMap, DictMap, Faults
+from tests.harness.crashing_stores import WAYS, DictMap
 from tests.harness.lives import exit_code_of
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsState, dict_state, keep, open_view
@@ -53,6 +53,7 @@ from trident.state.interfaces import state_of
 from trident.state.txid import Txid
 from trident.state.values import OpaqueValue
 from trident.state.winners import Winners
+from trident.testing import Faults, FaultyMap
 
 FIELDS = Fields("key: string, n: int, at: bigint")
 MS = timedelta(milliseconds=1)
@@ -83,13 +84,15 @@ class Life:
         causes = []
         for crash, way, count, others in [*failures, (0, "", partitions, None)]:
             sides = sides if others is None else others
-            self.faults.arm(crash, way)
+            self.faults.clear()
+            if crash:
+                self.faults.fail(crash, way)
             try:
                 self._commit(sides, count, now or Now(0))
                 break
             except StepFailed as failed:
                 causes.append(failed.failure.cause)
-        assert causes == [cause for cause in causes if cause.startswith("Crash")]
+        assert causes == [cause for cause in causes if cause.startswith("InjectedFault")]
         assert len(causes) <= len(failures)
         self.taken = sides
         self.winners = self.winners.with_winner(self.txid, self.attempt)
@@ -98,8 +101,7 @@ class Life:
     def _commit(self, sides: Sequence[Any], partitions: int, now: Now) -> None:
         self.attempt += 1
         states = [
-            OpaqueMap(CrashingMap(DictMap(self.entries), self.faults), "w", partition)
-            for partition in range(partitions)
+            OpaqueMap(FaultyMap(DictMap(self.entries), self.faults), "w", partition) for partition in range(partitions)
         ]
         txid = Txid(self.txid, self.attempt, self.winners)
         committer = Committer(self.plan, {"w": states, "kept": [state_of(self.kept)]}, lambda name: None)

@@ -95,16 +95,6 @@ def test_a_ttl_goes_with_every_row_and_not_with_the_sentinel(home: Home, cql: Ca
 # ---- removal, listing, reset ----------------------------------------------------------------------------------------
 
 
-def test_keys_are_listed_once_in_pages_without_the_records(home: Home) -> None:
-    backing = home.map(home.conf(), 2)
-    keys = [("k", n) for n in range(2_345)]
-    claim(backing, 1)
-    backing.multi_put(keys, [b"x"] * len(keys))
-    pages = [list(page) for page in home.map(backing._conf).key_pages()]
-    assert [len(page) for page in pages] == [1000, 1000, 345]
-    assert sorted(key for page in pages for key in page) == keys
-
-
 def test_a_large_bucket_is_read_page_by_page(home: Home) -> None:
     backing = home.map(home.conf(), table="few", buckets=1)
     keys = [(n,) for n in range(2_500)]

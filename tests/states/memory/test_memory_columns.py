@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMapState
 from tests.harness.column_schedules import ColumnPromises
-from tests.harness.crashing_stores import Crash, DictMap, tuples_at
+from tests.harness.crashing_stores import DictMap, tuples_at
 from trident.errors import FencedError
 from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
@@ -23,6 +23,7 @@ from trident.state.columns.number_columns import NumberForm
 from trident.state.columns.number_table import NumberTable
 from trident.state.table import KeyColumns
 from trident.state.values import CombinerUpdates
+from trident.testing import InjectedFault
 
 pytestmark = pytest.mark.usefixtures("always_columns")
 
@@ -237,11 +238,11 @@ def test_within_a_commit_a_failed_put_of_columns_does_not_look_written(monkeypat
     state.begin_commit(2)
 
     def fail(*_: Any) -> None:
-        raise Crash("before the call")
+        raise InjectedFault("before the call")
 
     with monkeypatch.context() as patched:
         patched.setattr(state.backing, "multi_put", fail)
-        with pytest.raises(Crash):
+        with pytest.raises(InjectedFault):
             state.multi_combine([["a"]], np.array([5]), "sum")
     assert state.multi_get([("a",)]) == [1]
 
