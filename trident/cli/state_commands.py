@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -158,6 +159,7 @@ def diff_command(
     else:
         former, declared = load_both(old, new, name)
         compared = _compare_topologies(former, declared)
+    compared = _compare_with_stores(declared, compared)
     if as_json:
         refused = [
             {"text": text, "remedy": remedy.replace("{name}", declared.name)} for text, remedy in compared.refused
@@ -183,6 +185,26 @@ def _compare_topologies(former: TridentTopology, new: TridentTopology) -> Topolo
     from trident.planner.meaning import compare, meaning_of
 
     return compare(meaning_of(former.graph()), meaning_of(new.graph()))
+
+
+def _compare_with_stores(new: TridentTopology, compared: TopologyChanges) -> TopologyChanges:
+    """Add what the stores of changed states would refuse at a start, as far as a reader can find out."""
+    from trident.errors import TopologyError, TridentError
+    from trident.planner import make_plan
+    from trident.planner.evolution import RefusedChange
+    from trident.runtime.reading.open_partitions import make_state, with_evolutions
+    from trident.runtime.start.recovery import check_stores
+
+    plan, refused = with_evolutions(make_plan(new.graph()), compared.evolutions), list(compared.refused)
+    for name, evolution in compared.evolutions.items():
+        try:
+            with closing(make_state(plan, new.config, name, 0, plan.partitions[name], read_only=True)) as state:
+                check_stores(replace(compared, evolutions={name: evolution}), {name: [state]})
+        except TopologyError as error:
+            refused.append(RefusedChange(f"state {name!r}: its store cannot hold what changes", str(error)))
+        except TridentError:
+            continue  # it is away, or has not been written by this declaration yet: a start will see
+    return replace(compared, refused=tuple(refused))
 
 
 def _print_changes(compared: TopologyChanges, topology: str) -> None:

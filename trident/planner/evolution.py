@@ -26,6 +26,8 @@ MOVED_FROM = "moved_from"
 """Among the facts of a state: how the place is opened from which it was moved; of these facts what the state has no more."""
 REWRITTEN = "rewritten"
 """Among the facts of a state: the batch at which all values were given the form of the declaration."""
+LIMITS = "limits"
+"""Among the facts of a state: by the names of aggregates how many values each remembers of a key, where it drops others."""
 GENERATION = "generation"
 """Among the facts of a state: how often what was stored has got another meaning."""
 
@@ -79,7 +81,9 @@ class Evolving:
             return
         if MEMBERS in known and MEMBERS in own:
             self._members()
-        elif any(known.get(fact) != own.get(fact) for fact in ("value", "by", "of")):
+        elif any(known.get(fact) != own.get(fact) for fact in ("value", "by", "of")) or any(
+            self._remembers_more(name, name) for name in own.get(LIMITS, ())
+        ):
             self._refuse("by", _aggregate_text(known), _aggregate_text(own), _BESIDE)
         if migrates and (self.refused or self._widens):
             self.taken, self.refused, self._migrates = [f"{self._what}: values are migrated by its function"], [], True
@@ -90,9 +94,16 @@ class Evolving:
         """Only an opaque state's values say, by the attempt that wrote them, which declaration they are of."""
         known, own = self._known, self._own
         if own["kind"] != StateType.OPAQUE.value and (self._migrates or self._changes_values()):
-            remedy = f"a {own['kind']} state does not say which declaration wrote a value. Declare it as it was; or {_BESIDE}"
-            self._refuse("value", type_of(known), type_of(own), remedy)
+            self._refuse("value", type_of(known), type_of(own), self._of_one_form())
             self.taken = []
+
+    def _knows_no_writer(self) -> bool:
+        """Whether no value may get other fields, as of a struct in a state that is not opaque."""
+        return self._own["kind"] != StateType.OPAQUE.value and bool(struct_fields(type_of(self._own)))
+
+    def _of_one_form(self) -> str:
+        kind = self._own["kind"]
+        return f"a {kind} state does not say which declaration wrote a value. Declare it as it was; or {_BESIDE}"
 
     def facts_to_record(self, attempt: int, first: int) -> dict[str, Any]:
         """Return what the log is to know of the state: former types up to `attempt`, new aggregates from batch `first` on."""
@@ -108,8 +119,8 @@ class Evolving:
             STORED_AS: self._stored_names(),
             GENERATION: known.get(GENERATION, 0) + self._migrates,
         }
-        if more[STORED_AS] == [*_names(own["key"]), *_names(own["value"][:1])]:
-            del more[STORED_AS]
+        if MEMBERS not in own or more[STORED_AS] == [*_names(own["key"]), *_names(own["value"][:1])]:
+            del more[STORED_AS]  # what windows and joins keep has no columns of these names
         return own | {fact: value for fact, value in more.items() if value}
 
     def _former_types(self, attempt: int) -> list[Any]:
@@ -201,7 +212,9 @@ class Evolving:
         known, own = self._known[MEMBERS], self._own[MEMBERS]
         for name in added:
             same = [old for old in removed if _is_same(known[old], own[name], self._fields)]
-            if same:
+            if same and self._knows_no_writer():
+                self._refuse("value", same[0], name, self._of_one_form())
+            elif same:
                 more = f"; to begin {name!r} with nothing, run without {same[0]!r} for a batch, then add {name!r}"
                 self._refuse("value", same[0], name, renaming(same[0], name) + more)
 
@@ -230,10 +243,17 @@ class Evolving:
         renamed = [old for old, new in self._rename.items() if new == name and old in known and old not in own]
         return name if name in known else renamed[0] if renamed else None
 
+    def _remembers_more(self, name: str, old: str) -> bool:
+        """Whether an aggregate is to remember more values of a key than it did: those that it dropped are in no store."""
+        own = self._own.get(LIMITS, {}).get(name, 0)
+        return bool(own > self._known.get(LIMITS, {}).get(old, own))
+
     def _compare_member(self, name: str, old: str) -> None:
         (was, of, outputs), (is_, over, fields) = self._known[MEMBERS][old], self._own[MEMBERS][name]
-        if (was, _current_names(of, over, self._fields)) != (is_, _names(over)) or len(outputs) != len(fields):
-            call, calls = f"{was}({', '.join(of)})", f"{is_}({', '.join(over)})"
+        beside = [[one.removeprefix(call) for one in _names(some)] for call, some in ((old, outputs), (name, fields))]
+        is_other = (was, _current_names(of, over, self._fields)) != (is_, _names(over)) or beside[0] != beside[1]
+        if is_other or self._remembers_more(name, old):
+            call, calls = (_call_text(facts, one) for facts, one in ((self._known, old), (self._own, name)))
             self._refuse(repr(name), call, calls, self._remedy(name, old))
             return
         for before, now in zip(map(named_type, [*of, *outputs]), map(named_type, [*over, *fields]), strict=True):
@@ -256,6 +276,8 @@ class Evolving:
         is_other = not self._others.isdisjoint(_names(come))
         if was == is_ and len(gone) == 1 and old_type == new_type and not is_other:
             return renaming(*_names([*gone, *come])) + f"; if not, {_BESIDE}"
+        if self._knows_no_writer():
+            return self._of_one_form()
         if not struct_fields(type_of(self._own)):
             return _BESIDE
         return (
@@ -327,5 +349,12 @@ def renaming(old: str, new: str) -> str:
     return f'if it has another name and is the same: TridentTopology(…, rename={{"{old}": "{new}"}})'
 
 
+def _call_text(facts: Mapping[str, Any], name: str) -> str:
+    by, of, outputs = facts[MEMBERS][name]
+    keeps = [f"keeps {facts[LIMITS][name]}"] if name in facts.get(LIMITS, ()) else []
+    return f"{by}({', '.join([*of, *keeps, *outputs[1:]])})"
+
+
 def _aggregate_text(facts: Mapping[str, Any]) -> str:
-    return f"{facts.get('by')}({', '.join(facts.get('of') or ())}) as ({', '.join(facts.get('value') or ())})"
+    keeps = "".join(f", {name} keeps {most}" for name, most in facts.get(LIMITS, {}).items())
+    return f"{facts.get('by')}({', '.join(facts.get('of') or ())}) as ({', '.join(facts.get('value') or ())}){keeps}"
