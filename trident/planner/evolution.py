@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from trident.fields import struct_fields, struct_type, widens
 from trident.graph import Evolution
 from trident.state.kinds import StateType
-from trident.state.winners import BESIDE_MEANING, CALLED, FORMER, KEPT, STORED_UNDER
+from trident.state.winners import BESIDE_MEANING, CALLED, FORMER, KEPT, LIMITS, SERIALIZER, STORED_UNDER
 
 MEMBERS = "members"
 """Among the facts of a state: of each aggregate in its value what it is, over which fields, and the fields that it has."""
@@ -26,8 +26,6 @@ MOVED_FROM = "moved_from"
 """Among the facts of a state: how the place is opened from which it was moved; of these facts what the state has no more."""
 REWRITTEN = "rewritten"
 """Among the facts of a state: the batch at which all values were given the form of the declaration."""
-LIMITS = "limits"
-"""Among the facts of a state: by the names of aggregates how many values each remembers of a key, where it drops others."""
 GENERATION = "generation"
 """Among the facts of a state: how often what was stored has got another meaning."""
 
@@ -152,6 +150,15 @@ class Evolving:
         known, own = self._known, self._own
         if known["kind"] != own["kind"]:
             self._refuse("kind", known["kind"], own["kind"], f"declare it {known['kind']}, as its values were written")
+        before, now = known.get(SERIALIZER), own.get(SERIALIZER)
+        if None not in (before, now) and before != now:
+            name = self._what.split("'")[1]
+            remedy = (
+                f"declare it with the serializer {before!r}, which wrote its values. For another one, give the new declaration "
+                f"another table or prefix, and move the state there: trident state move OLD.py:topology {name} --to "
+                "NEW.py:topology"
+            )
+            self._refuse("serializer", str(before), str(now), remedy)
         if known.get("window") != own.get("window"):
             self._refuse("window", str(known.get("window")), str(own.get("window")), _BESIDE)
         missing = sorted(set(known["streams"]) - set(own["streams"]))

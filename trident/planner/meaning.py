@@ -17,7 +17,6 @@ from trident.operations.names import operation_name
 from trident.operations.several import Collect, MultiAggregate, TopN
 from trident.planner.evolution import (
     ALLOW,
-    LIMITS,
     MEMBERS,
     Evolving,
     RefusedChange,
@@ -26,7 +25,8 @@ from trident.planner.evolution import (
     renaming,
 )
 from trident.planner.guarantees import spout_type_of
-from trident.state.winners import CALLED, KEPT, STORED_UNDER, renamed_facts
+from trident.state.encoding.serializers import name_of_serializer
+from trident.state.winners import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, renamed_facts
 
 Facts = Mapping[str, Mapping[str, Any]]
 
@@ -178,7 +178,9 @@ def _may_be_same(known: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
     if any(known.get(fact) != own.get(fact) for fact in ("kind", "key", "window")):
         return False
     if MEMBERS in known and MEMBERS in own:
-        return any(known[MEMBERS].get(name, [""])[0] == by for name, (by, *_) in own[MEMBERS].items())
+        is_there = [known[MEMBERS].get(name, [""])[0] == by for name, (by, *_) in own[MEMBERS].items()]
+        calls = [[call for *call, _ in facts[MEMBERS].values()] for facts in (known, own)]
+        return any(is_there) or any(call in calls[0] for call in calls[1])
     return MEMBERS not in known and MEMBERS not in own and known.get("by") == own.get("by")
 
 
@@ -266,6 +268,8 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
         "of": of,
         "streams": sorted(spout.id for spout in graph.sources_of(node.id)),
     }
+    if (serializer := state.spec.facts.serializer) is not None:
+        facts[SERIALIZER] = name_of_serializer(serializer)
     if isinstance(node, WindowNode):
         facts |= {"key": node.group.typed, "value": node.value.typed, "by": operation_name(node.member.aggregator)}
         facts |= {"window": str(node.config), **_limits(node.member)}

@@ -41,7 +41,7 @@ from trident.state.map_state import SnapshottableMap
 from trident.state.maps import migrate_values
 from trident.state.sentinel import compare_stores, move_note, with_note
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
-from trident.state.winners import CHANGES, FORMER, STORED_UNDER, Winners
+from trident.state.winners import CHANGES, FORMER, SERIALIZER, STORED_UNDER, Winners
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done (`count`, `copy`, `compare`), how many rows are done, and of how many (0: not known yet)."""
@@ -371,7 +371,8 @@ def _compare_with_log(log: TransactionLog, graph: Graph, name: str) -> TopologyC
         )
     now = meaning_of(graph)
     states = log.state.declared.get("states", {})
-    known = Meaning({name: states[name]} if name in states else {}, {})
+    facts = {fact: value for fact, value in states.get(name, {}).items() if fact != SERIALIZER}  # rows are written anew
+    known = Meaning({name: facts} if facts else {}, {})
     compared = compare(
         known,
         Meaning({name: now.states[name]}, {}, now.rename, now.migrating),
