@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,22 @@ def test_aggregates_without_fields_and_keys() -> None:
         MemoryMapState(), Count(), "c"
     )
     assert [meaning_of(topology.graph()).states["c"][fact] for fact in ("key", "of")] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("names", "rename", "remedy"),
+    [
+        ("ab", {"a": "b", "b": "a"}, "three starts, each with a batch and one change of name: 'a' to a third"),
+        ("b", {"a": "b"}, "give 'a' a new name; or leave it out of rename=, if 'b' is to go on with what it had"),
+        ("ab", {"a": "b"}, ""),
+        ("ab", {"c": "b"}, ""),
+    ],
+)
+def test_an_aggregate_does_not_take_the_name_of_another_one(names: str, rename: dict[str, str], remedy: str) -> None:
+    before, now = (meaning(aggregate=({name: Sum("n") for name in of}, "v")) for of in ("ab", names))
+    refused = compare(before, replace(now, rename=rename)).refused
+    assert [one.remedy for one in refused if one.remedy.startswith(remedy)] == [one.remedy for one in refused]
+    assert len(refused) == bool(remedy)
 
 
 AGGREGATES = {"rows": Count(), "top": TopN(3, "n"), "different": CountDistinct("n")}

@@ -203,6 +203,7 @@ class Evolving:
         former = {name: self._former(name) for name in own}
         removed = [name for name in known if name not in former.values()]
         added = [name for name, old in former.items() if old is None]
+        self._refuse_taken_names()
         self._refuse_renamed(added, removed)
         is_struct = [bool(struct_fields(type_of(facts))) for facts in (self._known, self._own)]
         if not self.refused and (is_struct[0] != is_struct[1] or len(added) == len(own)):
@@ -213,6 +214,18 @@ class Evolving:
         if not self.refused:
             self._was = former
             self._note_names(removed)
+
+    def _refuse_taken_names(self) -> None:
+        """Refuse a new name that another aggregate has: nothing would tell a later start of it from the first one."""
+        known, own = self._known[MEMBERS], self._own[MEMBERS]
+        for old, new in self._rename.items():
+            if not ({old, new} <= known.keys() and new in own):
+                continue
+            if old not in own:
+                remedy = f"give {old!r} a new name; or leave it out of rename=, if {new!r} is to go on with what it had"
+                self._refuse("value", old, new, remedy)
+            elif old < new and self._rename.get(new) == old:
+                self._refuse("value", f"{old}, {new}", f"{new}, {old}", names_exchanged(old, new))
 
     def _refuse_renamed(self, added: Sequence[str], removed: Sequence[str]) -> None:
         """Refuse a new aggregate that is what a removed one was: it is that one, or begins with nothing; no one knows."""
@@ -354,6 +367,12 @@ def _is_same(known: Sequence[Any], own: Sequence[Any], rename: Mapping[str, str]
 def renaming(old: str, new: str) -> str:
     """Return the advice for what may be the same under another name."""
     return f'if it has another name and is the same: TridentTopology(…, rename={{"{old}": "{new}"}})'
+
+
+def names_exchanged(old: str, new: str) -> str:
+    """Return the advice for two that have each other's name now."""
+    steps = f"{old!r} to a third, {new!r} to {old!r}, the third to {new!r}"
+    return f"three starts, each with a batch and one change of name: {steps}"
 
 
 def _call_text(facts: Mapping[str, Any], name: str) -> str:

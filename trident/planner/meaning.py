@@ -22,6 +22,7 @@ from trident.planner.evolution import (
     RefusedChange,
     evolution_of,
     named_type,
+    names_exchanged,
     renaming,
 )
 from trident.planner.guarantees import spout_type_of
@@ -199,7 +200,7 @@ def _taken_names(before: Facts, now: Meaning) -> list[RefusedChange]:
     exchanged = [
         RefusedChange(
             f"states {old!r} and {new!r}: each has the name of the other now",
-            f"three starts, each with one change of name: {old!r} to a third, {new!r} to {old!r}, the third to {new!r}",
+            names_exchanged(old, new),
         )
         for old, new in there
         if old < new and old in now.states and now.rename.get(new) == old
