@@ -11,7 +11,7 @@ from psycopg import errors
 from states.postgres.beside_table import ChangeTable, CommittedView
 from states.postgres.columns import AT, Column, Columns, column_list, gives, holds
 from states.postgres.options import TableNames
-from trident.errors import BackendError
+from trident.errors import BackendError, TopologyError
 from trident.servers.postgres_connection import PostgresConnection, make
 from trident.state.interfaces import StateConf
 from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
@@ -125,7 +125,12 @@ class TypedTable:
                     f"it has {name}, of a state of another kind", "give the kind that it was written with"
                 )
             wanted = type_ if column is None else column.form.sql
-            if not (gives(type_, wanted) or (self._evolves and holds(wanted, type_))):  # nor can be made to
+            if self._evolves and not (gives(type_, wanted) or holds(wanted, type_)):  # nor can be made to
+                raise TopologyError(
+                    f"open {self._what}: column {name} is {type_}, for what had this name before, and {wanted} as it is "
+                    "declared now, which does not hold the former values. Nothing was written. Give it another name"
+                )
+            if not gives(type_, wanted) and not self._evolves:
                 raise self._table_error(f"{name} is {type_}, not {wanted}", "give another table, or change the type")
             if column is not None and not is_deterministic:
                 raise self._table_error(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')

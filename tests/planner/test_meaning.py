@@ -230,6 +230,17 @@ def test_an_aggregate_does_not_take_the_name_of_another_one(names: str, rename: 
     assert len(refused) == bool(remedy)
 
 
+def test_a_type_that_follows_from_an_input_is_not_to_be_declared() -> None:
+    before, now = (
+        meaning(spout=FixedBatchSpout(f"word: string, n: {type_}", 1, ["a", 1])) for type_ in ("int", "double")
+    )
+    (refused,) = compare(before, now).refused
+    assert refused.text == "state 'total': 'total' total: bigint -> total: double"
+    assert refused.remedy.startswith(
+        "it follows from its input: declare that as before (n: int); or count again beside it"
+    )
+
+
 AGGREGATES = {"rows": Count(), "top": TopN(3, "n"), "different": CountDistinct("n")}
 
 

@@ -200,6 +200,8 @@ def _compare_with_stores(new: TridentTopology, compared: TopologyChanges) -> Top
         try:
             with closing(make_state(plan, new.config, name, 0, plan.partitions[name], read_only=True)) as state:
                 check_stores(replace(compared, evolutions={name: evolution}), {name: [state]})
+                if state.offers("read_sentinel"):
+                    state.read_sentinel()  # a store may look at its table only now
         except TopologyError as error:
             refused.append(RefusedChange(f"state {name!r}: its store cannot hold what changes", str(error)))
         except TridentError:

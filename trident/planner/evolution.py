@@ -276,9 +276,13 @@ class Evolving:
             call, calls = (_call_text(facts, one) for facts, one in ((self._known, old), (self._own, name)))
             self._refuse(repr(name), call, calls, self._remedy(name, old))
             return
-        for before, now in zip(map(named_type, [*of, *outputs]), map(named_type, [*over, *fields]), strict=True):
+        pairs = zip(map(named_type, [*of, *outputs]), map(named_type, [*over, *fields]), strict=True)
+        for at, (before, now) in enumerate(pairs):
             if not widens(before[1], now[1]):
                 remedy = f"declare {now[0]!r} as {before[1]}, or as a type that holds each {before[1]}"
+                if at >= len(of) > 0:  # which no one declares
+                    declared = f"declare that as before ({', '.join(of)})"
+                    remedy = f"it follows from its input: {declared}; or {self._remedy(name, old)}"
                 self._refuse(repr(name), f"{before[0]}: {before[1]}", f"{now[0]}: {now[1]}", remedy)
                 return
         if name != old:
