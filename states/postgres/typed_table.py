@@ -118,6 +118,12 @@ class TypedTable:
         known = {column.name: column for column in self._columns.all}
         if set(found) == {"key", "value"} and not set(known) <= set(found):
             raise self._table_error("it has the binary layout (key, value)", "give layout='binary', or another table")
+        if self._columns.is_bytes and {f"{OWN}txid", f"{OWN}attempt"} <= set(found):
+            raise TopologyError(
+                f"open {self._what}: its table has columns, and what is declared now is kept as key and value, because it is "
+                "asked for (layout='binary') or a type has no column. Nothing was written. Declare the former layout and types; "
+                "or give the new declaration another table, and move the state there with `trident state move`"
+            )
         for name, (type_, _, _, is_deterministic) in found.items():
             column = known.get(name)
             if column is None and self._is_of_another_kind(name):

@@ -221,7 +221,9 @@ class Evolving:
         for old, new in self._rename.items():
             if not ({old, new} <= known.keys() and new in own):
                 continue
-            if old not in own:
+            if self._knows_no_writer():
+                self._refuse("value", old, new, self._of_one_form())
+            elif old not in own:
                 remedy = f"give {old!r} a new name; or leave it out of rename=, if {new!r} is to go on with what it had"
                 self._refuse("value", old, new, remedy)
             elif old < new and self._rename.get(new) == old:

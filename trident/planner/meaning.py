@@ -176,7 +176,7 @@ def _under_other_names(before: Facts, now: Facts) -> list[RefusedChange]:
 
 def _may_be_same(known: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
     """Whether a state can be another one under a new name, and perhaps with more changes: it has one of its aggregates."""
-    if any(known.get(fact) != own.get(fact) for fact in ("kind", "key", "window")):
+    if any(known.get(fact) != own.get(fact) for fact in ("key", "window")):
         return False
     if MEMBERS in known and MEMBERS in own:
         is_there = [known[MEMBERS].get(name, [""])[0] == by for name, (by, *_) in own[MEMBERS].items()]

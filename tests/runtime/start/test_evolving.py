@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -322,7 +322,8 @@ def test_a_state_whose_name_says_where_it_is_stays_there_under_another(
 def test_a_column_of_another_type_is_refused_and_the_name_of_another_is_taken(
     postgres_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = PostgresState.opaque(url_of(postgres_server), table=f"reused_{abs(hash(tmp_path.name)) % 10**8}")
+    table = f"reused_{abs(hash(tmp_path.name)) % 10**8}"
+    spec = PostgresState.opaque(url_of(postgres_server), table=table)
     job = Job(spec, str(tmp_path / "log"), {"sum": "sum", "rows": "rows"}, rows=[("a", 1), ("b", 2)])
     run(job, monkeypatch)
     for members in ({"rows": "rows"}, {"rows": "rows", "sum": "all"}):
@@ -333,6 +334,8 @@ def test_a_column_of_another_type_is_refused_and_the_name_of_another_is_taken(
         TopologyError, match="column sum is bigint, .* and jsonb as it is declared now.* Give it another name"
     ):
         run(job, monkeypatch)
+    with pytest.raises(TopologyError, match="its table has columns, and what is declared now is kept as key and value"):
+        run(replace(job, spec=PostgresState.opaque(url_of(postgres_server), table=table, layout="binary")), monkeypatch)
     job.members, job.since = {"rows": "rows", "sum_2": "all"}, {"sum_2": len(job.rows) - 1}
     run(job, monkeypatch)
     assert job.found() == job.expected()

@@ -39,7 +39,7 @@ from trident.state.interfaces import FormerTypes, Key, State
 from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import migrate_values
-from trident.state.sentinel import compare_stores, move_note, with_note
+from trident.state.sentinel import compare_stores, is_foreign, move_note, with_note
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
 from trident.state.winners import CHANGES, FORMER, SERIALIZER, STORED_UNDER, Winners
 
@@ -273,9 +273,11 @@ class _Move:
         others = [sentinel for sentinel in found if sentinel is not None and sentinel not in own]
         if others or (not own and any(self._target.pages())):
             what = f"it has {others[0]} of {others[0].place!r}" if others else "it has keys"
+            remedy = "give the new declaration another table, prefix or path"
+            if not others or not is_foreign(others[0], self._target.states[0].place):
+                remedy += "; or, if nothing needs what is there any more, empty it by the store's own means"
             raise StateError(
-                f"move state {self._name!r} to {self._to}: the place is not empty, {what}. Nothing was written. Empty it by "
-                "the store's own means, or give the new declaration another table, prefix or path"
+                f"move state {self._name!r} to {self._to}: the place is not empty, {what}. Nothing was written. To do: {remedy}"
             )
         self._resumes = bool(own) and all(sentinel.txid == self._txid for sentinel in own)
         for state in self._target.states if own and not self._resumes else ():
