@@ -121,7 +121,7 @@ class TypedTable:
         if self._columns.is_bytes and {f"{OWN}txid", f"{OWN}attempt"} <= set(found):
             raise TopologyError(
                 f"open {self._what}: its table has columns, and what is declared now is kept as key and value, because it is "
-                "asked for (layout='binary') or a type has no column. Nothing was written. Declare the former layout and types; "
+                "asked for (layout='binary') or a type has no column. Nothing was written. Declare former layout and types; "
                 "or give the new declaration another table, and move the state there with `trident state move`"
             )
         for name, (type_, _, _, is_deterministic) in found.items():
