@@ -230,6 +230,15 @@ def test_an_aggregate_does_not_take_the_name_of_another_one(names: str, rename: 
     assert len(refused) == bool(remedy)
 
 
+@pytest.mark.parametrize(
+    ("stays", "remedy"), [({"rows": Count()}, "; to begin 'new' with"), ({}, "; if not, count again")]
+)
+def test_only_what_leaves_an_aggregate_can_be_left_out_for_a_batch(stays: dict[str, Any], remedy: str) -> None:
+    before, now = (meaning(aggregate=({**stays, name: Sum("n")}, "v")) for name in ("old", "new"))
+    (refused,) = compare(before, now).refused
+    assert remedy in refused.remedy
+
+
 def test_a_type_that_follows_from_an_input_is_not_to_be_declared() -> None:
     before, now = (
         meaning(spout=FixedBatchSpout(f"word: string, n: {type_}", 1, ["a", 1])) for type_ in ("int", "double")
@@ -339,3 +348,28 @@ def test_an_open_window_under_another_name_is_not_left_behind(kind: str, tmp_pat
     assert "begin with nothing" in str(refused.value)
     running = run_all(windowed(tmp_path, kind, 5), "in_process", **log)
     assert running.state("all").multi_get(["a"]) == [15]
+
+
+@pytest.mark.parametrize("kind", [*WINDOWS, "join"])
+def test_what_keeps_rows_gets_its_names_back_in_a_step(kind: str, tmp_path: Path) -> None:
+    def declared(rows: int, name: str, step: bool = False) -> TridentTopology:
+        topology = TridentTopology("t", rename={"n": name})
+        given = [["a", 1, 1], ["a", 2, 2], ["a", 4, 3], ["a", 8, 61_000], ["b", 0, 130_000]][:rows]
+        stream = topology.new_stream("s", FixedBatchSpout(f"k: string, {name}: int, at: bigint", 1, *given))
+        if step:
+            stream, name = stream.select(k=col("k"), n=col(name), at=col("at")), "n"
+        state, to = DeltaState(str(tmp_path / "kept")), DeltaState(str(tmp_path / "all"))
+        if kind == "join":
+            out, within = "k, one, at, other, then", timedelta(hours=1)
+            found = topology.join_within(stream, "k", stream, "k", out, times="at", within=within, state=state)
+        else:
+            found = stream.group_by("k").window(WINDOWS[kind], state, name, Sum(), "one")
+        found.group_by("k").persistent_aggregate(to, "one", Sum(), "all")
+        return topology
+
+    log = {"log_dir": str(tmp_path / "log")}
+    run_all(declared(2, "n"), "in_process", **log)
+    with pytest.raises(TopologyChangedError, match=r'give them back in a step before it, select\(n=col\("m"\), …\)'):
+        declared(5, "m").start(engine="in_process", **log)
+    running = run_all(declared(5, "m", step=True), "in_process", **log)
+    assert running.state("all").multi_get(["a"]) == [60 if kind == "join" else 15]

@@ -82,11 +82,21 @@ class Evolving:
         elif any(known.get(fact) != own.get(fact) for fact in ("value", "by", "of")) or any(
             self._remembers_more(name, name) for name in own.get(LIMITS, ())
         ):
-            self._refuse("by", _aggregate_text(known), _aggregate_text(own), _BESIDE)
+            self._refuse("by", _aggregate_text(known), _aggregate_text(own), self._names_or_beside())
         if migrates and (self.refused or self._widens):
             self.taken, self.refused, self._migrates = [f"{self._what}: values are migrated by its function"], [], True
         if not self.refused:
             self._check_kind()
+
+    def _names_or_beside(self) -> str:
+        """Return the advice for what windows and joins keep: it has the names of its fields in it."""
+        given = ("key", "of" if "window" in self._own else "value")
+        fields = [[named_type(one) for fact in given for one in facts[fact]] for facts in (self._known, self._own)]
+        pairs = dict.fromkeys((old[0], new[0]) for old, new in zip(*fields, strict=False) if old[0] != new[0])
+        if MEMBERS in self._own or not pairs or [one[1] for one in fields[0]] != [one[1] for one in fields[1]]:
+            return _BESIDE
+        step = ", ".join(f'{old}=col("{new}")' for old, new in pairs)
+        return f"if only names are others, give them back in a step before it, select({step}, …); if not, {_BESIDE}"
 
     def _check_kind(self) -> None:
         """Only an opaque state's values say, by the attempt that wrote them, which declaration they are of."""
@@ -186,6 +196,8 @@ class Evolving:
             if before[1] != now[1] or is_there or now[0] in self._others:
                 self._refuse_key()
                 return
+            if "by" in own and MEMBERS not in own and "window" not in own:
+                continue  # a join, which says in `by` what it joins, and has what to do there
             if self._fields.get(before[0]) != now[0]:
                 self._refuse("key", before[0], now[0], renaming(before[0], now[0]) + f"; if not, {_BESIDE}")
                 return
@@ -237,7 +249,8 @@ class Evolving:
             if same and self._knows_no_writer():
                 self._refuse("value", same[0], name, self._of_one_form())
             elif same:
-                more = f"; to begin {name!r} with nothing, run without {same[0]!r} for a batch, then add {name!r}"
+                begin = f"to begin {name!r} with nothing, run without {same[0]!r} for a batch, then add {name!r}"
+                more = f"; {begin if len(removed) < len(known) else f'if not, {_BESIDE}'}"
                 self._refuse("value", same[0], name, renaming(same[0], name) + more)
 
     def _note_names(self, removed: Sequence[str]) -> None:
