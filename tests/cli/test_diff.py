@@ -98,6 +98,17 @@ def test_what_a_store_cannot_hold_is_refused_as_at_the_start(tmp_path: Path, old
     assert why in trident("run", new, "--once", "--conf", "engine=in_process", cwd=tmp_path).stderr
 
 
+def test_a_state_in_another_place_is_refused_as_at_the_start(tmp_path: Path, old: str) -> None:
+    trident("run", old, "--once", "--conf", "engine=in_process", cwd=tmp_path)
+    assert trident("diff", "trident-log/revenue", old, cwd=tmp_path).returncode == 0
+    new, job = tmp_path / "new.py", (tmp_path / "old.py").read_text()
+    new.write_text(job.replace('DeltaState("sales")', 'DeltaState("elsewhere")'))
+    done = trident("diff", "trident-log/revenue", "new.py:topology", cwd=tmp_path)
+    assert (done.returncode, "it was emptied or moved away" in done.stdout) == (4, True), done.stdout
+    assert not (tmp_path / "elsewhere").exists()
+    assert trident("run", "new.py:topology", "--once", "--conf", "engine=in_process", cwd=tmp_path).returncode == 1
+
+
 def test_what_is_no_log_and_no_declaration_is_a_wrong_use(tmp_path: Path, old: str) -> None:
     (tmp_path / "empty").mkdir()
     for what, text in (("empty", "there is no log in empty"), ("nothing", "expected MODULE:TOPOLOGY")):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,10 +31,13 @@ from trident.servers.log_addresses import is_log_address
 
 if TYPE_CHECKING:
     from trident.config import Config
-    from trident.planner.meaning import Meaning, TopologyChanges
+    from trident.coordination.log_interface import TransactionLogReader
+    from trident.planner.meaning import TopologyChanges
     from trident.runtime.replaying.rehearsing import Rehearsed
     from trident.runtime.replaying.verifying import ValueOrigin, Verified
     from trident.topology import TridentTopology
+
+logger = logging.getLogger(__name__)
 
 WRONG = 4
 """The exit code if keys are wrong."""
@@ -151,15 +155,17 @@ def diff_command(
     Exit codes: 0 the totals go on, 1 failed, 2 wrong usage, 4 the new code would be refused, 130 ended by Ctrl-C.
     """
     from trident.cli.target import load_both, load_topology
-    from trident.planner.meaning import compare, meaning_of
+    from trident.planner.meaning import Meaning, compare, meaning_of
 
-    if is_log_address(old) or Path(old).is_dir():
-        declared = load_topology(new, name)
-        compared = compare(_declared_in(old), meaning_of(declared.graph()))
-    else:
-        former, declared = load_both(old, new, name)
-        compared = _compare_topologies(former, declared)
-    compared = _compare_with_stores(declared, compared)
+    with ExitStack() as opened:
+        reader = None
+        if is_log_address(old) or Path(old).is_dir():
+            declared, reader = load_topology(new, name), _open_log(old, opened)
+            former = Meaning.of_log(reader.refresh().declared)
+        else:
+            before, declared = load_both(old, new, name)
+            former = meaning_of(before.graph())
+        compared = _compare_with_stores(declared, compare(former, meaning_of(declared.graph())), reader)
     if as_json:
         refused = [
             {"text": text, "remedy": remedy.replace("{name}", declared.name)} for text, remedy in compared.refused
@@ -171,14 +177,13 @@ def diff_command(
     return WRONG if compared.refused else 0
 
 
-def _declared_in(log: str) -> Meaning:
+def _open_log(log: str, opened: ExitStack) -> TransactionLogReader:
     from trident.coordination.log_address import open_reader
-    from trident.planner.meaning import Meaning
 
-    with closing(open_reader(log)) as reader:
-        if not reader.is_there():
-            raise typer.BadParameter(f"there is no log in {log}", param_hint="OLD")
-        return Meaning.of_log(reader.refresh().declared)
+    reader = opened.enter_context(closing(open_reader(log)))
+    if not reader.is_there():
+        raise typer.BadParameter(f"there is no log in {log}", param_hint="OLD")
+    return reader
 
 
 def _compare_topologies(former: TridentTopology, new: TridentTopology) -> TopologyChanges:
@@ -187,25 +192,42 @@ def _compare_topologies(former: TridentTopology, new: TridentTopology) -> Topolo
     return compare(meaning_of(former.graph()), meaning_of(new.graph()))
 
 
-def _compare_with_stores(new: TridentTopology, compared: TopologyChanges) -> TopologyChanges:
-    """Add what the stores of changed states would refuse at a start, as far as a reader can find out."""
-    from trident.errors import TopologyError, TridentError
+def _compare_with_stores(
+    new: TridentTopology, compared: TopologyChanges, reader: TransactionLogReader | None
+) -> TopologyChanges:
+    """Add what a start would refuse because of what the stores are, or have, as far as a reader can find out."""
+    from trident.errors import BackendError, ConfigError, StateMismatchError, TopologyError
     from trident.planner import make_plan
     from trident.planner.evolution import RefusedChange
-    from trident.runtime.reading.open_partitions import make_state, with_evolutions
+    from trident.runtime.reading.open_partitions import readers_of, with_evolutions
     from trident.runtime.start.recovery import check_stores
+    from trident.state.sentinel import compare_stores
 
     plan, refused = with_evolutions(make_plan(new.graph()), compared.evolutions), list(compared.refused)
-    for name, evolution in compared.evolutions.items():
+    layouts, former = reader.refresh().layouts if reader else {}, {now: old for old, now in compared.renamed.items()}
+    for name in plan.partitions:
+        known, evolved = former.get(name, name), name in compared.evolutions
+        if plan.states[name].spec.facts.in_memory or not (evolved or reader):
+            continue
+        why: Exception | None = None
         try:
-            with closing(make_state(plan, new.config, name, 0, plan.partitions[name], read_only=True)) as state:
-                check_stores(replace(compared, evolutions={name: evolution}), {name: [state]})
-                if state.offers("read_sentinel"):
-                    state.read_sentinel()  # a store may look at its table only now
-        except TopologyError as error:
-            refused.append(RefusedChange(f"state {name!r}: its store cannot hold what changes", str(error)))
-        except TridentError:
-            continue  # it is away, or has not been written by this declaration yet: a start will see
+            with ExitStack() as opened:
+                states = readers_of(plan, new.config, name, layouts.get(known, (plan.partitions[name],))[0])
+                for state in states:
+                    opened.callback(state.close)
+                if evolved:
+                    check_stores(replace(compared, evolutions={name: compared.evolutions[name]}), {name: states})
+                if reader:
+                    compare_stores(known, states, reader.refresh)
+        except (TopologyError, ConfigError, StateMismatchError) as error:
+            why = error
+        except BackendError as error:
+            if not error.retryable and not evolved and known in layouts:  # else a start makes what is missing
+                why = error
+        except Exception as error:  # noqa: BLE001  a factory may be a user's; and a new state has nothing for readers
+            logger.debug("state %s cannot be compared: %s", name, error)
+        if why is not None:
+            refused.append(RefusedChange(f"state {name!r}, where it is declared now", str(why)))
     return replace(compared, refused=tuple(refused))
 
 

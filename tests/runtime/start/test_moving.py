@@ -20,6 +20,7 @@ from trident.errors import (
     ConfigError,
     LogError,
     LogHeldError,
+    StartMismatchError,
     StateError,
     StateMovedError,
     StateReadError,
@@ -214,6 +215,16 @@ def test_open_windows_move(log: str, tmp_path: Path) -> None:
     run(windows("new", 8, 16), log)
     with open_state(windows("new"), "sums", log_dir=log) as state:
         assert state.get() == 15
+
+
+def test_a_start_in_another_place_advises_the_move(log: str, old: StateSpec, new: StateSpec) -> None:
+    run(declared(old), log)
+    move = "if state 'count' was in another place before, move it to this one: trident state move OLD.py:topology count --to"
+    with pytest.raises(StartMismatchError, match=f"{move} NEW.py:topology. Else start with a store of this log"):
+        run(declared(new), log)
+    assert move_state(declared(old), "count", declared(new), log_dir=log).rows == 4
+    run(declared(new, *WORDS, "the"), log)
+    assert rows(declared(new), log)[-1] == ("the", 4)
 
 
 def test_a_driver_that_runs_refuses_a_move(log: str, old: StateSpec, new: StateSpec) -> None:
