@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -116,6 +116,19 @@ class TypedTable:
 
     def _refuse_columns(self, found: Mapping[str, Any]) -> None:
         known = {column.name: column for column in self._columns.all}
+        self._refuse_layout(found.keys(), known.keys())
+        for name, (type_, _, _, is_deterministic) in found.items():
+            column = known.get(name)
+            if column is None and self._is_of_another_kind(name):
+                raise self._table_error(
+                    f"it has {name}, of a state of another kind", "give the kind that it was written with"
+                )
+            wanted = type_ if column is None else column.form.sql
+            self._refuse_type(name, type_, wanted)
+            if column is not None and not is_deterministic:
+                raise self._table_error(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
+
+    def _refuse_layout(self, found: Collection[str], known: Collection[str]) -> None:
         if set(found) == {"key", "value"} and not set(known) <= set(found):
             raise self._table_error("it has the binary layout (key, value)", "give layout='binary', or another table")
         if self._columns.is_bytes and {f"{OWN}txid", f"{OWN}attempt"} <= set(found):
@@ -124,22 +137,16 @@ class TypedTable:
                 "asked for (layout='binary') or a type has no column. Nothing was written. Declare former layout and types; "
                 "or give the new declaration another table, and move the state there with `trident state move`"
             )
-        for name, (type_, _, _, is_deterministic) in found.items():
-            column = known.get(name)
-            if column is None and self._is_of_another_kind(name):
-                raise self._table_error(
-                    f"it has {name}, of a state of another kind", "give the kind that it was written with"
-                )
-            wanted = type_ if column is None else column.form.sql
-            if self._evolves and not (gives(type_, wanted) or holds(wanted, type_)):  # nor can be made to
-                raise TopologyError(
-                    f"open {self._what}: column {name} is {type_}, for what had this name before, and {wanted} as it is "
-                    "declared now, which does not hold the former values. Nothing was written. Give it another name"
-                )
-            if not gives(type_, wanted) and not self._evolves:
-                raise self._table_error(f"{name} is {type_}, not {wanted}", "give another table, or change the type")
-            if column is not None and not is_deterministic:
-                raise self._table_error(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
+
+    def _refuse_type(self, name: str, type_: str, wanted: str) -> None:
+        if gives(type_, wanted) or (self._evolves and holds(wanted, type_)):  # or can be made to
+            return
+        if not self._evolves:
+            raise self._table_error(f"{name} is {type_}, not {wanted}", "give another table, or change the type")
+        raise TopologyError(
+            f"open {self._what}: column {name} is {type_}, for what had this name before, and {wanted} as it is "
+            "declared now, which does not hold the former values. Nothing was written. Give it another name"
+        )
 
     def _is_of_another_kind(self, name: str) -> bool:
         """Whether a column that no field needs is one of the framework's; those of fields of former declarations stay."""

@@ -326,7 +326,7 @@ def windowed(folder: Path, kind: str, rows: int, key: str = "k", out: str = "sum
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_an_open_window_goes_on_when_its_key_has_another_name(kind: str, partitions: int, tmp_path: Path) -> None:
-    log = {"log_dir": str(tmp_path / "log"), "parallelism": partitions}
+    log: dict[str, Any] = {"log_dir": str(tmp_path / "log"), "parallelism": partitions}
     run_all(windowed(tmp_path, kind, 2), "in_process", **log)
     run_all(windowed(tmp_path, kind, 3, "user", rename={"k": "user"}), "in_process", **log)
     running = run_all(windowed(tmp_path, kind, 5, "user"), "in_process", **log)
@@ -335,7 +335,7 @@ def test_an_open_window_goes_on_when_its_key_has_another_name(kind: str, partiti
 
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_an_open_window_under_another_name_is_not_left_behind(kind: str, tmp_path: Path) -> None:
-    log = {"log_dir": str(tmp_path / "log")}
+    log: dict[str, Any] = {"log_dir": str(tmp_path / "log")}
     run_all(windowed(tmp_path, kind, 2), "in_process", **log)
     with pytest.raises(
         TopologyChangedError, match="(?s)state 'sum-window': its name is 'w' now.*rename=.*\"w\""
@@ -367,7 +367,7 @@ def test_what_keeps_rows_gets_its_names_back_in_a_step(kind: str, tmp_path: Path
         found.group_by("k").persistent_aggregate(to, "one", Sum(), "all")
         return topology
 
-    log = {"log_dir": str(tmp_path / "log")}
+    log: dict[str, Any] = {"log_dir": str(tmp_path / "log")}
     run_all(declared(2, "n"), "in_process", **log)
     with pytest.raises(TopologyChangedError, match=r'give them back in a step before it, select\(n=col\("m"\), …\)'):
         declared(5, "m").start(engine="in_process", **log)

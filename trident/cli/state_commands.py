@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from trident.runtime.replaying.rehearsing import Rehearsed
     from trident.runtime.replaying.verifying import ValueOrigin, Verified
     from trident.topology import TridentTopology
-
-logger = logging.getLogger(__name__)
 
 WRONG = 4
 """The exit code if keys are wrong."""
@@ -156,6 +153,7 @@ def diff_command(
     """
     from trident.cli.target import load_both, load_topology
     from trident.planner.meaning import Meaning, compare, meaning_of
+    from trident.runtime.reading.open_partitions import refused_by_stores
 
     with ExitStack() as opened:
         reader = None
@@ -165,7 +163,9 @@ def diff_command(
         else:
             before, declared = load_both(old, new, name)
             former = meaning_of(before.graph())
-        compared = _compare_with_stores(declared, compare(former, meaning_of(declared.graph())), reader)
+        compared = compare(former, meaning_of(declared.graph()))
+        more = refused_by_stores(declared.graph(), declared.config, compared, reader)
+        compared = replace(compared, refused=(*compared.refused, *more))
     if as_json:
         refused = [
             {"text": text, "remedy": remedy.replace("{name}", declared.name)} for text, remedy in compared.refused
@@ -190,45 +190,6 @@ def _compare_topologies(former: TridentTopology, new: TridentTopology) -> Topolo
     from trident.planner.meaning import compare, meaning_of
 
     return compare(meaning_of(former.graph()), meaning_of(new.graph()))
-
-
-def _compare_with_stores(
-    new: TridentTopology, compared: TopologyChanges, reader: TransactionLogReader | None
-) -> TopologyChanges:
-    """Add what a start would refuse because of what the stores are, or have, as far as a reader can find out."""
-    from trident.errors import BackendError, ConfigError, StateMismatchError, TopologyError
-    from trident.planner import make_plan
-    from trident.planner.evolution import RefusedChange
-    from trident.runtime.reading.open_partitions import readers_of, with_evolutions
-    from trident.runtime.start.recovery import check_stores
-    from trident.state.sentinel import compare_stores
-
-    plan, refused = with_evolutions(make_plan(new.graph()), compared.evolutions), list(compared.refused)
-    layouts, former = reader.refresh().layouts if reader else {}, {now: old for old, now in compared.renamed.items()}
-    for name in plan.partitions:
-        known, evolved = former.get(name, name), name in compared.evolutions
-        if plan.states[name].spec.facts.in_memory or not (evolved or reader):
-            continue
-        why: Exception | None = None
-        try:
-            with ExitStack() as opened:
-                states = readers_of(plan, new.config, name, layouts.get(known, (plan.partitions[name],))[0])
-                for state in states:
-                    opened.callback(state.close)
-                if evolved:
-                    check_stores(replace(compared, evolutions={name: compared.evolutions[name]}), {name: states})
-                if reader:
-                    compare_stores(known, states, reader.refresh)
-        except (TopologyError, ConfigError, StateMismatchError) as error:
-            why = error
-        except BackendError as error:
-            if not error.retryable and not evolved and known in layouts:  # else a start makes what is missing
-                why = error
-        except Exception as error:  # noqa: BLE001  a factory may be a user's; and a new state has nothing for readers
-            logger.debug("state %s cannot be compared: %s", name, error)
-        if why is not None:
-            refused.append(RefusedChange(f"state {name!r}, where it is declared now", str(why)))
-    return replace(compared, refused=tuple(refused))
 
 
 def _print_changes(compared: TopologyChanges, topology: str) -> None:

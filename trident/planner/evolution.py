@@ -283,11 +283,17 @@ class Evolving:
         own = self._own.get(LIMITS, {}).get(name, 0)
         return bool(own > self._known.get(LIMITS, {}).get(old, own))
 
-    def _compare_member(self, name: str, old: str) -> None:
+    def _is_another(self, name: str, old: str) -> bool:
+        """Whether an aggregate is of another class, over other fields, or remembers something else, or more."""
         (was, of, outputs), (is_, over, fields) = self._known[MEMBERS][old], self._own[MEMBERS][name]
+        if (was, _current_names(of, over, self._fields)) != (is_, _names(over)):
+            return True
         beside = [[one.removeprefix(call) for one in _names(some)] for call, some in ((old, outputs), (name, fields))]
-        is_other = (was, _current_names(of, over, self._fields)) != (is_, _names(over)) or beside[0] != beside[1]
-        if is_other or self._remembers_more(name, old):
+        return beside[0] != beside[1] or self._remembers_more(name, old)
+
+    def _compare_member(self, name: str, old: str) -> None:
+        (_, of, outputs), (_, over, fields) = self._known[MEMBERS][old], self._own[MEMBERS][name]
+        if self._is_another(name, old):
             call, calls = (_call_text(facts, one) for facts, one in ((self._known, old), (self._own, name)))
             self._refuse(repr(name), call, calls, self._remedy(name, old))
             return

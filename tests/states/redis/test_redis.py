@@ -282,7 +282,7 @@ def test_values_are_of_one_serializer_and_of_another_one_after_a_move(
         stream.persistent_aggregate(spec, "n", Sum(), "total", state_name="total")
         return topology
 
-    log = {"log_dir": str(tmp_path / "log")}
+    log: dict[str, Any] = {"log_dir": str(tmp_path / "log")}
     run_all(declared(2, "one", before), "in_process", **log)
     with pytest.raises(
         TopologyChangedError, match=f"serializer {before} -> {after}\n.*trident state move OLD.py:topology total"
