@@ -56,7 +56,7 @@ class TypedTable:
     ) -> None:
         self._names, self._columns, self._what, self._read_only = names, columns, what, conf.read_only
         self._view, self._changes, self._expires, self._is_known = view, changes, expires, False
-        self._evolves = conf.evolves and not columns.is_bytes
+        self._changed, self._evolves = conf.evolves, conf.evolves and not columns.is_bytes
 
     def prepare(self, connection: PostgresConnection) -> None:
         """Make sure that the table is one for this state; add the columns that a table of the user's lacks.
@@ -128,14 +128,22 @@ class TypedTable:
             if column is not None and not is_deterministic:
                 raise self._table_error(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
 
-    def _refuse_layout(self, found: Collection[str], known: Collection[str]) -> None:
-        if set(found) == {"key", "value"} and not set(known) <= set(found):
+    def _refuse_layout(self, there: Collection[str], known: Collection[str]) -> None:
+        if set(there) == {"key", "value"} and not set(known) <= set(there):
             raise self._table_error("it has the binary layout (key, value)", "give layout='binary', or another table")
-        if self._columns.is_bytes and {f"{OWN}txid", f"{OWN}attempt"} <= set(found):
-            raise TopologyError(
-                f"open {self._what}: its table has columns, and what is declared now is kept as key and value, because it is "
-                "asked for (layout='binary') or a type has no column. Nothing was written. Declare former layout and types; "
-                "or give the new declaration another table, and move the state there with `trident state move`"
+        if self._columns.is_bytes and {f"{OWN}txid", f"{OWN}attempt"} <= set(there):
+            found = (
+                "it has columns, and what is declared now is kept as key and value, because that is asked for "
+                "(layout='binary') or a type has no column"
+            )
+            advice = (
+                "declare former layout and types; or give the new declaration another table, and move the state there with "
+                "`trident state move`"
+            )
+            raise (
+                TopologyError(f"open {self._what}: {found}; {advice}")
+                if self._changed
+                else self._table_error(found, advice)
             )
 
     def _refuse_type(self, name: str, type_: str, wanted: str) -> None:

@@ -186,12 +186,6 @@ def _open_log(log: str, opened: ExitStack) -> TransactionLogReader:
     return reader
 
 
-def _compare_topologies(former: TridentTopology, new: TridentTopology) -> TopologyChanges:
-    from trident.planner.meaning import compare, meaning_of
-
-    return compare(meaning_of(former.graph()), meaning_of(new.graph()))
-
-
 def _print_changes(compared: TopologyChanges, topology: str) -> None:
     for text, remedy in compared.refused:
         say(f"refused: {text}", "red")
@@ -208,9 +202,10 @@ def _print_changes(compared: TopologyChanges, topology: str) -> None:
 
 def rehearse(former: TridentTopology, new: TridentTopology, config: Config, last: int, as_json: bool) -> int:
     """Say what new code would change; returns the exit code, which tells whether it would, or would be refused."""
+    from trident.planner.meaning import compare, meaning_of
     from trident.reading import rehearse_upgrade
 
-    compared = _compare_topologies(former, new)
+    compared = compare(meaning_of(former.graph()), meaning_of(new.graph()))
     if not as_json:
         _print_changes(compared, new.name)
     done = rehearse_upgrade(former, new, last, config)

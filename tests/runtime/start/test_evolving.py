@@ -334,7 +334,7 @@ def test_a_column_of_another_type_is_refused_and_the_name_of_another_is_taken(
         TopologyError, match="column sum is bigint, .* and jsonb as it is declared now.* Give it another name"
     ):
         run(job, monkeypatch)
-    with pytest.raises(TopologyError, match="its table has columns, and what is declared now is kept as key and value"):
+    with pytest.raises(TopologyError, match="it has columns, and what is declared now is kept as key and value"):
         run(replace(job, spec=PostgresState.opaque(url_of(postgres_server), table=table, layout="binary")), monkeypatch)
     job.members, job.since = {"rows": "rows", "sum_2": "all"}, {"sum_2": len(job.rows) - 1}
     run(job, monkeypatch)

@@ -203,22 +203,23 @@ class WindowStore:
     def _directory(self, place: PartitionPlace) -> Directory:
         (data,) = self._state.multi_get([place.key("windows")])
         directory = Directory.of(data)
-        other_unit = directory.content and _unit_of(directory.content) != _unit_of(self._content)
-        if other_unit or (directory.panes and not self._can_read(directory.content)):
+        if directory.content and not self._can_read(directory.content, bool(directory.panes)):
             raise CorruptValueError(
                 f"read the directory of a window: it holds ({directory.content}), but this topology keeps ({self._content}); "
                 "another version of the topology wrote it. Declare it as it was: another state_name begins with nothing"
             )
         return directory
 
-    def _can_read(self, content: str) -> bool:
-        """Whether rows of a directory have these fields; those of the key may have had other names."""
+    def _can_read(self, content: str, has_rows: bool) -> bool:
+        """Whether times of a directory have this unit, and its rows these fields; those of the key may have had other names."""
         if content == self._content:
             return True
-        (fields, _, panes), own = content.rpartition(_PANES), self._fields
-        before, width = Fields(fields), len(self._key)
+        (fields, _, panes), own_panes = content.rpartition(_PANES), self._content.rpartition(_PANES)[2]
+        if not has_rows:
+            return panes.partition(" ")[2] == own_panes.partition(" ")[2]
+        before, own, width = Fields(fields), self._fields, len(self._key)
         same = before.types == own.types and before.names[width:] == own.names[width:]
-        return same and own.names[:width] == self._key.names and panes == self._content.rpartition(_PANES)[2]
+        return same and own.names[:width] == self._key.names and panes == own_panes
 
     def _begin(self) -> None:
         """Begin the directory: empty, or with what another number of partitions had stored for this one's keys.
@@ -260,10 +261,6 @@ class WindowStore:
             return pa.ipc.read_record_batch(pa.py_buffer(data), self.schema)
         except (pa.ArrowException, OSError) as error:
             raise CorruptValueError(f"read {key!r} of a window: it is damaged ({error}); restore the store") from error
-
-
-def _unit_of(content: str) -> str:
-    return content.rpartition(_PANES)[2].partition(" ")[2]
 
 
 def _cut(rows: pa.Table) -> Iterator[bytes]:
