@@ -264,7 +264,7 @@ class LineEmitter(FileEmitter):
         return BadDataError(
             f"{where} is not a row: {bad.cause}. It is: {shown!r}. "
             "Fix it so that the file keeps its length, change the fields, or give bad_lines='bad_line', which puts the text "
-            "of such lines into a field of that name (start once with allow_changed_topology=True)"
+            "of such lines into a field of that name"
         )
 
 

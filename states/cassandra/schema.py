@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.cql_columns import BytesColumns, CqlColumns
 from states.cassandra.options import CassandraOptions
-from trident.errors import ConfigError, StateError
+from trident.errors import ConfigError, StateError, TopologyError
 from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 
 PARTITION = (f"{OWN}state", f"{OWN}bucket")
@@ -79,6 +79,7 @@ def open_table(
 
     Raises `ConfigError`: there is no such keyspace, or the consistency levels are too weak for its copies.
     Raises `StateError`: there is no such table and creating it is not allowed, or it is not a table of this form.
+    Raises `TopologyError`: a column has another type than this declaration gives it.
     """
     full = f'"{options.keyspace}"."{table}"'
     with _making:  # two partitions of one process must not create it at once, because nodes could each create their own
@@ -113,7 +114,7 @@ def _add_missing_columns(
     full, there = f'"{options.keyspace}"."{table}"', found[0]
     for name, column in form.columns.items():
         if name in there and there[name] != column:
-            raise StateError(
+            raise TopologyError(
                 f"table {full}: column {name} is {there[name][2]}, and {column[2]} as it is declared now; Cassandra does not "
                 "change the type of a column. Nothing was written. Keep the former type, or give the new declaration another "
                 "table, and move the state there with `trident state move`"

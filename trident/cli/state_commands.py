@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +30,8 @@ from trident.servers.log_addresses import is_log_address
 
 if TYPE_CHECKING:
     from trident.config import Config
-    from trident.planner.meaning import Meaning, TopologyChanges
+    from trident.coordination.log_interface import TransactionLogReader
+    from trident.planner.meaning import TopologyChanges
     from trident.runtime.replaying.rehearsing import Rehearsed
     from trident.runtime.replaying.verifying import ValueOrigin, Verified
     from trident.topology import TridentTopology
@@ -151,14 +153,20 @@ def diff_command(
     Exit codes: 0 the totals go on, 1 failed, 2 wrong usage, 4 the new code would be refused, 130 ended by Ctrl-C.
     """
     from trident.cli.target import load_both, load_topology
-    from trident.planner.meaning import compare, meaning_of
+    from trident.planner.meaning import Meaning, compare, meaning_of
+    from trident.runtime.reading.open_partitions import refused_by_stores
 
-    if is_log_address(old) or Path(old).is_dir():
-        declared = load_topology(new, name)
-        compared = compare(_declared_in(old), meaning_of(declared.graph()))
-    else:
-        former, declared = load_both(old, new, name)
-        compared = _compare_topologies(former, declared)
+    with ExitStack() as opened:
+        reader = None
+        if is_log_address(old) or Path(old).is_dir():
+            declared, reader = load_topology(new, name), _open_log(old, opened)
+            former = Meaning.of_log(reader.refresh().declared)
+        else:
+            before, declared = load_both(old, new, name)
+            former = meaning_of(before.graph())
+        compared = compare(former, meaning_of(declared.graph()))
+        more = refused_by_stores(declared.graph(), declared.config, compared, reader)
+        compared = replace(compared, refused=(*compared.refused, *more))
     if as_json:
         refused = [
             {"text": text, "remedy": remedy.replace("{name}", declared.name)} for text, remedy in compared.refused
@@ -170,20 +178,13 @@ def diff_command(
     return WRONG if compared.refused else 0
 
 
-def _declared_in(log: str) -> Meaning:
+def _open_log(log: str, opened: ExitStack) -> TransactionLogReader:
     from trident.coordination.log_address import open_reader
-    from trident.planner.meaning import Meaning
 
-    with closing(open_reader(log)) as reader:
-        if not reader.is_there():
-            raise typer.BadParameter(f"there is no log in {log}", param_hint="OLD")
-        return Meaning.of_log(reader.refresh().declared)
-
-
-def _compare_topologies(former: TridentTopology, new: TridentTopology) -> TopologyChanges:
-    from trident.planner.meaning import compare, meaning_of
-
-    return compare(meaning_of(former.graph()), meaning_of(new.graph()))
+    reader = opened.enter_context(closing(open_reader(log)))
+    if not reader.is_there():
+        raise typer.BadParameter(f"there is no log in {log}", param_hint="OLD")
+    return reader
 
 
 def _print_changes(compared: TopologyChanges, topology: str) -> None:
@@ -202,9 +203,10 @@ def _print_changes(compared: TopologyChanges, topology: str) -> None:
 
 def rehearse(former: TridentTopology, new: TridentTopology, config: Config, last: int, as_json: bool) -> int:
     """Say what new code would change; returns the exit code, which tells whether it would, or would be refused."""
+    from trident.planner.meaning import compare, meaning_of
     from trident.reading import rehearse_upgrade
 
-    compared = _compare_topologies(former, new)
+    compared = compare(meaning_of(former.graph()), meaning_of(new.graph()))
     if not as_json:
         _print_changes(compared, new.name)
     done = rehearse_upgrade(former, new, last, config)

@@ -245,7 +245,10 @@ def _clear(error: sqlite3.Error, path: Path, busy_s: float) -> ClusterError:
         case "FULL":
             return ClusterError(f"the disk of {path}, the state of the cluster, is full; nothing was changed")
         case "NOTADB":
-            return ClusterError(f"{path} is not the state file of a cluster; name another folder, or remove the file")
+            return ClusterError(
+                f"{path} is not the state file of a cluster; name another folder. If it was one, its beginning is damaged: "
+                "restore it from a backup"
+            )
         case "CORRUPT":
             return ClusterError(f"{path}, the state of the cluster, is damaged ({error}); restore it from a backup")
         case "READONLY" | "CANTOPEN" | "PERM" | "AUTH":

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from trident.fields import struct_fields, struct_type, widens
 from trident.graph import Evolution
 from trident.state.kinds import StateType
-from trident.state.winners import BESIDE_MEANING, CALLED, FORMER, KEPT, STORED_UNDER
+from trident.state.winners import BESIDE_MEANING, CALLED, FORMER, KEPT, LIMITS, SERIALIZER, STORED_UNDER
 
 MEMBERS = "members"
 """Among the facts of a state: of each aggregate in its value what it is, over which fields, and the fields that it has."""
@@ -79,20 +79,39 @@ class Evolving:
             return
         if MEMBERS in known and MEMBERS in own:
             self._members()
-        elif any(known.get(fact) != own.get(fact) for fact in ("value", "by", "of")):
-            self._refuse("by", _aggregate_text(known), _aggregate_text(own), _BESIDE)
+        elif any(known.get(fact) != own.get(fact) for fact in ("value", "by", "of")) or any(
+            self._remembers_more(name, name) for name in own.get(LIMITS, ())
+        ):
+            self._refuse("by", _aggregate_text(known), _aggregate_text(own), self._names_or_beside())
         if migrates and (self.refused or self._widens):
             self.taken, self.refused, self._migrates = [f"{self._what}: values are migrated by its function"], [], True
         if not self.refused:
             self._check_kind()
 
+    def _names_or_beside(self) -> str:
+        """Return the advice for what windows and joins keep: it has the names of its fields in it."""
+        given = ("key", "of" if "window" in self._own else "value")
+        fields = [[named_type(one) for fact in given for one in facts[fact]] for facts in (self._known, self._own)]
+        pairs = dict.fromkeys((old[0], new[0]) for old, new in zip(*fields, strict=False) if old[0] != new[0])
+        if MEMBERS in self._own or not pairs or [one[1] for one in fields[0]] != [one[1] for one in fields[1]]:
+            return _BESIDE
+        step = ", ".join(f'{old}=col("{new}")' for old, new in pairs)
+        return f"if only names are others, give them back in a step before it, select({step}, …); if not, {_BESIDE}"
+
     def _check_kind(self) -> None:
         """Only an opaque state's values say, by the attempt that wrote them, which declaration they are of."""
         known, own = self._known, self._own
         if own["kind"] != StateType.OPAQUE.value and (self._migrates or self._changes_values()):
-            remedy = f"a {own['kind']} state does not say which declaration wrote a value. Declare it as it was; or {_BESIDE}"
-            self._refuse("value", type_of(known), type_of(own), remedy)
+            self._refuse("value", type_of(known), type_of(own), self._of_one_form())
             self.taken = []
+
+    def _knows_no_writer(self) -> bool:
+        """Whether no value may get other fields, as of a struct in a state that is not opaque."""
+        return self._own["kind"] != StateType.OPAQUE.value and bool(struct_fields(type_of(self._own)))
+
+    def _of_one_form(self) -> str:
+        kind = self._own["kind"]
+        return f"a {kind} state does not say which declaration wrote a value. Declare it as it was; or {_BESIDE}"
 
     def facts_to_record(self, attempt: int, first: int) -> dict[str, Any]:
         """Return what the log is to know of the state: former types up to `attempt`, new aggregates from batch `first` on."""
@@ -108,8 +127,8 @@ class Evolving:
             STORED_AS: self._stored_names(),
             GENERATION: known.get(GENERATION, 0) + self._migrates,
         }
-        if more[STORED_AS] == [*_names(own["key"]), *_names(own["value"][:1])]:
-            del more[STORED_AS]
+        if MEMBERS not in own or more[STORED_AS] == [*_names(own["key"]), *_names(own["value"][:1])]:
+            del more[STORED_AS]  # what windows and joins keep has no columns of these names
         return own | {fact: value for fact, value in more.items() if value}
 
     def _former_types(self, attempt: int) -> list[Any]:
@@ -141,6 +160,15 @@ class Evolving:
         known, own = self._known, self._own
         if known["kind"] != own["kind"]:
             self._refuse("kind", known["kind"], own["kind"], f"declare it {known['kind']}, as its values were written")
+        before, now = known.get(SERIALIZER), own.get(SERIALIZER)
+        if None not in (before, now) and before != now:
+            name = self._what.split("'")[1]
+            remedy = (
+                f"declare it with the serializer {before!r}, which wrote its values. For another one, give the new declaration "
+                f"another table or prefix, and move the state there: trident state move OLD.py:topology {name} --to "
+                "NEW.py:topology"
+            )
+            self._refuse("serializer", str(before), str(now), remedy)
         if known.get("window") != own.get("window"):
             self._refuse("window", str(known.get("window")), str(own.get("window")), _BESIDE)
         missing = sorted(set(known["streams"]) - set(own["streams"]))
@@ -168,6 +196,8 @@ class Evolving:
             if before[1] != now[1] or is_there or now[0] in self._others:
                 self._refuse_key()
                 return
+            if "by" in own and MEMBERS not in own and "window" not in own:
+                continue  # a join, which says in `by` what it joins, and has what to do there
             if self._fields.get(before[0]) != now[0]:
                 self._refuse("key", before[0], now[0], renaming(before[0], now[0]) + f"; if not, {_BESIDE}")
                 return
@@ -185,6 +215,7 @@ class Evolving:
         former = {name: self._former(name) for name in own}
         removed = [name for name in known if name not in former.values()]
         added = [name for name, old in former.items() if old is None]
+        self._refuse_taken_names()
         self._refuse_renamed(added, removed)
         is_struct = [bool(struct_fields(type_of(facts))) for facts in (self._known, self._own)]
         if not self.refused and (is_struct[0] != is_struct[1] or len(added) == len(own)):
@@ -196,13 +227,30 @@ class Evolving:
             self._was = former
             self._note_names(removed)
 
+    def _refuse_taken_names(self) -> None:
+        """Refuse a new name that another aggregate has: nothing would tell a later start of it from the first one."""
+        known, own = self._known[MEMBERS], self._own[MEMBERS]
+        for old, new in self._rename.items():
+            if not ({old, new} <= known.keys() and new in own):
+                continue
+            if self._knows_no_writer():
+                self._refuse("value", old, new, self._of_one_form())
+            elif old not in own:
+                remedy = f"give {old!r} a new name; or leave it out of rename=, if {new!r} is to go on with what it had"
+                self._refuse("value", old, new, remedy)
+            elif old < new and self._rename.get(new) == old:
+                self._refuse("value", f"{old}, {new}", f"{new}, {old}", names_exchanged(old, new))
+
     def _refuse_renamed(self, added: Sequence[str], removed: Sequence[str]) -> None:
         """Refuse a new aggregate that is what a removed one was: it is that one, or begins with nothing; no one knows."""
         known, own = self._known[MEMBERS], self._own[MEMBERS]
         for name in added:
             same = [old for old in removed if _is_same(known[old], own[name], self._fields)]
-            if same:
-                more = f"; to begin {name!r} with nothing, run without {same[0]!r} for a batch, then add {name!r}"
+            if same and self._knows_no_writer():
+                self._refuse("value", same[0], name, self._of_one_form())
+            elif same:
+                begin = f"to begin {name!r} with nothing, run without {same[0]!r} for a batch, then add {name!r}"
+                more = f"; {begin if len(removed) < len(known) else f'if not, {_BESIDE}'}"
                 self._refuse("value", same[0], name, renaming(same[0], name) + more)
 
     def _note_names(self, removed: Sequence[str]) -> None:
@@ -230,15 +278,32 @@ class Evolving:
         renamed = [old for old, new in self._rename.items() if new == name and old in known and old not in own]
         return name if name in known else renamed[0] if renamed else None
 
-    def _compare_member(self, name: str, old: str) -> None:
+    def _remembers_more(self, name: str, old: str) -> bool:
+        """Whether an aggregate is to remember more values of a key than it did: those that it dropped are in no store."""
+        own = self._own.get(LIMITS, {}).get(name, 0)
+        return bool(own > self._known.get(LIMITS, {}).get(old, own))
+
+    def _is_another(self, name: str, old: str) -> bool:
+        """Whether an aggregate is of another class, over other fields, or remembers something else, or more."""
         (was, of, outputs), (is_, over, fields) = self._known[MEMBERS][old], self._own[MEMBERS][name]
-        if (was, _current_names(of, over, self._fields)) != (is_, _names(over)) or len(outputs) != len(fields):
-            call, calls = f"{was}({', '.join(of)})", f"{is_}({', '.join(over)})"
+        if (was, _current_names(of, over, self._fields)) != (is_, _names(over)):
+            return True
+        beside = [[one.removeprefix(call) for one in _names(some)] for call, some in ((old, outputs), (name, fields))]
+        return beside[0] != beside[1] or self._remembers_more(name, old)
+
+    def _compare_member(self, name: str, old: str) -> None:
+        (_, of, outputs), (_, over, fields) = self._known[MEMBERS][old], self._own[MEMBERS][name]
+        if self._is_another(name, old):
+            call, calls = (_call_text(facts, one) for facts, one in ((self._known, old), (self._own, name)))
             self._refuse(repr(name), call, calls, self._remedy(name, old))
             return
-        for before, now in zip(map(named_type, [*of, *outputs]), map(named_type, [*over, *fields]), strict=True):
+        pairs = zip(map(named_type, [*of, *outputs]), map(named_type, [*over, *fields]), strict=True)
+        for at, (before, now) in enumerate(pairs):
             if not widens(before[1], now[1]):
                 remedy = f"declare {now[0]!r} as {before[1]}, or as a type that holds each {before[1]}"
+                if at >= len(of) > 0:  # which no one declares
+                    declared = f"declare that as before ({', '.join(of)})"
+                    remedy = f"it follows from its input: {declared}; or {self._remedy(name, old)}"
                 self._refuse(repr(name), f"{before[0]}: {before[1]}", f"{now[0]}: {now[1]}", remedy)
                 return
         if name != old:
@@ -256,6 +321,8 @@ class Evolving:
         is_other = not self._others.isdisjoint(_names(come))
         if was == is_ and len(gone) == 1 and old_type == new_type and not is_other:
             return renaming(*_names([*gone, *come])) + f"; if not, {_BESIDE}"
+        if self._knows_no_writer():
+            return self._of_one_form()
         if not struct_fields(type_of(self._own)):
             return _BESIDE
         return (
@@ -327,5 +394,18 @@ def renaming(old: str, new: str) -> str:
     return f'if it has another name and is the same: TridentTopology(…, rename={{"{old}": "{new}"}})'
 
 
+def names_exchanged(old: str, new: str) -> str:
+    """Return the advice for two that have each other's name now."""
+    steps = f"{old!r} to a third, {new!r} to {old!r}, the third to {new!r}"
+    return f"three starts, each with a batch and one change of name: {steps}"
+
+
+def _call_text(facts: Mapping[str, Any], name: str) -> str:
+    by, of, outputs = facts[MEMBERS][name]
+    keeps = [f"keeps {facts[LIMITS][name]}"] if name in facts.get(LIMITS, ()) else []
+    return f"{by}({', '.join([*of, *keeps, *outputs[1:]])})"
+
+
 def _aggregate_text(facts: Mapping[str, Any]) -> str:
-    return f"{facts.get('by')}({', '.join(facts.get('of') or ())}) as ({', '.join(facts.get('value') or ())})"
+    keeps = "".join(f", {name} keeps {most}" for name, most in facts.get(LIMITS, {}).items())
+    return f"{facts.get('by')}({', '.join(facts.get('of') or ())}) as ({', '.join(facts.get('value') or ())}){keeps}"

@@ -14,10 +14,20 @@ from trident.fields import fields_of_struct, widens
 from trident.graph import Aggregation, Evolution, Graph, JoinWithinNode, PersistNode, WindowNode
 from trident.operations.builtin import First, Last
 from trident.operations.names import operation_name
-from trident.operations.several import MultiAggregate
-from trident.planner.evolution import ALLOW, MEMBERS, Evolving, RefusedChange, evolution_of, named_type, renaming
+from trident.operations.several import Collect, MultiAggregate, TopN
+from trident.planner.evolution import (
+    ALLOW,
+    MEMBERS,
+    Evolving,
+    RefusedChange,
+    evolution_of,
+    named_type,
+    names_exchanged,
+    renaming,
+)
 from trident.planner.guarantees import spout_type_of
-from trident.state.winners import CALLED, KEPT, STORED_UNDER, renamed_facts
+from trident.state.encoding.serializers import name_of_serializer
+from trident.state.winners import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, renamed_facts
 
 Facts = Mapping[str, Mapping[str, Any]]
 
@@ -153,17 +163,35 @@ def _renamed_states(before: Facts, now: Meaning) -> dict[str, str]:
 
 def _under_other_names(before: Facts, now: Facts) -> list[RefusedChange]:
     """Return the states that are declared under another name: it would begin with nothing, and what is stored would be left."""
-    facts = ("kind", "key", MEMBERS, "window")
     return [
         RefusedChange(
             f"state {old!r}: its name is {new!r} now, and its totals would begin with nothing",
-            f"{renaming(old, new)}. To begin {new!r} with nothing, start once with {ALLOW}",
+            f"{_other_name(old, known, new, own)}. To begin {new!r} with nothing, start once with {ALLOW}",
         )
         for old, known in before.items()
         for new, own in now.items()
-        if old not in now and new not in before and MEMBERS in known
-        if all(known.get(fact) == own.get(fact) for fact in facts)
+        if old not in now and new not in before and _may_be_same(known, own)
     ]
+
+
+def _may_be_same(known: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+    """Whether a state can be another one under a new name, and perhaps with more changes: it has one of its aggregates."""
+    if any(known.get(fact) != own.get(fact) for fact in ("key", "window")):
+        return False
+    if MEMBERS in known and MEMBERS in own:
+        is_there = [known[MEMBERS].get(name, [""])[0] == by for name, (by, *_) in own[MEMBERS].items()]
+        calls = [[call for *call, _ in facts[MEMBERS].values()] for facts in (known, own)]
+        return any(is_there) or any(call in calls[0] for call in calls[1])
+    return MEMBERS not in known and MEMBERS not in own and known.get("by") == own.get("by")
+
+
+def _other_name(old: str, known: Mapping[str, Any], new: str, own: Mapping[str, Any]) -> str:
+    if MEMBERS in known or known["value"] == own["value"]:
+        return renaming(old, new)
+    return (
+        f'if it is the same: declare its fields as they were ({", ".join(known["value"])}), with state_name="{old}", and give '
+        "them other names in a step behind"
+    )
 
 
 def _taken_names(before: Facts, now: Meaning) -> list[RefusedChange]:
@@ -172,7 +200,7 @@ def _taken_names(before: Facts, now: Meaning) -> list[RefusedChange]:
     exchanged = [
         RefusedChange(
             f"states {old!r} and {new!r}: each has the name of the other now",
-            f"three starts, each with one change of name: {old!r} to a third, {new!r} to {old!r}, the third to {new!r}",
+            names_exchanged(old, new),
         )
         for old, new in there
         if old < new and old in now.states and now.rename.get(new) == old
@@ -241,15 +269,28 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
         "of": of,
         "streams": sorted(spout.id for spout in graph.sources_of(node.id)),
     }
+    if (serializer := state.spec.facts.serializer) is not None:
+        facts[SERIALIZER] = name_of_serializer(serializer)
     if isinstance(node, WindowNode):
         facts |= {"key": node.group.typed, "value": node.value.typed, "by": operation_name(node.member.aggregator)}
-        facts["window"] = str(node.config)
+        facts |= {"window": str(node.config), **_limits(node.member)}
     elif isinstance(node, JoinWithinNode):
         left, right = node.sides
         facts |= {"key": left.key.typed, "value": [*left.fields.typed, "with", *right.fields.typed]}
     elif node.aggregation is not None:
-        facts[MEMBERS] = _members(node.aggregation, of, value)
+        facts |= {MEMBERS: _members(node.aggregation, of, value), **_limits(node.aggregation)}
     return facts
+
+
+def _limits(aggregation: Aggregation) -> dict[str, dict[str, int]]:
+    """Return how many values aggregates remember of a key, as a fact; none if there are no such aggregates."""
+    aggregator, limits = aggregation.aggregator, dict[str, int]()
+    for part in aggregator.parts if isinstance(aggregator, MultiAggregate) else ():
+        if isinstance(part.aggregator, (TopN, Collect)):
+            limits[part.outputs.names[0]] = (
+                part.aggregator.n if isinstance(part.aggregator, TopN) else part.aggregator.most
+            )
+    return {LIMITS: limits} if limits else {}
 
 
 def _members(aggregation: Aggregation, of: list[str], value: list[str]) -> dict[str, list[Any]]:

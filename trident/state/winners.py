@@ -22,7 +22,11 @@ STORED_UNDER = "stored_under"
 """Among the facts of a state in the log: the name under which its store knows it, where it is called otherwise now."""
 CALLED = "called"
 """Among the facts of a state in the log: what it was called last, before its name was changed."""
-BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED)
+LIMITS = "limits"
+"""Among the facts of a state: by the names of aggregates how many values each remembers of a key, where it drops others."""
+SERIALIZER = "serializer"
+"""Among the facts of a state: what its values are written with, where the store does not decide that itself."""
+BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZER)
 """The facts of a state that are not part of what it means."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import start
 from trident import TridentError, TridentTopology, migrate_state, open_state, verify_state
-from trident.errors import RewindError, StateError, TopologyChangedError
+from trident.errors import RewindError, StateError, TopologyChangedError, TopologyError
 from trident.operations import ArgMax, Avg, Collect, Count, Last, Max, Min, Sum, TopN
 from trident.runtime.loop.loop import BatchLoop
 from trident.state import StateSpec
@@ -315,6 +315,29 @@ def test_a_state_whose_name_says_where_it_is_stays_there_under_another(
         TopologyChangedError, match="'fourth', which used to have this name, is kept in its store under it"
     ):
         topology.start(engine="in_process", log_dir=job.log)
+    assert job.found() == job.expected()
+
+
+@pytest.mark.server
+def test_a_column_of_another_type_is_refused_and_the_name_of_another_is_taken(
+    postgres_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = f"reused_{abs(hash(tmp_path.name)) % 10**8}"
+    spec = PostgresState.opaque(url_of(postgres_server), table=table)
+    job = Job(spec, str(tmp_path / "log"), {"sum": "sum", "rows": "rows"}, rows=[("a", 1), ("b", 2)])
+    run(job, monkeypatch)
+    for members in ({"rows": "rows"}, {"rows": "rows", "sum": "all"}):
+        job.members, job.rows = members, [*job.rows, ("a", 3)]
+        if "sum" not in members:
+            run(job, monkeypatch)
+    with pytest.raises(
+        TopologyError, match="column sum is bigint, .* and jsonb as it is declared now.* Give it another name"
+    ):
+        run(job, monkeypatch)
+    with pytest.raises(TopologyError, match="it has columns, and what is declared now is kept as key and value"):
+        run(replace(job, spec=PostgresState.opaque(url_of(postgres_server), table=table, layout="binary")), monkeypatch)
+    job.members, job.since = {"rows": "rows", "sum_2": "all"}, {"sum_2": len(job.rows) - 1}
+    run(job, monkeypatch)
     assert job.found() == job.expected()
 
 

@@ -16,9 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import CsvFileSpout
+from tests.harness.sqlite_map import sqlite_state
+from tests.harness.topology_runs import run_all
 from tests.spouts.files.test_text_files import append, write
 from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
-from trident.errors import BadDataError, ConfigError, ReplayMismatchError, SpoutError, TopologyError
+from trident import TridentTopology
+from trident.errors import BadDataError, BatchFailedError, ConfigError, ReplayMismatchError, SpoutError, TopologyError
+from trident.operations import Sum
 
 FIELDS = "id: bigint, name: string"
 
@@ -252,3 +256,21 @@ def test_what_python_writes_is_read_however_it_is_cut(
     with tempfile.TemporaryDirectory() as directory:
         write(Path(directory, "a.csv"), text.getvalue().encode())
         assert rows(CsvFileSpout(directory, FIELDS, max_batch_bytes=max_batch_bytes)) == written
+
+
+def test_the_advice_about_a_bad_line_goes_on_with_the_totals(tmp_path: Path) -> None:
+    def declared(**options: Any) -> TridentTopology:
+        topology = TridentTopology("t")
+        spout = CsvFileSpout(tmp_path, "id: bigint, name: string", follow=False, **options)
+        ids = topology.new_stream("s", spout).group_by("name")
+        ids.persistent_aggregate(sqlite_state(str(tmp_path / "state.db")), "id", Sum(), "total", state_name="total")
+        return topology
+
+    log = {"log_dir": str(tmp_path / "log")}
+    write(tmp_path / "a.csv", b"id,name\n1,x\n")
+    run_all(declared(), "in_process", **log)
+    write(tmp_path / "b.csv", b"id,name\n2,x\ny,y\n")
+    with pytest.raises(BatchFailedError, match=r"or give bad_lines='bad_line', .* into a field of that name\. Nothing"):
+        run_all(declared(), "in_process", **log)
+    running = run_all(declared(bad_lines="bad_line"), "in_process", **log)
+    assert running.state("total").multi_get(["x"]) == [3]

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
 from trident.arrow import array_of, arrow_type, python_of
 from trident.config import Config
 from trident.coordination.log_address import open_reader
+from trident.coordination.log_interface import TransactionLogReader
 from trident.coordination.log_state import LogState
-from trident.errors import StateError, describe
+from trident.errors import BackendError, ConfigError, StateError, StateMismatchError, TopologyError, describe
 from trident.fields import struct_fields
 from trident.graph import Evolution, Graph, StateNode
-from trident.planner import Plan
-from trident.planner.meaning import Meaning, compare, meaning_of
+from trident.planner import Plan, make_plan
+from trident.planner.evolution import RefusedChange
+from trident.planner.meaning import Meaning, TopologyChanges, compare, meaning_of
 from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView, columns_of, results_in
 from trident.state.interfaces import FormerTypes, State, StateType, kind_of, state_of
+from trident.state.sentinel import compare_stores
 from trident.state.txid import Snapshot
+
+logger = logging.getLogger(__name__)
 
 NOT_YET = 1 << 62
 """No attempt: a declaration that has no driver yet has written nothing."""
@@ -103,6 +109,78 @@ def writers_as_left(
 
 def readers_of(plan: Plan, config: Config, name: str, partitions: int) -> list[State]:
     return [make_state(plan, config, name, partition, partitions, read_only=True) for partition in range(partitions)]
+
+
+def check_stores(compared: TopologyChanges, states: Mapping[str, Sequence[State]]) -> None:
+    """Refuse a state whose store cannot hold values of two types.
+
+    Raises `TopologyError`: with what to do. Nothing was written.
+    """
+    for name, evolution in compared.evolutions.items():
+        former = [(type_, names) for _, type_, names in evolution.types]
+        state = states[name][0]
+        if not former:
+            continue
+        types = ", ".join(type_ for type_, _ in former)
+        if any(names is None for _, names in former) and name not in compared.recorded.migrating:
+            raise TopologyError(
+                f"state {name!r} has values of former types ({types}): declare it with migrate=, as it was, until `trident "
+                f"state migrate MODULE:TOPOLOGY {name}` has rewritten them"
+            )
+        if not (state.facts.migrates and state.facts.keeps_attempts()):
+            raise TopologyError(
+                f"state {name!r} has values of former types ({types}), and a {type(state).__name__} as it is declared does not "
+                "say which declaration wrote a value: only an opaque state with the serializer 'codec' does. Nothing was "
+                "written. Keep its former declaration, or move it to an opaque one: trident state move OLD.py:topology "
+                f"{name} --to NEW.py:topology"
+            )
+        if state.facts.has_typed_columns and any(names is None for _, names in former):
+            raise TopologyError(
+                f"state {name!r} is in columns of its type, and what migrate= makes is of another one ({types}). Nothing was "
+                "written. Give the new declaration another table or path, and move it there: trident state move "
+                f"OLD.py:topology {name} --to NEW.py:topology"
+            )
+
+
+def refused_by_stores(
+    graph: Graph, config: Config, compared: TopologyChanges, reader: TransactionLogReader | None
+) -> list[RefusedChange]:
+    """Return what a start would refuse because of what its stores are, or have, as far as readers can find out.
+
+    `reader`: of the log, which is looked at as well as the states that have changed.
+    """
+    plan = with_evolutions(make_plan(graph), compared.evolutions)
+    former, refused = {now: old for old, now in compared.renamed.items()}, []
+    for name in plan.partitions:
+        if plan.states[name].spec.facts.in_memory or not (reader or name in compared.evolutions):
+            continue
+        why = _refusal(plan, config, name, former.get(name, name), compared, reader)
+        if why is not None:
+            refused.append(RefusedChange(f"state {name!r}, where it is declared now", str(why)))
+    return refused
+
+
+def _refusal(
+    plan: Plan, config: Config, name: str, known: str, compared: TopologyChanges, reader: TransactionLogReader | None
+) -> Exception | None:
+    """Return what a state is refused with; `known`: its name in the log."""
+    layouts, evolution = reader.refresh().layouts if reader else {}, compared.evolutions.get(name)
+    try:
+        with ExitStack() as opened:
+            states = readers_of(plan, config, name, layouts.get(known, (plan.partitions[name],))[0])
+            for state in states:
+                opened.callback(state.close)
+            if evolution is not None:
+                check_stores(replace(compared, evolutions={name: evolution}), {name: states})
+            if reader:
+                compare_stores(known, states, reader.refresh)
+    except BackendError as error:  # of one that changes or is new, a start makes what is missing
+        return error if not error.retryable and evolution is None and known in layouts else None
+    except (TopologyError, ConfigError, StateMismatchError) as error:
+        return error
+    except Exception as error:  # noqa: BLE001  a factory may be a user's; and a new state has nothing for readers
+        logger.debug("state %s cannot be compared: %s", name, error)
+    return None
 
 
 def view_of(

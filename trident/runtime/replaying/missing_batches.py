@@ -47,7 +47,10 @@ def _reached_batch(found: Found, log: LogState, partition: int) -> int:
         return 0
     what = f"partition {partition} has {sentinel}"
     if sentinel.incarnation != log.incarnation:  # of a store that knows of a loss
-        why = f"{what}, and nothing says which values are gone. Empty the whole store, and all batches are replayed into it"
+        empty_it = (
+            "If the history begins with the first batch, empty the whole store, and all batches are replayed into it"
+        )
+        why = f"{what}, and nothing says which values are gone. {empty_it}"
         raise RewindError(found.name, why, 0)
     if expected is not None and (sentinel.txid, sentinel.attempt) > (expected.txid, expected.attempt):
         raise RewindError(found.name, f"{what}, so the store is ahead of the log, which has {expected}", 0)

@@ -39,9 +39,9 @@ from trident.state.interfaces import FormerTypes, Key, State
 from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import migrate_values
-from trident.state.sentinel import compare_stores, move_note, with_note
+from trident.state.sentinel import compare_stores, is_foreign, move_note, with_note
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
-from trident.state.winners import CHANGES, FORMER, STORED_UNDER, Winners
+from trident.state.winners import CHANGES, FORMER, SERIALIZER, STORED_UNDER, Winners
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done (`count`, `copy`, `compare`), how many rows are done, and of how many (0: not known yet)."""
@@ -272,11 +272,7 @@ class _Move:
         own = list(filter(self._is_of_move, filter(None, found)))
         others = [sentinel for sentinel in found if sentinel is not None and sentinel not in own]
         if others or (not own and any(self._target.pages())):
-            what = f"it has {others[0]} of {others[0].place!r}" if others else "it has keys"
-            raise StateError(
-                f"move state {self._name!r} to {self._to}: the place is not empty, {what}. Nothing was written. Empty it by "
-                "the store's own means, or give the new declaration another table, prefix or path"
-            )
+            raise self._not_empty(others)
         self._resumes = bool(own) and all(sentinel.txid == self._txid for sentinel in own)
         for state in self._target.states if own and not self._resumes else ():
             empty(self._log, state)  # it is of a batch before: keys may have been removed since
@@ -285,6 +281,15 @@ class _Move:
             self._laid.append(Sentinel(with_note(self._log.state.incarnation, _MOVING), self._txid, self._attempt))
             state.read_sentinel()
             lay(self._log, state, self._laid[-1])
+
+    def _not_empty(self, others: Sequence[Sentinel]) -> StateError:
+        what = f"it has {others[0]} of {others[0].place!r}" if others else "it has keys"
+        remedy = "give the new declaration another table, prefix or path"
+        if not others or not is_foreign(others[0], self._target.states[0].place):
+            remedy += "; or, if nothing needs what is there any more, empty it by the store's own means"
+        return StateError(
+            f"move state {self._name!r} to {self._to}: the place is not empty, {what}. Nothing was written. To do: {remedy}"
+        )
 
     def _is_of_move(self, found: Sentinel) -> bool:
         """Whether a move of this state under this log left a sentinel: at work, or before the log knew of its end."""
@@ -371,7 +376,10 @@ def _compare_with_log(log: TransactionLog, graph: Graph, name: str) -> TopologyC
         )
     now = meaning_of(graph)
     states = log.state.declared.get("states", {})
-    known = Meaning({name: states[name]} if name in states else {}, {})
+    facts = {
+        fact: value for fact, value in states.get(name, {}).items() if fact != SERIALIZER
+    }  # rows are written again
+    known = Meaning({name: facts} if facts else {}, {})
     compared = compare(
         known,
         Meaning({name: now.states[name]}, {}, now.rename, now.migrating),

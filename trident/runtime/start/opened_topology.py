@@ -16,7 +16,7 @@ from trident.roles import close_on_error
 from trident.runtime.commit.committing import open_committer, programs_of
 from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.engine.replay_check import ReplayCheck
-from trident.runtime.reading.open_partitions import make_state, view_of, writers_as_left, writers_of
+from trident.runtime.reading.open_partitions import check_stores, make_state, view_of, writers_as_left, writers_of
 from trident.runtime.reading.state_partitions import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import open_spouts
@@ -31,7 +31,7 @@ from trident.runtime.start.placements import (
     states_with_record,
     why_apart,
 )
-from trident.runtime.start.recovery import NewMeaning, check_stores, compared_with_log, reconcile
+from trident.runtime.start.recovery import NewMeaning, compared_with_log, reconcile
 from trident.state.interfaces import StateFacts
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,6 @@ from trident.errors import (
     StateMovedError,
     StatePlaceError,
     TopologyChangedError,
-    TopologyError,
     TridentError,
 )
 from trident.graph import Graph
@@ -42,7 +41,7 @@ from trident.planner.evolution import goes_on
 from trident.planner.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
 from trident.runtime.reading.open_partitions import with_evolutions
 from trident.runtime.start.accidents import Accidents, Found
-from trident.runtime.start.placements import States, kinds_of
+from trident.runtime.start.placements import kinds_of
 from trident.spout.interfaces import SaysWhereItBegins
 from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel, is_foreign, move_note
@@ -93,37 +92,6 @@ def compared_with_log(
     graph, kept = _as_log_keeps(graph, plan, log.state)
     compared = check_meaning(graph.name, log, meaning_of(graph), allow)
     return graph, with_evolutions(kept, compared.evolutions), compared
-
-
-def check_stores(compared: TopologyChanges, states: States) -> None:
-    """Refuse a state whose store cannot hold values of two types.
-
-    Raises `TopologyError`: with what to do. Nothing was written.
-    """
-    for name, evolution in compared.evolutions.items():
-        former = [(type_, names) for _, type_, names in evolution.types]
-        state = states[name][0]
-        if not former:
-            continue
-        types = ", ".join(type_ for type_, _ in former)
-        if any(names is None for _, names in former) and name not in compared.recorded.migrating:
-            raise TopologyError(
-                f"state {name!r} has values of former types ({types}): declare it with migrate=, as it was, until `trident "
-                f"state migrate MODULE:TOPOLOGY {name}` has rewritten them"
-            )
-        if not (state.facts.migrates and state.facts.keeps_attempts()):
-            raise TopologyError(
-                f"state {name!r} has values of former types ({types}), and a {type(state).__name__} as it is declared does not "
-                "say which declaration wrote a value: only an opaque state with the serializer 'codec' does. Nothing was "
-                "written. Keep its former declaration, or move it to an opaque one: trident state move OLD.py:topology "
-                f"{name} --to NEW.py:topology"
-            )
-        if state.facts.has_typed_columns and any(names is None for _, names in former):
-            raise TopologyError(
-                f"state {name!r} is in columns of its type, and what migrate= makes is of another one ({types}). Nothing was "
-                "written. Give the new declaration another table or path, and move it there: trident state move "
-                f"OLD.py:topology {name} --to NEW.py:topology"
-            )
 
 
 class NewMeaning:

@@ -44,7 +44,7 @@ def update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) -
     for length, slide in set(zip(lengths, slides, strict=True)) - {_size(node)}:
         raise CorruptValueError(
             f"read the records of a window: one is of length {length} and slide {slide}, this topology has "
-            f"{node.config.length} and {node.config.slide}. Give the window another state_name"
+            f"{node.config.length} and {node.config.slide}. Declare it as it was: another state_name begins with nothing"
         )
     before = np.array(counts, np.int64)
     held = _merge_stored(node, with_column(table, ID, ids), before, stored, run)

@@ -226,7 +226,7 @@ class KeyRecords:
         has, keeps = (f" with {len(users) + more} columns", f" with {users}") if columns else ("", "")
         return CorruptValueError(
             f"read {self._of}: one is of version {version!r}{has}, this topology keeps version {_VERSION}{keeps}; another "
-            f"version of the topology wrote it. Give the {self._of.rpartition(' ')[2]} another state_name"
+            "version of the topology wrote it. Declare it as it was: another state_name begins with nothing"
         )
 
 

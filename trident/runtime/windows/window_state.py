@@ -43,6 +43,7 @@ Frontier = int | list[int | None] | None
 
 _VERSION = 1
 _ELSEWHERE = 2
+_PANES = "; in panes of "
 
 
 class TupleRun(NamedTuple):
@@ -139,14 +140,15 @@ class WindowStore:
         times: str = "",
     ) -> None:
         self._state, self.schema, self._place = state, schema_of(fields), place
-        self._content = f"{fields}; in panes of {width}{times}"
+        self._fields, self._key = fields, key or Fields()
+        self._content = f"{fields}{_PANES}{width}{times}"
         self._puts: dict[Key, bytes] = {}
         self._removed: list[Key] = []
         self.taken_from: Sequence[PartitionPlace] = ()
         self.directory = self._directory(place)
         self._is_new = not self.directory.content
         if self._is_new:
-            self._begin(key or Fields())
+            self._begin()
         self.directory.content = self._content
 
     def must_write(self, given: int) -> bool:
@@ -201,15 +203,25 @@ class WindowStore:
     def _directory(self, place: PartitionPlace) -> Directory:
         (data,) = self._state.multi_get([place.key("windows")])
         directory = Directory.of(data)
-        other_unit = directory.content and _unit_of(directory.content) != _unit_of(self._content)
-        if other_unit or (directory.panes and directory.content != self._content):
+        if directory.content and not self._can_read(directory.content, bool(directory.panes)):
             raise CorruptValueError(
                 f"read the directory of a window: it holds ({directory.content}), but this topology keeps ({self._content}); "
-                "it was written by another version of the topology. Give the window another state_name"
+                "another version of the topology wrote it. Declare it as it was: another state_name begins with nothing"
             )
         return directory
 
-    def _begin(self, key: Fields) -> None:
+    def _can_read(self, content: str, has_rows: bool) -> bool:
+        """Whether times of a directory have this unit, and its rows these fields; those of the key may have had other names."""
+        if content == self._content:
+            return True
+        (fields, _, panes), own_panes = content.rpartition(_PANES), self._content.rpartition(_PANES)[2]
+        if not has_rows:
+            return panes.partition(" ")[2] == own_panes.partition(" ")[2]
+        before, own, width = Fields(fields), self._fields, len(self._key)
+        same = before.types == own.types and before.names[width:] == own.names[width:]
+        return same and own.names[:width] == self._key.names and panes == own_panes
+
+    def _begin(self) -> None:
         """Begin the directory: empty, or with what another number of partitions had stored for this one's keys.
 
         All partitions do so in the same commit, and partition 0 removes what they had stored. Each reads the state as after
@@ -226,14 +238,14 @@ class WindowStore:
             )
         self.taken_from = [PartitionPlace(partition, count) for partition in range(count)]
         for other in self.taken_from:
-            self._take_over(self._directory(other), other, key)
+            self._take_over(self._directory(other), other)
 
-    def _take_over(self, before: Directory, other: PartitionPlace, key: Fields) -> None:
+    def _take_over(self, before: Directory, other: PartitionPlace) -> None:
         self.directory.frontier = later(self.directory.frontier, before.frontier)
         for pane, runs in before.panes.items():
             read = self.read(runs, other)
             rows = pa.Table.from_batches([some for run in runs for some in read[run]], self.schema)
-            own = rows_of(self._place, key, rows)
+            own = rows_of(self._place, self._key, rows)
             if own.num_rows:
                 self.add(pane, own)
         if self._place.partition == 0:  # once for all partitions
@@ -249,10 +261,6 @@ class WindowStore:
             return pa.ipc.read_record_batch(pa.py_buffer(data), self.schema)
         except (pa.ArrowException, OSError) as error:
             raise CorruptValueError(f"read {key!r} of a window: it is damaged ({error}); restore the store") from error
-
-
-def _unit_of(content: str) -> str:
-    return content.rpartition("in panes of ")[2].partition(" ")[2]
 
 
 def _cut(rows: pa.Table) -> Iterator[bytes]:
