@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from spouts import FixedBatchSpout
@@ -140,3 +144,17 @@ def test_a_memory_log_goes_on_in_the_next_epoch_and_fences_who_had_it() -> None:
 def test_a_driver_that_finds_later_batches_in_the_store_says_that_it_was_replaced(tmp_path: Path) -> None:
     # Paused between begin_commit and multi_get: what it meets first is the store, not the log.
     assert run_here(Case("P4", Pairing("transactional", "opaque"), how="park"), tmp_path).is_exact
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_killed_executors_cost_no_tuple_and_double_none(tmp_path: Path) -> None:
+    spark = {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**os.environ, **spark, "SPARK_WORKER_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    program = [sys.executable, "-m", "tests.crash.executors"]
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -22,8 +22,8 @@ from typing import Any
 from states.delta import DeltaState
 from states.memory import MemoryMapState
 from states.redis import RedisState
+from tests.crash.case import ScriptedSpout, rows_of
 from tests.crash.fuse import Fuse
-from tests.crash.spout import ScriptedSpout, rows_of
 from tests.harness.servers import start_redis
 from tests.harness.topology_runs import start
 from tests.runtime.engine.forked_workers import forked_workers

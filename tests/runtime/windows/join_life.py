@@ -12,7 +12,7 @@ from typing import Any
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
-from tests.harness.lives import live
+from tests.harness.forked import live
 from trident import JoinType, TridentTopology
 from trident.operations import Count
 
