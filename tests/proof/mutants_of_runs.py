@@ -20,7 +20,7 @@ _JOIN_TESTS = (
     "tests/runtime/windows/test_join_within.py::test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then",
     "tests/runtime/windows/test_join_within.py::test_both_engines_give_what_the_model_gives",
 )
-_NUMBER_TESTS = ("tests/runtime/query/test_checkpoints.py",)
+_NUMBER_TESTS = ("tests/runtime/query/test_batch_numbers.py",)
 _RECOVERY_TESTS = ("tests/runtime/start/test_recovery.py",)
 
 OF_RUNS = (

@@ -24,8 +24,6 @@ from trident.runtime.running import start
 from trident.spark.session import spark_session
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["SPARK", "TaskOutcome", "run_beside", "run_case", "run_doomed"]
-
 _LIMIT_S = 240.0
 _LOOK_S = 0.05
 _AT_ONCE = 4

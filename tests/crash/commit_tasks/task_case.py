@@ -21,8 +21,6 @@ from trident.operations import Sum
 from trident.state import StateSpec, StateType
 from trident.topology import TridentTopology
 
-__all__ = ["BATCHES", "STORES", "TaskCase"]
-
 ROWS, BATCH_SIZE = 30, 10
 BATCHES = ROWS // BATCH_SIZE
 LOTS = 64

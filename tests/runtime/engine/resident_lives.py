@@ -34,8 +34,6 @@ from trident.runtime.running import RunningTopology
 from trident.spark.session import spark_session, stop_session
 from trident.state import StateSpec
 
-__all__ = ["ResidentLife"]
-
 _STATES = ("words", "shelves")
 
 

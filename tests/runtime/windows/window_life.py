@@ -16,8 +16,6 @@ from tests.harness.forked import live
 from trident import TridentTopology
 from trident.operations import Count, SessionWindow, Sum, TumblingDurationWindow
 
-__all__ = ["BY_TIME", "ROWS", "SESSIONS", "topology_in"]
-
 ROWS = [("abc"[number % 3], number, number + number * 7 % 13 * 2) for number in range(90)]
 """Key, number, event time: out of order, so that batches fill each other's windows."""
 
