@@ -48,20 +48,6 @@ def test_a_topology_is_explained(made: Callable[[], TridentTopology]) -> None:
     assert made().explain() == (GOLDEN / f"{made.__name__}.txt").read_text(encoding="utf-8")
 
 
-def test_every_step_is_explained_where_it_runs() -> None:
-    for made in TOPOLOGIES:
-        topology = made()
-        text = topology.explain()
-        for node in topology.graph().nodes:
-            assert any(f"  {end}:" in text or f". {end}:" in text for end in _ends(node.id)), node.id
-
-
-def _ends(id_: str) -> list[str]:
-    """The id, and what is left of it without any of its beginnings."""
-    parts = id_.split("/")
-    return [id_, *("…/" + "/".join(parts[at:]) for at in range(1, len(parts)))]
-
-
 def test_between_them_the_topologies_have_every_kind_of_step() -> None:
     kinds = {type(node).__name__ for made in TOPOLOGIES for node in made().graph().nodes}
     assert kinds == {
@@ -318,14 +304,6 @@ def test_dot_can_be_read_and_is_the_graph(made: Callable[[], TridentTopology]) -
     assert drawing.edges == edges_of(graph)
     for node in graph.nodes:
         assert drawing.nodes[node.id].startswith(node.id.rpartition("/")[2] + "\n")
-
-
-def test_nodes_are_drawn_in_their_stages() -> None:
-    clusters = DotParser(stock().to_dot()).parse().clusters
-    assert clusters["cluster_0"] == ["came", "came/merge", "went", "went/Sum:part"]
-    assert clusters["cluster_1"] == ["came/join", "came/join/each", "went/Sum:exchange", "went/Sum"]
-    assert clusters["cluster_2"][0] == "went/Sum/MapGet@stock"
-    assert clusters[""] == ["state stock", "state moved"]
 
 
 @pytest.mark.parametrize("text", ["digraph x { a -> ; }", 'digraph x { "a" [label="b ]; }', "graph x { }"])

@@ -10,13 +10,13 @@ import pytest
 
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import Points, keep, run_all, start
-from tests.spout.partition_source import Source, Transactional
+from tests.spout.partition_source import Transactional
 from tests.spout.test_partitioned import Fails
 from trident import BatchFailedError, Fields, TopologyError, TridentTopology
 from trident.errors import InexactPairingError
 from trident.operations import Count
 from trident.runtime.spouts.batch_spouts import as_trident_spout
-from trident.spout import IRichSpout, OutputFieldsDeclarer, SpoutType, TopologyContext
+from trident.spout import IRichSpout, OutputFieldsDeclarer, TopologyContext
 
 
 class QueueSpout:
@@ -275,12 +275,3 @@ class AlmostPartitioned:
 def test_what_is_missing_is_named(spout: Any, said: str) -> None:
     with pytest.raises(TopologyError, match=f"stream 's' got .*, which is not a spout. {said}"):
         TridentTopology("t").new_stream("s", spout)
-
-
-def test_a_partitioned_spout_is_taken_for_what_it_is() -> None:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", Transactional(Source()))
-    assert stream.fields.names == ("partition", "n")
-    assert Transactional(Source()).spout_type is SpoutType.TRANSACTIONAL
-    keep(stream)
-    assert "spout Transactional (transactional)" in topology.explain()

@@ -1,4 +1,4 @@
-"""Many values at once: opaque ones as columns, structs of numbers as arrays, an index of texts; each as one by one."""
+"""Many values at once: opaque ones as columns, structs of numbers as arrays; they are what they are one by one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.crashing_stores import DictMap
@@ -20,7 +18,6 @@ from trident.errors import CorruptValueError
 from trident.state import CodecSerializer, Key, OpaqueMap, SerializedMap, StateType
 from trident.state.columns.number_columns import NumberColumn, NumberForm
 from trident.state.columns.packed_structs import PackedStructs
-from trident.state.columns.text_index import TextIndex
 from trident.state.encoding.codec import decode, encode, encode_columns
 from trident.state.encoding.serializers import StoredValues
 from trident.state.table import OpaqueTable, Span
@@ -157,18 +154,6 @@ def test_few_structs_are_rows_and_a_store_is_not_asked_for_them() -> None:
 
 
 @pytest.mark.usefixtures("always_arrays")
-def test_arrays_write_what_rows_write() -> None:
-    by_arrays, by_rows = DictMap(), DictMap()
-    assert summed(opened(by_arrays), 1, SOME) == SOME
-    state = opened(by_rows, None)
-    assert not state.facts.keeps_columns
-    state.begin_commit(1)
-    state.multi_put([(f"k{at}",) for at in range(len(SOME))], SOME)
-    state.commit(1)
-    assert by_arrays.entries == by_rows.entries
-
-
-@pytest.mark.usefixtures("always_arrays")
 def test_after_a_value_of_another_form_rows_are_read_once() -> None:
     store = DictMap()
     state = opened(store)
@@ -277,97 +262,3 @@ def test_commits_by_columns_write_what_commits_by_rows_write(seed: int) -> None:
         log.record()
         assert {key: serializer.deserialize(data) for key, data in by_columns.entries.items()} == by_rows.entries
         assert states[0].multi_get_at(keys, log.snapshot()) == states[1].multi_get_at(keys, log.snapshot())
-
-
-@pytest.fixture(autouse=True, scope="module")
-def for_few_texts() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("trident.state.columns.text_index._FEW_TEXTS", 0)
-        patched.setattr("trident.state.columns.text_index._SPACE", 4)
-        yield
-
-
-class Keys:
-    """A dict of rows and its index, both told of each change."""
-
-    def __init__(self) -> None:
-        self.rows: dict[Any, int] = {}
-        self.free: list[int] = []
-        self.index = TextIndex(self.rows)
-
-    def add(self, names: list[Any]) -> None:
-        new = [name for name in dict.fromkeys(names) if name not in self.rows]
-        for name in new:
-            self.rows[name] = self.free.pop() if self.free else len(self.rows)
-        self.index.add(new, np.array([self.rows[name] for name in new], np.int64))
-
-    def remove(self, names: list[Any]) -> None:
-        for name in names:
-            row = self.rows.pop(name, None)
-            if row is not None:
-                self.free.append(row)
-                self.index.remove(row)
-
-    def check(self, texts: list[str]) -> None:
-        found = self.index.rows_of(pa.array(texts, pa.string()))
-        if texts and len(texts) * 64 >= len(self.rows):
-            assert found is not None
-            assert found.tolist() == [self.rows.get(text, -1) for text in texts]
-
-
-SHORT = st.text("ab\0", max_size=10)
-LONG = st.builds(lambda text, times: text * times, st.text("aü\0", min_size=1, max_size=3), st.integers(3, 30))
-TEXTS = st.lists(SHORT | LONG | st.text(st.characters(codec="utf-8"), max_size=4), max_size=40)
-OTHERS = st.lists(st.none() | st.binary(max_size=2) | st.integers(0, 3) | st.just("\udcff") | SHORT, max_size=4)
-STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove", "check"]), TEXTS, OTHERS), max_size=12)
-
-
-@given(STEPS)
-@example([("add", ["x" * 41, "x" * 40], []), ("check", ["x" * 40, "x" * 41, "x" * 42], [])])
-@example(
-    [("check", ["a"], []), ("add", ["a", "b"], []), ("remove", ["a"], []), ("add", ["c"], []), ("check", ["a"], [])]
-)
-def test_the_index_finds_what_the_dict_has(steps: list[tuple[str, list[str], list[Any]]]) -> None:
-    keys = Keys()
-    for what, texts, others in steps:
-        if what == "add":
-            keys.add([*texts, *others])
-        elif what == "remove":
-            keys.remove([*texts, *others])
-        else:
-            keys.check(texts)
-    keys.check([name for name in keys.rows if isinstance(name, str) and name != "\udcff"])
-
-
-def test_texts_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.columns.text_index._ODD", np.uint64(0))
-    keys = Keys()
-    texts = [f"{number}" for number in range(50)] + ["a text of more than one block", "another one"]
-    keys.check(texts[:1])
-    keys.add(texts[:40])
-    keys.remove(texts[5:10])
-    keys.check(texts)
-
-
-def test_many_texts_are_found_after_the_table_has_grown() -> None:
-    keys = Keys()
-    for start in range(0, 3000, 500):
-        keys.add([f"text number {number}" for number in range(start, start + 500)])
-        keys.check([f"text number {number}" for number in range(start + 600)])
-
-
-def test_a_slice_is_read_from_its_own_beginning() -> None:
-    keys = Keys()
-    keys.add(["a", "bb", "ccc"])
-    found = keys.index.rows_of(pa.array(["bb", "ccc", "bb", "a"]).slice(1, 2))
-    assert found is not None
-    assert found.tolist() == [2, 1]
-
-
-def test_a_dict_is_faster_for_few_of_many_keys_and_must_do_for_nulls() -> None:
-    keys = Keys()
-    keys.add([str(number) for number in range(129)])
-    assert keys.index.rows_of(pa.array(["1", "2"])) is None
-    assert keys.index.rows_of(pa.array(["1", None, "2"])) is None
-    assert keys.index.rows_of(["1", "2", "3"]) is None
-    keys.check(["1", "2", "nothing"])

@@ -6,7 +6,6 @@ import datetime as dt
 import math
 import re
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -224,11 +223,6 @@ def test_a_direct_emit_goes_to_the_named_task() -> None:
             cluster.step()
         assert [cluster.instance("keep", at).got for at in range(2)] == [[], ["here"]]
         assert (cluster.errors, cluster.pending) == ([], 0)
-
-
-def test_counts_of_keys_are_those_emitted() -> None:
-    got = spread(lambda bolt: bolt.fields_grouping("spout", "key"))
-    assert Counter(map(repr, [key for each in got for key in each])) == Counter(map(repr, KEYS))
 
 
 # ---- what a bolt emits is of its declared type, or is refused by name: the rule of Trident's columns -------------------------

@@ -341,17 +341,6 @@ def test_many_keys_are_in_the_partition_of_each(several: list[Key]) -> None:
     assert partitions_of(several, 3) == expected
 
 
-def test_keys_of_different_types_or_shapes_are_different_keys() -> None:
-    parts: list[Any] = [1, 1.0, True, Decimal(1), "1", b"1", None, dt.date(1, 1, 1), dt.datetime(1, 1, 1)]
-    parts += [0, 0.0, False, Decimal(0), "", b"", (), (None,), frozenset(), UUID(int=0), dt.timedelta(0), dt.time(0)]
-    parts += [math.inf, -math.inf, math.nan, 1 << 64, ("a", "b")]
-    shapes: list[Key] = [(), ("a", "b"), ("ab",), ("a", "", "b"), ("a", None), (None, "a"), ("a\x00b",), (("a",), "b")]
-    several = [(part,) for part in parts] + shapes
-    data = encode_keys(several)
-    assert len(set(data)) == len(several)
-    assert same(decode_keys(data), several)
-
-
 def test_keys_that_have_one_form_only_are_left_alone() -> None:
     plain: list[Key] = [("a", 1, b"x", None, True), (dt.date(2024, 1, 1), dt.timedelta(1))]
     assert canonical_keys(plain) is plain

@@ -30,7 +30,6 @@ from trident.errors import (
     ConfigError,
     CorruptValueError,
     StateError,
-    StateMismatchError,
 )
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.txid import Txid
@@ -51,32 +50,6 @@ def test_nothing_is_created_before_the_first_commit(tmp_path: Path) -> None:
     assert values(state, "man") == [None]
     assert state.read_sentinel() is None
     assert not (tmp_path / "table").exists()
-
-
-def test_wiped_table_is_found_at_begin(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path / "t"), Log()
-    commit(state, log, 1, 1, {"man": 1})
-    state.wait_for_maintenance()
-    shutil.rmtree(tmp_path / "t")
-    with pytest.raises(StateMismatchError, match="no commit at all"):
-        state_at(tmp_path / "t").begin_commit(log.txid(2, 1))
-    with pytest.raises(StateMismatchError):  # the instance that still holds an index of the deleted table
-        commit(state, log, 2, 1, {"man": 1})
-    assert values(state, "man") == [None]
-
-
-def test_a_table_that_was_rolled_back_is_found_at_begin(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path / "t"), Log()
-    commit(state, log, 1, 1, {"man": 1})
-    state.wait_for_maintenance()  # no thread of its own writes into a folder that is copied or removed
-    shutil.copytree(tmp_path / "t", tmp_path / "copy")
-    commit(state, log, 2, 1, {"man": 1})
-    state.wait_for_maintenance()
-    shutil.rmtree(tmp_path / "t")
-    (tmp_path / "copy").rename(tmp_path / "t")
-    for one in (state, state_at(tmp_path / "t")):
-        with pytest.raises(StateMismatchError, match="log expects batch 2 .* store has batch 1"):
-            one.begin_commit(log.txid(3, 1))
 
 
 @pytest.mark.parametrize("end", ["", "-c000"])
@@ -253,19 +226,6 @@ def test_untyped_keys_and_values_keep_their_types(tmp_path: Path) -> None:
     for one in (state, state_at(tmp_path, conf), state_at(tmp_path, cold)):
         got = one.multi_get(keys)
         assert [repr(value) for value in got] == [repr(value) for value in stored]
-
-
-def test_the_single_value_of_an_ungrouped_aggregate(tmp_path: Path) -> None:
-    conf = StateConf(value_type="bigint")
-    state, log = state_at(tmp_path, conf), Log()
-    for number in (1, 2):
-        txid = log.txid(number, 1)
-        state.begin_commit(txid)
-        assert state.update(CombinerValueUpdater(add, 5)) == 5 * number
-        state.commit(txid)
-        log.record(txid)
-    assert state_at(tmp_path, conf).get() == 10
-    assert state_at(tmp_path, StateConf(value_type="bigint", read_only=True)).get() == 10
 
 
 def test_key_columns_that_would_collide_are_renamed(tmp_path: Path) -> None:

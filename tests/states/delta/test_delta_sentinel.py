@@ -43,7 +43,6 @@ from trident.errors import (
     TopologyError,
 )
 from trident.operations import Count
-from trident.state.backing_map import backing_map
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel, Txid
 
@@ -93,16 +92,6 @@ def test_a_sentinel_is_not_laid_on_a_table_that_lost_what_was_read(
         backing.move_sentinel(sentinel(3, 2), force)
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_none_is_compared_as_well(tmp_path: Path, force: bool) -> None:
-    backing = map_at(tmp_path)
-    assert backing.read_sentinel() is None
-    map_at(tmp_path).move_sentinel(sentinel(1, 5), force=True)
-    with pytest.raises(FencedError):
-        backing.move_sentinel(sentinel(1, 1), force)
-    assert map_at(tmp_path).read_sentinel() == sentinel(1, 5)
-
-
 @pytest.mark.parametrize("lose", [wipe, empty])
 def test_a_table_that_is_emptied_within_a_commit_fails_it_as_a_loss(
     tmp_path: Path, lose: Callable[[Path], None]
@@ -148,20 +137,6 @@ def test_a_move_without_a_read_reads_by_itself_and_own_moves_follow_each_other(t
     assert backing.read_sentinel() == sentinel(7, 1)
     with pytest.raises(FencedError):
         backing.move_sentinel(sentinel(6, 1))
-
-
-def test_all_five_fields_come_back_as_they_were_given(tmp_path: Path) -> None:
-    for given in (
-        Sentinel("a", 0, 9),
-        Sentinel("b", 4, 1 << 60, "t%2F/ž", False),
-        Sentinel("b", 4, 1 << 60, "p", True),
-    ):
-        map_at(tmp_path).move_sentinel(given, force=True)
-        for one in (map_at(tmp_path), state_at(tmp_path), reader_at(tmp_path)):
-            found: Sentinel | None = one.read_sentinel()
-            assert found is not None
-            assert tuple(found) == tuple(given)
-    assert backing_map(map_at(tmp_path)).facts.commits_atomically
 
 
 def test_the_table_of_another_state_is_refused_by_its_name(tmp_path: Path) -> None:
