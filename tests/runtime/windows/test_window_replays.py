@@ -58,6 +58,20 @@ def collecting(
 # ---- H13 -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("failures", [1, 3])
+def test_the_tuples_of_a_retried_batch_count_once(point: str, failures: int) -> None:
+    # Storm: [t0, t1, t2, t0] (H13)
+    topology, fired = collecting(4, 4, MemoryMapState.opaque(), SpoutType.TRANSACTIONAL)
+    with TopologyTestDriver(topology, max_batch_attempts=9) as driver:
+        for batch in (texts(0, 2), texts(3, 5), texts(6, 9)):
+            driver.feed("s", *batch)
+            driver.fail_at(point, failures)
+            assert [result.committed for result in driver.run()] == [False] * failures + [True]
+        assert driver.captured(fired) == {1: [], 2: [(texts(0, 3),)], 3: [(texts(4, 7),)]}
+        assert driver.state("total").get() == 8
+
+
 @pytest.mark.parametrize("point", POINTS[1:])
 @pytest.mark.parametrize(
     ("first", "then"), [(texts(0, 2), ["x"]), (["x"], texts(0, 2)), (texts(0, 8), []), ([], texts(0, 8))]
