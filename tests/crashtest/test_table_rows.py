@@ -184,46 +184,37 @@ def counts(**words: Any) -> list[dict[str, Any]]:
     return [{"word": word, "n": n} for word, n in words.items()]
 
 
-def test_the_order_of_rows_and_columns_is_no_difference() -> None:
-    other = [{"n": 2, "word": "moon"}, {"n": 1, "word": "cow"}]
-    assert Comparison().differences(counts(cow=1, moon=2), other) == []
-    assert Comparison(["word"]).differences(counts(cow=1, moon=2), other) == []
+DIFFERENCES: dict[str, tuple[Comparison, list[Any], list[Any], list[tuple[str, str, str]]]] = {
+    "other order": (Comparison(), counts(cow=1, moon=2), [{"n": 2, "word": "moon"}, {"n": 1, "word": "cow"}], []),
+    "other order, a key": (Comparison(["word"]), counts(cow=1, moon=2), [{"n": 2, "word": "moon"}, {"n": 1, "word": "cow"}], []),
+    "what was expected and found": (
+        Comparison(["word"]), counts(cow=1, moon=2, the=3), counts(cow=2, moon=2, a=1),
+        [("a", "no row", "n=1"), ("cow", "n=1", "n=2"), ("the", "n=3", "no row")],
+    ),
+    "rows without a key are counted": (
+        Comparison(), [{"id": 1}, {"id": 2}], [{"id": 1}] * 2, [("id=1", "1 ×", "2 ×"), ("id=2", "1 ×", "no row")],
+    ),
+    "a key that is the whole row": (Comparison(["id"]), [{"id": 1}], [{"id": 1}] * 3, [("1", "1 ×", "3 ×")]),
+    "a key with several rows": (
+        Comparison(["k"]), [{"k": 1, "v": "a"}], [*[{"k": 1, "v": "a"}] * 2, {"k": 1, "v": "b"}],
+        [("1", "v=a", "2 × v=a; v=b")],
+    ),
+    "a key of two columns": (
+        Comparison(["shop", "day"]), [{"day": "mon", "shop": "oslo", "euros": 3}], [],
+        [("day=mon, shop=oslo", "euros=3", "no row")],
+    ),
+    "ignored": (Comparison(ignored=["at"]), [{"k": 1, "at": "10:00"}], [{"k": 1, "at": "11:00"}], []),
+    "not ignored": (
+        Comparison(), [{"k": 1, "at": "10"}], [{"k": 1, "at": "11"}],
+        [("at=10, k=1", "1 ×", "no row"), ("at=11, k=1", "no row", "1 ×")],
+    ),
+}  # fmt: skip
 
 
-def test_a_key_has_what_was_expected_and_found() -> None:
-    found = Comparison(["word"]).differences(counts(cow=1, moon=2, the=3), counts(cow=2, moon=2, a=1))
-    assert found == [
-        RowDifference("a", "no row", "n=1"),
-        RowDifference("cow", "n=1", "n=2"),
-        RowDifference("the", "n=3", "no row"),
-    ]
-
-
-def test_rows_without_a_key_are_counted() -> None:
-    found = Comparison().differences([{"id": 1}, {"id": 2}], [{"id": 1}, {"id": 1}])
-    assert found == [RowDifference("id=1", "1 ×", "2 ×"), RowDifference("id=2", "1 ×", "no row")]
-
-
-def test_a_key_that_is_the_whole_row_is_counted_too() -> None:
-    assert Comparison(["id"]).differences([{"id": 1}], [{"id": 1}] * 3) == [RowDifference("1", "1 ×", "3 ×")]
-
-
-def test_a_key_with_several_rows_shows_each() -> None:
-    one, other = [{"k": 1, "v": "a"}], [{"k": 1, "v": "a"}, {"k": 1, "v": "a"}, {"k": 1, "v": "b"}]
-    assert Comparison(["k"]).differences(one, other) == [RowDifference("1", "v=a", "2 × v=a; v=b")]
-
-
-def test_a_key_of_two_columns_names_them() -> None:
-    rows = [{"day": "mon", "shop": "oslo", "euros": 3}]
-    assert Comparison(["shop", "day"]).differences(rows, []) == [
-        RowDifference("day=mon, shop=oslo", "euros=3", "no row")
-    ]
-
-
-def test_columns_that_differ_from_run_to_run_are_ignored() -> None:
-    one, other = [{"k": 1, "at": "10:00"}], [{"k": 1, "at": "11:00"}]
-    assert Comparison(ignored=["at"]).differences(one, other) == []
-    assert len(Comparison().differences(one, other)) == 2
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_differences_are_told_row_by_row(name: str) -> None:
+    comparison, one, other, wanted = DIFFERENCES[name]
+    assert comparison.differences(one, other) == [RowDifference(*difference) for difference in wanted]
 
 
 @pytest.mark.parametrize(
