@@ -186,7 +186,7 @@ def counts(**words: Any) -> list[dict[str, Any]]:
 
 DIFFERENCES: dict[str, tuple[Comparison, list[Any], list[Any], list[tuple[str, str, str]]]] = {
     "other order": (Comparison(), counts(cow=1, moon=2), [{"n": 2, "word": "moon"}, {"n": 1, "word": "cow"}], []),
-    "other order, a key": (Comparison(["word"]), counts(cow=1, moon=2), [{"n": 2, "word": "moon"}, {"n": 1, "word": "cow"}], []),
+    "other order, key": (Comparison(["word"]), counts(cow=1, moon=2), [{"n": 2, "word": "moon"}, {"n": 1, "word": "cow"}], []),
     "what was expected and found": (
         Comparison(["word"]), counts(cow=1, moon=2, the=3), counts(cow=2, moon=2, a=1),
         [("a", "no row", "n=1"), ("cow", "n=1", "n=2"), ("the", "n=3", "no row")],

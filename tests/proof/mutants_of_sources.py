@@ -53,7 +53,7 @@ OF_SOURCES = (
         _SOURCES,
         "                self._log.check_owner()  # a fenced driver must not commit anywhere\n",
         "",
-        ("tests/spout/test_committer_spout.py::test_a_driver_that_was_replaced_commits_nothing_in_the_source",),
+        ("tests/spout/test_partitioned_company.py::test_a_driver_that_was_replaced_commits_nothing_in_the_source",),
     ),
     Mutant(
         "sources: other rows are accepted from a transactional spout",
