@@ -9,9 +9,10 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta import DeltaBackingMap, DeltaOptions
-from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update
+from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values
 from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
+from trident.state.map_commits import REMOVAL_LAG
 from trident.state.txid import Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 
@@ -30,6 +31,25 @@ def map_at(path: Path, kind: StateType, conf: StateConf = WORDS, **options: Any)
 
 def keys_of(backing: DeltaBackingMap) -> list[Any]:
     return sorted(key for page in backing.key_pages() for key in page)
+
+
+@every_kind
+@pytest.mark.parametrize("conf", [WORDS, StateConf()], ids=["typed", "encoded"])
+def test_deleted_keys_are_gone_for_this_instance_and_every_other(
+    tmp_path: Path, kind: StateType, conf: StateConf
+) -> None:
+    backing = map_at(tmp_path, kind, conf)
+    keys = [("man",), ("dog",), ("cow",)]
+    backing.multi_put(keys, [stored(kind, number) for number in (1, 2, 3)])
+    backing.multi_delete([("dog",), ("never",), ("man",)])
+    reader = DeltaBackingMap(tmp_path, kind, StateConf(conf.topology, conf.state, conf.key_fields, conf.value_type,
+                                                      read_only=True))  # fmt: skip
+    for one in (backing, map_at(tmp_path, kind, conf), reader):
+        assert one.multi_get(keys) == [None, None, stored(kind, 3)]
+        assert keys_of(one) == [("cow",)]
+    backing.multi_put([("man",)], [stored(kind, 5)])
+    for one in (backing, map_at(tmp_path, kind, conf), reader):
+        assert one.multi_get(keys) == [stored(kind, 5), None, stored(kind, 3)]
 
 
 @every_kind
@@ -80,6 +100,23 @@ def test_a_compaction_of_the_newest_rows_keeps_the_marks(tmp_path: Path) -> None
         backing.multi_delete(many[n : n + 1])
     assert DeltaTable(changes(tmp_path)).history(1)[0]["trident.compaction"] == "files"
     assert keys_of(map_at(tmp_path, StateType.OPAQUE)) == sorted(many[3:])
+
+
+@pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL], ids=lambda kind: kind.value)
+def test_a_key_that_a_batch_removed_is_deleted_some_batches_later(tmp_path: Path, kind: StateType) -> None:
+    state, log = state_at(tmp_path, kind=kind), Log()
+    commit(state, log, 1, 1, {"man": 1, "dog": 1})
+    removal = log.txid(2, 1)
+    state.begin_commit(removal)
+    state.multi_remove([("man",)])
+    state.commit(removal)
+    log.record(removal)
+    assert (keys_of(state.map_state.backing), values(state, "man")) == ([("dog",), ("man",)], [None])
+    for number in range(3, 3 + REMOVAL_LAG):
+        commit(state, log, number, 1, {"dog": 1})
+    for one in (state, state_at(tmp_path, kind=kind), reader_at(tmp_path, kind)):
+        assert keys_of(one.map_state.backing) == [("dog",)]
+        assert list(one.get_tuples()) == [("dog", 1 + REMOVAL_LAG)]
 
 
 def test_listing_sees_the_newest_version_and_its_own_commit(tmp_path: Path) -> None:
