@@ -1,4 +1,4 @@
-"""Run by test_executors.py on a cluster of two executors, which are killed: one from outside, some by the tasks on them."""
+"""Run by test_surviving_driver.py on a cluster of two executors, which are killed: one from outside, some by their tasks."""
 
 import os
 import random

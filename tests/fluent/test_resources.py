@@ -52,13 +52,6 @@ def test_the_loads_of_fused_steps_are_summed_and_a_stage_takes_its_largest() -> 
     assert told == [f"a task takes {mb} MiB; a local master sets none aside" for mb in (500, 51)]
 
 
-def test_a_topology_that_asks_for_nothing_has_no_loads() -> None:
-    topology = TridentTopology("t")
-    stream_of(topology).peek(print)
-    assert stage_memory(make_plan(topology.graph())) == [0]
-    assert "a task takes" not in topology.explain()
-
-
 def test_what_runs_in_the_driver_is_recorded_only(caplog: pytest.LogCaptureFixture) -> None:
     topology = TridentTopology("t")
     stream_of(topology).set_memory_load(20).persistent_aggregate(MemoryMapState(), Count(), "count").set_memory_load(5)

@@ -295,7 +295,7 @@ OF_RUNS = (
         _ACKER,
         "if tree & _EDGES or not tree >> _TASK:",
         "if tree & _EDGES:",
-        ("tests/storm/execution/test_acker.py::test_a_tree_without_its_beginning_never_completes",),
+        ("tests/storm/test_tuple_trees.py::test_a_tree_without_its_beginning_never_completes",),
     ),
     Mutant(
         "ackers: a tree that begins twice completes itself",
@@ -303,21 +303,21 @@ OF_RUNS = (
         "            if tree >> _TASK:  # begun twice: a second xor would cancel the first one, and complete a tree that is not\n"
         "                self._young[root] = tree\n                continue\n",
         "",
-        ("tests/storm/execution/test_acker.py::test_a_beginning_that_comes_twice_completes_nothing",),
+        ("tests/storm/test_tuple_trees.py::test_a_beginning_that_comes_twice_completes_nothing",),
     ),
     Mutant(
         "ackers: a failure before the beginning is forgotten",
         _ACKER,
         "            self._young[root] = tree | _FAILED",
         "            self._young[root] = tree",
-        ("tests/storm/execution/test_acker.py::test_a_failure_is_told_once_before_or_after_the_beginning",),
+        ("tests/storm/test_tuple_trees.py::test_a_failure_is_told_once_before_or_after_the_beginning",),
     ),
     Mutant(
         "ackers: a tree is forgotten one timeout too early",
         _ACKER,
         "_GENERATIONS = 3",
         "_GENERATIONS = 2",
-        ("tests/storm/execution/test_acker.py::test_a_tree_is_forgotten_after_three_rotations_without_news",),
+        ("tests/storm/test_tuple_trees.py::test_a_tree_is_forgotten_after_three_rotations_without_news",),
     ),
     Mutant(
         "bolts: an ack leaves before the edges that the tuple emitted",

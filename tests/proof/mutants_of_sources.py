@@ -53,7 +53,7 @@ OF_SOURCES = (
         _SOURCES,
         "                self._log.check_owner()  # a fenced driver must not commit anywhere\n",
         "",
-        ("tests/spout/test_committer_spout.py::test_a_driver_that_was_replaced_commits_nothing_in_the_source",),
+        ("tests/spout/test_partitioned_company.py::test_a_driver_that_was_replaced_commits_nothing_in_the_source",),
     ),
     Mutant(
         "sources: other rows are accepted from a transactional spout",
@@ -88,7 +88,7 @@ OF_SOURCES = (
         "trident/runtime/spouts/partitioned_spouts.py",
         "part.partition, deepcopy(part.last_metadata))",
         "part.partition, part.last_metadata)",
-        ("tests/spout/test_partitioned_metadata.py::test_an_emitter_may_change_metadata_in_place",),
+        ("tests/spout/test_partitioned_engines.py::test_an_emitter_may_change_metadata_in_place",),
     ),
     Mutant(
         "files: a replay goes on where the failed attempt had ended",
@@ -164,14 +164,14 @@ OF_SOURCES = (
         "trident/runtime/steps/key_columns.py",
         "return [crc32(data) % partitions for data in",
         "return [(crc32(data) >> 1) % partitions for data in",
-        ("tests/runtime/steps/test_steps.py", "tests/state/encoding/test_equal_keys.py"),
+        ("tests/runtime/steps/test_steps.py", "tests/state/encoding/test_codec.py"),
     ),
     Mutant(
         "planner: two forms of one key are in two partitions",
         "trident/runtime/steps/key_columns.py",
         "crc32(encode(canonical_key(key))) % partitions",
         "crc32(encode(key)) % partitions",
-        ("tests/runtime/steps/test_steps.py", "tests/state/encoding/test_equal_keys.py"),
+        ("tests/runtime/steps/test_steps.py", "tests/state/encoding/test_codec.py"),
     ),
     Mutant(
         "planner: a replay sees the rows of an exchange in another order",

@@ -21,15 +21,15 @@ from kazoo.client import KazooClient
 from tests.coordination.log_homes import FileHome, Home, ZooKeeperHome, stored_home
 from tests.coordination.test_log_drivers import ACTS, DRIVERS, Model, check_many
 from tests.harness.topology_runs import RowsState, start
-from tests.proof.proof_row import RowServers, Trial
+from tests.proof.proof_table import RowServers, Trial
 from tests.runtime.loop.test_coordinator import Coordinating
 from tests.spout.partition_source import Source
-from tests.spout.test_partitioned_random import declared
+from tests.spout.test_partitioned_engines import declared
 from tests.state.test_crash_schedules import PAIRINGS, STORES, schedule_of
 from tests.stores import drivers
 from tests.stores.catalog import STORES as CATALOG
 from tests.stores.catalog import Home as StoreHome
-from tests.storm.execution.test_acker import SPOUT, Told
+from tests.storm.test_tuple_trees import SPOUT, Told
 from trident.errors import FencedError, StaleTransactionError, TridentError
 from trident.runtime.steps.key_columns import partitions_of
 from trident.spout import SpoutType

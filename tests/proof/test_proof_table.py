@@ -20,11 +20,10 @@ from tests.harness.commands import until
 from tests.proof import __main__ as command
 from tests.proof import killed_processes, proof_machines, snapshot_reads
 from tests.proof.append_histories import Txn, anomalies, edn, histories
-from tests.proof.long_run import grown
+from tests.proof.killed_processes import grown
 from tests.proof.proof_machines import Ackers, Drivers, Maps, Partitions, Readers, run_machine
-from tests.proof.proof_row import Record, Row, RowServers, Trial, run_row
 from tests.proof.proof_rows import ROWS
-from tests.proof.proof_table import picture, save, table
+from tests.proof.proof_table import Record, Row, RowServers, Trial, picture, run_row, save, table
 from tests.proof.random_bolts import Shape, check, in_process, on_spark
 from tests.proof.snapshot_reads import reads
 from tests.runtime.loop.test_coordinator import Coordinating

@@ -14,8 +14,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["AT", "KEYS", "PARTITIONINGS", "STORES", "TAPS", "UNTYPED", "Case", "Life", "Row", "Step", "cases"]
-
 Row = tuple[Any, ...]
 """The fields of the key, then `v`."""
 

@@ -29,8 +29,6 @@ from trident.operations import (
 from trident.spout import IOpaquePartitionedTridentSpout, IPartitionedTridentSpout, SpoutType
 from trident.state import StateConf, StateSpec
 
-__all__ = ["Asked", "Declared", "NewState", "declare"]
-
 NewState = Callable[[str, str], StateSpec]
 """Makes the state of a name, of a kind."""
 

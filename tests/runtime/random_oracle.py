@@ -9,8 +9,6 @@ from typing import Any
 
 from tests.runtime.random_cases import PARTITIONINGS, UNTYPED, UNTYPED_KEYS, Case, Row
 
-__all__ = ["Content", "Expected", "expected", "form", "form_of", "may_conflict", "static_rows"]
-
 Rows = list[tuple[Row, Any, int]]
 """Key, value and time of each row; the time is the number of the batch."""
 

@@ -28,8 +28,6 @@ from trident.state import StateSpec, map_state
 from trident.state.encoding.codec import decode, decode_keys
 from trident.ui.running_pages import TridentPages
 
-__all__ = ["Stores", "check", "check_group"]
-
 _SOME = 3  # what is asked one by one takes a call of the store each
 
 

@@ -1,20 +1,293 @@
-"""Operations of every kind are prepared once in each process before their first tuple, and ended at most once."""
+"""Operations of every kind are prepared once in each process before their first tuple, and cleaned up after their last."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 import pytest
 
-from tests.runtime.lifecycles import IN_THE_DRIVER, KINDS, declare, run
-from trident import Config
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.harness.topology_runs import RowsState
+from trident import Config, Stream, TridentCollector, TridentTopology, TridentTuple
+from trident.fields import Fields
+from trident.operations import (
+    Aggregator,
+    ArrowFilter,
+    ArrowFunction,
+    BaseQueryFunction,
+    BaseStateUpdater,
+    CombinerAggregator,
+    Consumer,
+    Counter,
+    Filter,
+    FlatMapFunction,
+    Function,
+    GroupedMultiReducer,
+    MapFunction,
+    MultiReducer,
+    ReducerAggregator,
+    TridentOperationContext,
+)
 from trident.planner import make_plan
 from trident.runtime.engine import tasks
 from trident.runtime.engine.resident_runner import ResidentRunner
 from trident.runtime.engine.worker import Order, Program
+from trident.runtime.running import RunningTopology
 from trident.spout.interfaces import TransactionAttempt
+
+
+class Lives:
+    """Notes when it is prepared and ended; every call must find it prepared, and counts."""
+
+    calls: Counter
+    folder: Path
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def prepare(self, conf: Mapping[str, Any], context: TridentOperationContext) -> None:
+        self.calls = context.register_counter("calls")
+        self._note(f"prepare {context.operation} {conf['max_batch_attempts']}")
+
+    def cleanup(self) -> None:
+        self._note(f"cleanup {type(self).__name__}")
+
+    def _note(self, line: str) -> None:
+        with (self.folder / str(os.getpid())).open("a", encoding="utf-8") as notes:
+            notes.write(line + "\n")
+
+
+class AFunction(Lives, Function):
+    output_types = ("bigint",)
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        self.calls.incr()
+        collector.emit([tuple[0]])
+
+
+class Assembled(AFunction):
+    """The function of an assembly."""
+
+
+class AFilter(Lives, Filter):
+    def is_keep(self, tuple: TridentTuple) -> bool:
+        self.calls.incr()
+        return True
+
+
+class AMap(Lives, MapFunction):
+    def execute(self, tuple: TridentTuple) -> Any:
+        self.calls.incr()
+        return tuple.values
+
+
+class AFlatMap(Lives, FlatMapFunction):
+    def execute(self, tuple: TridentTuple) -> Any:
+        self.calls.incr()
+        return [tuple.values]
+
+
+class AConsumer(Lives, Consumer):
+    def accept(self, tuple: TridentTuple) -> None:
+        self.calls.incr()
+
+
+class AnArrowFunction(Lives, ArrowFunction):
+    output = Fields("same: int")
+
+    def apply(self, *columns: pa.Array) -> pa.Array:
+        self.calls.incr(len(columns[0]))
+        return columns[0]
+
+
+class AnArrowFilter(Lives, ArrowFilter):
+    def mask(self, *columns: pa.Array) -> pa.Array:
+        self.calls.incr(len(columns[0]))
+        return columns[0].is_valid()
+
+
+class ACombiner(Lives, CombinerAggregator[int]):
+    output_types = ("bigint",)
+
+    def init(self, tuple: TridentTuple) -> int:
+        self.calls.incr()
+        return int(tuple[0])
+
+    def combine(self, val1: int, val2: int) -> int:
+        assert self.calls.name
+        return val1 + val2
+
+    def zero(self) -> int:
+        assert self.calls.name
+        return 0
+
+
+class AStatesCombiner(ACombiner):
+    """A combiner of a state."""
+
+
+class AReducer(Lives, ReducerAggregator[int]):
+    output_types = ("bigint",)
+
+    def init(self) -> int:
+        return 0
+
+    def reduce(self, curr: int, tuple: TridentTuple) -> int:
+        self.calls.incr()
+        return curr + 1
+
+
+class AStatesReducer(AReducer):
+    """A reducer of a state."""
+
+
+class AnAggregator(Lives, Aggregator[int]):
+    output_types = ("bigint",)
+
+    def init(self, batch_id: Any, collector: TridentCollector) -> int:
+        assert self.calls.name
+        return 0
+
+    def aggregate(self, val: int, tuple: TridentTuple, collector: TridentCollector) -> int:
+        self.calls.incr()
+        return val + 1
+
+    def complete(self, val: int, collector: TridentCollector) -> None:
+        collector.emit([val])
+
+
+class AMultiReducer(Lives, MultiReducer[int]):
+    output_types = ("bigint",)
+
+    def init(self, collector: TridentCollector) -> int:
+        assert self.calls.name
+        return 0
+
+    def execute(self, state: int, stream_index: int, input: TridentTuple, collector: TridentCollector) -> int:
+        self.calls.incr()
+        return state + 1
+
+    def complete(self, state: int, collector: TridentCollector) -> None:
+        collector.emit([state])
+
+
+class AGroupedMultiReducer(Lives, GroupedMultiReducer[int]):
+    output_types = ("bigint",)
+
+    def init(self, collector: TridentCollector, group: TridentTuple) -> int:
+        self.calls.incr()
+        return 0
+
+    def execute(
+        self, state: int, stream_index: int, group: TridentTuple, input: TridentTuple, collector: TridentCollector
+    ) -> int:
+        return state + 1
+
+    def complete(self, state: int, group: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit([state])
+
+
+class AQuery(Lives, BaseQueryFunction[Any, Any]):
+    output_types = ("bigint",)
+
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        assert self.calls.name
+        return [0] * len(args)
+
+    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
+        self.calls.incr()
+        collector.emit([result])
+
+
+class AStaticQuery(AQuery):
+    """A query of a static state, which runs where the tuples are."""
+
+
+class AnUpdater(Lives, BaseStateUpdater[RowsState]):
+    def update_state(self, state: RowsState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        self.calls.incr(len(tuples))
+        state.pending.extend(row.values for row in tuples)
+
+
+class BehindAState(AFunction):
+    """A function of new values."""
+
+
+class CombinesBehindAState(ACombiner):
+    """A combiner of new values."""
+
+
+class AggregatesBehindAState(AnAggregator):
+    """An aggregator of new values."""
+
+
+class ReducesBehindAState(AMultiReducer):
+    """A multi-reducer of new values."""
+
+
+KINDS = [
+    AFunction, Assembled, AFilter, AMap, AFlatMap, AConsumer, AnArrowFunction, AnArrowFilter, ACombiner, AStatesCombiner,
+    AReducer, AStatesReducer, AnAggregator, AMultiReducer, AGroupedMultiReducer, AQuery, AStaticQuery, AnUpdater, BehindAState,
+    CombinesBehindAState, AggregatesBehindAState, ReducesBehindAState,
+]  # fmt: skip
+IN_THE_DRIVER = {
+    "AStatesCombiner", "AStatesReducer", "AQuery", "AnUpdater", "BehindAState", "CombinesBehindAState",
+    "AggregatesBehindAState", "ReducesBehindAState",
+}  # fmt: skip
+
+
+class Nothing:
+    """A static state."""
+
+    def make_state(self, conf: Any, partition_index: int, num_partitions: int) -> Nothing:
+        return self
+
+
+def declare(folder: Path) -> TridentTopology:
+    """Return a topology with an operation of each kind."""
+    topology = TridentTopology("lives")
+    stream = topology.new_stream("n", FixedBatchSpout("n: int", 4, *([n] for n in range(8)))).parallelism_hint(2)
+    stream = stream.filter("n", AFilter(folder)).each("n", AnArrowFilter(folder)).map(AMap(folder))
+    stream = stream.flat_map(AFlatMap(folder)).peek(AConsumer(folder)).each("n", AnArrowFunction(folder))
+    stream = stream.each("n", AFunction(folder), "f").apply_assembly(lambda s: s.each("n", Assembled(folder), "g"))
+    stream = stream.state_query(topology.new_static_state(Nothing()), "n", AStaticQuery(folder), "static")
+    stream.chained_agg().aggregate("n", ACombiner(folder), "c").chain_end().peek(_see)
+    stream.group_by("f").aggregate("n", AReducer(folder), "r").parallelism_hint(2).peek(_see)
+    stream.aggregate("n", AnAggregator(folder), "a").peek(_see)
+    topology.multi_reduce(stream, stream.project("n"), AMultiReducer(folder), "m").peek(_see)
+    topology.multi_reduce(
+        stream.group_by("n"), stream.project("n").group_by("n"), AGroupedMultiReducer(folder), "gm"
+    ).peek(_see)
+    _keep(topology, stream, folder)
+    return topology
+
+
+def _keep(topology: TridentTopology, stream: Stream, folder: Path) -> None:
+    sums = stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", AStatesCombiner(folder), "sum")
+    stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", AStatesReducer(folder), "reduced")
+    stream.state_query(sums, "n", AQuery(folder), "found").partition_persist(RowsState(), AnUpdater(folder))
+    new = sums.new_values_stream().each("sum", BehindAState(folder), "copy")
+    new.aggregate("n", CombinesBehindAState(folder), "c").peek(_see)
+    new.aggregate("n", AggregatesBehindAState(folder), "a").peek(_see)
+    topology.multi_reduce([new], ReducesBehindAState(folder), "m").peek(_see)
+
+
+def _see(row: TridentTuple) -> None:
+    """Nothing is dropped before somebody has seen it."""
+
+
+def run(folder: Path, engine: str, **conf: Any) -> RunningTopology:
+    """Run the topology until its spout is exhausted."""
+    with declare(folder).start(engine=engine, **conf) as running:
+        running.process_all_available()
+    return running
+
 
 NAMES = {kind.__name__ for kind in KINDS}
 IN_WORKERS = NAMES - IN_THE_DRIVER | {"AStatesCombiner", "AStatesReducer"}  # which work in both places

@@ -15,7 +15,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.drpc_functions import LINES
 from tests.harness.topology_runs import start
-from tests.storm.components import word_count as bolts_word_count
+from tests.storm.random_trees import word_count as bolts_word_count
 from trident import TridentTopology
 from trident.operations import Count, Function, Split, Sum
 from trident.runtime.running import RunningTopology

@@ -10,7 +10,7 @@ from typing import Any
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import start
-from tests.storm.components import SENTENCES, Split
+from tests.storm.random_trees import SENTENCES, Split
 from trident import TridentTopology
 from trident.operations import Count, Function
 from trident.runtime.running import RunningTopology

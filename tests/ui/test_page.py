@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from spouts import FixedBatchSpout
 from tests.harness.commands import until
-from tests.storm.components import Split
+from tests.storm.random_trees import Split
 from tests.ui.chromium import PHONE, ask_now, opened, tile
 from tests.ui.large_cluster import CyclicTopology, LargeCluster
 from tests.ui.page_servers import NASTY, TOKEN, counting, orders, storm_server, trident_server

@@ -17,8 +17,8 @@ from starlette.routing import Route
 from spouts import FeederBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
-from tests.storm.components import SENTENCES, word_count
-from tests.storm.components import Split as SplitBolt
+from tests.storm.random_trees import SENTENCES, word_count
+from tests.storm.random_trees import Split as SplitBolt
 from tests.ui.page_servers import NASTY, TOKEN, allowed, ask, counting, get, storm_server, trident_server
 from trident import TridentTopology
 from trident.errors import (

@@ -41,8 +41,6 @@ from trident.errors import (
     NotAllowed,
 )
 
-__all__ = ["LosingProxy"]
-
 TOKEN = "the-token"
 
 

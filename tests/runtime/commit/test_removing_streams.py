@@ -324,19 +324,6 @@ def words(topology: TridentTopology, batches: Any = UPDATES) -> Any:
 
 
 @pytest.mark.sample(1)
-def test_a_removed_key_starts_again_with_the_next_batch(engine: str) -> None:
-    topology = TridentTopology("t")
-    stream = words(topology)
-    counts = stream.where(~col("gone")).group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
-    counts.parallelism_hint(3).remove(stream.where(col("gone")))
-    new = keep(counts.new_values_stream())
-    with run_all(topology, engine) as running:
-        assert sorted(running.state(counts).get_tuples()) == [("a", 1), ("b", 1)]
-        assert running.state(counts).multi_get(["a", "c"]) == [1, None]
-    assert {txid: sorted(rows) for txid, rows in new.batches.items()} == {1: [("a", 2), ("b", 1)], 3: [("a", 1)]}
-
-
-@pytest.mark.sample(1)
 def test_several_streams_remove_and_another_spout_may_be_one(engine: str) -> None:
     topology = TridentTopology("t")
     rows = [("a",), ("b",), ("c",)]

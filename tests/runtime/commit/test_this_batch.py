@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.harness.lives import die_in_turn
+from tests.harness.forked import die_in_turn
 from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
 from tests.runtime.commit.this_batch_life import BATCH, ROWS, topology_in
 from trident import Config, Stream, TopologyError, TridentTopology

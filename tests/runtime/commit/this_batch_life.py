@@ -12,11 +12,9 @@ from typing import Any
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
-from tests.harness.lives import live
+from tests.harness.forked import live
 from trident import TridentTopology
 from trident.operations import Count, Last, MapGet
-
-__all__ = ["BATCH", "ROWS", "topology_in"]
 
 ROWS = [("abcd"[number * 7 % 4], f"town {number * 5 % 11}") for number in range(60)]
 """User and town."""

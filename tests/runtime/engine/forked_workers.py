@@ -16,10 +16,8 @@ from trident.runtime.engine.worker import Program
 from trident.runtime.start import engine_choice
 from trident.spark import worker_group
 
-__all__ = ["LocalContext", "forked_workers"]
-
 _FORKS = multiprocessing.get_context("forkserver")  # this process has threads, that one has none
-_FORKS.set_forkserver_preload([__name__, "states.delta", "states.memory", "states.redis", "tests.crash.spout"])
+_FORKS.set_forkserver_preload([__name__, "states.delta", "states.memory", "states.redis", "tests.crash.case"])
 
 
 class LocalContext:

@@ -22,8 +22,8 @@ from typing import Any
 from states.delta import DeltaState
 from states.memory import MemoryMapState
 from states.redis import RedisState
+from tests.crash.case import ScriptedSpout, rows_of
 from tests.crash.fuse import Fuse
-from tests.crash.spout import ScriptedSpout, rows_of
 from tests.harness.servers import start_redis
 from tests.harness.topology_runs import start
 from tests.runtime.engine.forked_workers import forked_workers
@@ -33,8 +33,6 @@ from trident.runtime.engine.resident_runner import ResidentRunner
 from trident.runtime.running import RunningTopology
 from trident.spark.session import spark_session, stop_session
 from trident.state import StateSpec
-
-__all__ = ["ResidentLife"]
 
 _STATES = ("words", "shelves")
 

@@ -17,7 +17,7 @@ import pytest
 from spouts import FixedBatchSpout
 from spouts.spark import DataFrameSpout
 from states.memory import MemoryMapState
-from tests.crash.spout import rows_of
+from tests.crash.case import rows_of
 from tests.harness.commands import until
 from tests.harness.servers import Server
 from tests.harness.topology_runs import run_all, start

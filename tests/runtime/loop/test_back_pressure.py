@@ -75,12 +75,6 @@ def test_a_store_that_is_fast_again_gets_whole_batches_again_step_by_step(in_fli
     assert all(1.0 <= step <= 1.25**in_flight + 1e-9 for step in steps)
 
 
-def test_one_stall_is_forgotten_after_some_batches() -> None:
-    pressure = BackPressure(TARGET_S)
-    shares = [*run(pressure, store(600.0, 0.0), 1), *run(pressure, store(0.1, 1.0), 8)]
-    assert (shares[0], shares[-1]) == (0.25, 1.0)
-
-
 @pytest.mark.parametrize("fixed_s", [5.0, 9.0, 30.0, 200.0])
 def test_batches_are_not_cut_where_less_to_read_does_not_make_them_faster(fixed_s: float) -> None:
     """Else a store that takes a minute for any commit would get a thousandth of the rows per minute."""
@@ -143,12 +137,6 @@ def test_batches_that_spill_are_halved_and_grow_slowly_beyond_the_size_that_spil
     assert shares[:3] == [1.0, 0.5, 0.25]
     assert sum(share > 0.4 for share in shares[3:]) < 20
     assert min(shares) >= 0.1
-
-
-def test_batches_that_no_longer_spill_become_whole_again() -> None:
-    pressure = BackPressure(TARGET_S)
-    pressure.note_spill(1.0)
-    assert run(pressure, store(0.0, 1.0), 60)[-1] == 1.0
 
 
 # ---- in a topology ---------------------------------------------------------------------------------------------------

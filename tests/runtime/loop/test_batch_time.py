@@ -105,22 +105,6 @@ def counting(state: Any) -> TridentTopology:
     return topology
 
 
-@pytest.mark.parametrize("point", ["process", "begin_commit:w", "put:w", "commit:w", "record"])
-def test_a_replay_has_the_time_of_the_first_attempt(point: str) -> None:
-    with TopologyTestDriver(counting(MemoryMapState.opaque())) as driver:
-        driver.clock.advance(0.9)
-        driver.feed("s", "a", "b")
-        driver.fail_at(point)
-        assert [result.committed for result in [driver.step()] if result] == [False]
-        driver.clock.advance(0.05)
-        driver.replay("s", "a", "b", "c")
-        driver.clock.advance(2)  # past the end of the window that the tuples are in
-        results = driver.run()
-        assert [result.new_values["w"] for result in results] == [[], [(3,)]]
-        assert driver.log_state.history[0].spouts[TIME] == {"now": 900, "tuples_at": 900}
-        assert driver.log_state.history[1].spouts[TIME]["now"] in (2950, 2951)  # a failed attempt waits for 1 ms
-
-
 def test_a_batch_that_time_alone_began_is_replayed_with_what_has_come_since() -> None:
     with TopologyTestDriver(counting(MemoryMapState.opaque())) as driver:
         driver.feed("s", "a")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import trident
+from tests.crash.case import ScriptedSpout, rows_of
 from tests.crash.fuse import Fuse
-from tests.crash.spout import ScriptedSpout, rows_of
 from tests.harness.topology_runs import start
 from tests.runtime.replaying.set_back import Killed, Stores
 from trident import TridentTopology

@@ -254,21 +254,6 @@ def test_a_sum_of_decimals_and_floats_is_a_float() -> None:
 # ---- partitions --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (0.0, -0.0),
-        (Decimal("1.5"), Decimal("1.5000")),
-        (Decimal("0.00"), Decimal("-0")),
-        (Decimal("1" * 38), Decimal("1" * 38 + ".0")),
-        (dt.datetime(2024, 1, 1, tzinfo=dt.UTC), dt.datetime(2024, 1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=1)))),
-    ],
-)
-def test_equal_keys_are_in_one_partition(one: Any, other: Any) -> None:
-    assert one == other
-    assert [partition_of((one, "x"), 10_007)] == [partition_of((other, "x"), 10_007)]
-
-
 def test_the_partition_of_a_key_is_the_same_in_every_release() -> None:
     keys = [("the",), ("the", 1), (b"\0",), (None,), (2.5,), (dt.date(2024, 1, 1),), (dt.datetime(2024, 1, 1),), ()]
     assert [partition_of(key, 1000) for key in keys] == [131, 401, 28, 800, 123, 578, 967, 310]

@@ -19,8 +19,6 @@ from trident.operations import Sum, TumblingDurationWindow
 from trident.runtime.running import start
 from trident.spout import TransactionAttempt
 
-__all__ = ["ROWS", "topology_in"]
-
 ROWS = [("abc"[number % 3], 1 << number) for number in range(12)]
 """Two make a batch."""
 

@@ -12,11 +12,9 @@ from typing import Any
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
-from tests.harness.lives import live
+from tests.harness.forked import live
 from trident import JoinType, TridentTopology
 from trident.operations import Count
-
-__all__ = ["DELAYS", "LEFT", "RIGHT", "SIZE", "WITHIN", "topology_in"]
 
 LEFT = [("abc"[number % 3], number, number + number * 7 % 13) for number in range(60)]
 RIGHT = [("abcd"[number % 4], number, number + number * 5 % 17) for number in range(60)]

@@ -25,8 +25,6 @@ from trident.runtime.running import start
 from trident.runtime.windows.window_state import WindowStore
 from trident.spout import TransactionAttempt
 
-__all__ = ["SLIDING", "topology_in"]
-
 SLIDING = SlidingDurationWindow.of(timedelta(milliseconds=12), timedelta(milliseconds=6)).by_event_time(
     "at", timedelta(milliseconds=4), timedelta(milliseconds=6)
 )

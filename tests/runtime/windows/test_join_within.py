@@ -19,7 +19,7 @@ from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
 from states.redis import RedisState
-from tests.harness.lives import die_in_turn
+from tests.harness.forked import die_in_turn
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
 from tests.runtime.windows.join_life import DELAYS, LEFT, RIGHT, SIZE, WITHIN, topology_in

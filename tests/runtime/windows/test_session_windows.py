@@ -34,47 +34,7 @@ GAP, DELAY = 10, 25
 SESSIONS = SessionWindow.of(GAP * MS, "at", delay=DELAY * MS)
 
 
-def windows_of(
-    config: WindowConfig, *batches: Sequence[Any], aggregator: Any = None, out: str = "n"
-) -> tuple[list[list[Any]], list[list[Any]]]:
-    """Return what fires in each batch, with times in milliseconds, and the late rows of each."""
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout(FIELDS, {}))
-    fired, late = stream.group_by("key").window_with_late_rows(
-        config, "n", aggregator or Sum(), out, bounds="first, last"
-    )
-    with TopologyTestDriver(topology) as driver:
-        for rows in batches:
-            driver.feed("s", *rows)
-            driver.run()
-        found = [driver.captured(stream) for stream in (fired, late)]
-    return (
-        [
-            [(key, ordinate(first), ordinate(last), *rest) for key, first, last, *rest in rows]
-            for rows in found[0].values()
-        ],
-        [[tuple(row) for row in rows] for rows in found[1].values()],
-    )
-
-
 # ---- what is one session -----------------------------------------------------------------------------------------------
-
-
-def test_tuples_as_far_apart_as_the_gap_are_one_session_and_others_are_two() -> None:
-    fired, _ = windows_of(SESSIONS, [("a", 1, 0), ("a", 2, 10), ("a", 4, 21), ("b", 8, 15)], [("z", 0, 900)])
-    assert fired == [[], [("a", 0, 10, 3), ("b", 15, 15, 8), ("a", 21, 21, 4)]]
-
-
-def test_a_session_is_complete_when_the_watermark_is_beyond_its_end_and_gap() -> None:
-    at_the_gap, beyond = 5 + GAP + DELAY, 6 + GAP + DELAY
-    fired, _ = windows_of(SESSIONS, [("a", 1, 5)], [("z", 0, at_the_gap)], [("z", 0, beyond)])
-    assert fired == [[], [], [("a", 5, 5, 1)]]
-
-
-def test_a_long_gap_ends_to_the_millisecond() -> None:
-    config = SessionWindow.of(1000 * MS, "at")
-    fired, _ = windows_of(config, [("a", 1, 0)], [("z", 0, 1000)], [("z", 0, 1001)], [("y", 0, 1002)])
-    assert fired == [[], [], [("a", 0, 0, 1)], []]
 
 
 def test_late_tuples_are_counted_one_by_one() -> None:
@@ -86,18 +46,6 @@ def test_late_tuples_are_counted_one_by_one() -> None:
             driver.feed("s", *rows)
             driver.run()
         assert driver._progress.metrics()["w/late"] == 3
-
-
-def test_a_tuple_is_late_unless_its_session_is_open() -> None:
-    watermark = [("z", 0, 40 + DELAY)]
-    fired, late = windows_of(
-        SESSIONS,
-        [("a", 1, 32), ("c", 1, 29), *watermark],
-        [("a", 2, 25), ("a", 4, 10), ("b", 8, 30), ("c", 2, 29)],
-        [("z", 0, 900)],
-    )
-    assert late == [[], [("a", 4, 10), ("c", 2, 29)], []]
-    assert fired == [[("c", 29, 29, 1)], [], [("b", 30, 30, 8), ("a", 25, 32, 3), ("z", 65, 65, 0)]]
 
 
 def test_an_aggregator_without_input_fields_counts_tuples() -> None:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from tests.harness.crashing_stores import WAYS, DictMap
-from tests.harness.lives import exit_code_of
+from tests.harness.forked import exit_code_of
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsState, dict_state, keep, open_view
 from tests.runtime.windows.join_life import LEFT, RIGHT, SIZE, WITHIN

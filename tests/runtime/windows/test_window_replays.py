@@ -15,7 +15,7 @@ import pytest
 
 from states.memory import MemoryMapState
 from states.redis import RedisState
-from tests.harness.lives import die_in_turn, exit_code_of
+from tests.harness.forked import die_in_turn, exit_code_of
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
 from tests.runtime.windows import clock_life

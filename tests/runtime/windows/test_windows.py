@@ -527,47 +527,7 @@ def test_explain_describe_and_the_drawings_show_it() -> None:
 # ---- by hand ---------------------------------------------------------------------------------------------------------
 
 
-def driven(make: Callable[[Stream], Stream], fields: str = "w: string") -> tuple[TopologyTestDriver, Stream]:
-    """A driver of one window over an opaque spout `s`."""
-    topology = TridentTopology("t")
-    window = make(topology.new_stream("s", RowsSpout(fields, {}, SpoutType.OPAQUE)))
-    return TopologyTestDriver(topology, max_batch_attempts=9), window
-
-
 def fed(driver: TopologyTestDriver, *batches: Sequence[Any]) -> None:
     for batch in batches:
         driver.feed("s", *batch)
         driver.run()
-
-
-def test_by_hand_time_passes_when_the_clock_is_advanced() -> None:
-    driver, window = driven(lambda s: s.group_by("w").tumbling_window(S, Count(), "n"))
-    with driver:
-        fed(driver, ["a", "b", "a"])
-        driver.clock.advance(0.6)
-        assert driver.step() is None  # nothing is due
-        driver.clock.advance(0.4)
-        result = driver.step()
-        assert result is not None
-        assert (result.txid, result.tuples, result.new_values) == (2, 0, {"n-window": [("a", 2), ("b", 1)]})
-        driver.clock.advance(1000)
-        assert driver.run() == []  # and no empty batches for ever
-        fed(driver, ["c"])
-        assert driver.captured(window)[3] == []
-
-
-def test_a_sliding_window_fires_for_as_long_as_it_has_tuples() -> None:
-    driver, window = driven(lambda s: s.sliding_window(3 * S, S, Count(), "n", bounds="a, b"))
-    with driver:
-        driver.clock.advance(0.5)
-        fed(driver, ["a"])
-        driver.clock.advance(1.5)  # the ends 1 and 2 in one batch
-        driver.run()
-        driver.clock.advance(20)
-        driver.run()
-        assert driver.captured(window) == {
-            1: [],
-            2: [(at(-2000), at(1000), 1), (at(-1000), at(2000), 1)],
-            3: [(at(0), at(3000), 1)],
-        }
-        assert driver.txid == 3

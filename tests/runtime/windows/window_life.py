@@ -12,11 +12,9 @@ from typing import Any
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
-from tests.harness.lives import live
+from tests.harness.forked import live
 from trident import TridentTopology
 from trident.operations import Count, SessionWindow, Sum, TumblingDurationWindow
-
-__all__ = ["BY_TIME", "ROWS", "SESSIONS", "topology_in"]
 
 ROWS = [("abc"[number % 3], number, number + number * 7 % 13 * 2) for number in range(90)]
 """Key, number, event time: out of order, so that batches fill each other's windows."""

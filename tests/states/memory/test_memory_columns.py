@@ -215,16 +215,6 @@ def test_entries_that_do_not_fit_stay_a_dict(there: dict[Any, Any]) -> None:
     assert (data.entries, data.values.form) == (there, None)
 
 
-def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None:
-    data = numbers()
-    state = opened(data)
-    assert summed(state, 1, a=MOST, b=1) == [MOST, 1]
-    assert summed(state, 2, a=1, b=1) is None
-    assert state.multi_get([("a",), ("b",)]) == [MOST, 1]
-    assert data.columns is not None
-    assert summed(state, 2, a=-1, b=1) == [MOST - 1, 2]
-
-
 class TestColumns(ColumnPromises):
     @pytest.fixture
     def again(self) -> Any:

@@ -126,13 +126,6 @@ def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None
     assert data.columns is not None
 
 
-def test_a_mean_of_large_whole_numbers_is_the_one_that_python_gives() -> None:
-    state, one = OpaqueMap(ColumnarMemoryMap(MemoryData(form=FORM))), value_with(1, (1 << 60) + 129, 1.0, 1.0, 1)
-    summed(state, 1, [one])
-    (new,) = summed(state, 2, [value_with(2, 1, 1.0, 1.0, 2)])
-    assert new["mean"] == ((1 << 60) + 130) / 3
-
-
 def test_values_of_another_form_are_left_to_python() -> None:
     other = MemoryData(form=NumberForm.of("struct<rows:bigint>"))
     assert summed(OpaqueMap(ColumnarMemoryMap(other)), 1, [value_with(1, 1, 1.0, 1.0, 1)]) is None
