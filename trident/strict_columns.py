@@ -2,8 +2,8 @@
 
 `pa.array(values, type)` cuts 2.75 to 2, takes 5 as a time and loses members of structs. Here a value either comes back equal
 and of its declared type, or is refused; docs/streams.md has the table of what is taken. Columns of the usual classes are
-converted by Arrow at once; only others are looked at value by value. `beyond_python` finds the times that an Arrow column holds
-and Python has none for: before year 1, after 9999.
+converted by Arrow at once; only others are looked at value by value. `impossible_in` finds what an Arrow column holds and no
+value may be: times before year 1 and after 9999, and maps that have a key twice.
 """
 
 from __future__ import annotations
@@ -165,10 +165,27 @@ _DAYS = (-719_162, 2_932_896)
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 
 
+def impossible_in(array: pa.Array | pa.ChunkedArray) -> tuple[str, pa.Array]:
+    """Return what some values of a column are that no value may be, empty for nothing, and which they are, as booleans."""
+    beyond = beyond_python(array)
+    if beyond is not None:
+        return "times are from year 1 to 9999, as in Python and Spark", beyond
+    array = _in_one(array)
+    if not _has_key_twice(array):
+        return "", pa.array([], pa.bool_())
+    which = pa.array([_has_key_twice(array.slice(at, 1)) for at in range(len(array))], pa.bool_())
+    return "a map has a key twice, so its value is not known; leave one of them out where it is written", which
+
+
+def _in_one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(array, pa.ChunkedArray):
+        return array
+    return pa.chunked_array([chunk for chunk in array.chunks if len(chunk)], array.type).combine_chunks()
+
+
 def beyond_python(array: pa.Array | pa.ChunkedArray) -> pa.Array | None:
     """Return which values hold a time that Python has none for, as booleans; None if none does."""
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.chunked_array([chunk for chunk in array.chunks if len(chunk)], array.type).combine_chunks()
+    array = _in_one(array)
     if not _has_beyond(array):
         return None
     if pa.types.is_nested(array.type):
@@ -177,16 +194,35 @@ def beyond_python(array: pa.Array | pa.ChunkedArray) -> pa.Array | None:
     return pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
 
 
+def _has_key_twice(array: Any) -> bool:
+    if not pa.types.is_nested(array.type):
+        return False
+    if not pa.types.is_map(array.type):
+        return any(map(_has_key_twice, array.flatten() if pa.types.is_struct(array.type) else [array.flatten()]))
+    pairs = _pairs_of(array.drop_null() if array.null_count else array)
+    rows, (keys, items) = pc.list_parent_indices(pairs), pairs.flatten().flatten()
+    names = keys
+    if pa.types.is_nested(keys.type):
+        names = pa.array(map(repr, keys.to_pylist()))
+    elif pa.types.is_floating(keys.type):
+        names = pc.add(keys, pa.scalar(0.0, keys.type))  # -0.0 is 0.0
+    names = names.dictionary_encode()
+    numbers = pc.add(pc.multiply(rows.cast(pa.int64()), len(names.dictionary)), names.indices)
+    if pc.count_distinct(numbers).as_py() < len(keys):
+        return True
+    return _has_key_twice(keys) or _has_key_twice(items)
+
+
+def _pairs_of(maps: pa.MapArray) -> pa.ListArray:
+    return pa.ListArray.from_arrays(maps.offsets, pa.StructArray.from_arrays([maps.keys, maps.items], ["k", "v"]))
+
+
 def _has_beyond(array: Any) -> bool:
     type_ = array.type
     if pa.types.is_struct(type_):
         return any(map(_has_beyond, array.flatten()))
-    if pa.types.is_map(type_):
-        array = pa.ListArray.from_arrays(
-            array.offsets, pa.StructArray.from_arrays([array.keys, array.items], ["k", "v"])
-        )
     if pa.types.is_nested(type_):
-        return _has_beyond(array.flatten())
+        return _has_beyond((_pairs_of(array) if pa.types.is_map(type_) else array).flatten())
     if not (pa.types.is_date32(type_) or (pa.types.is_timestamp(type_) and type_.unit in _PER_DAY)):
         return False  # one in nanoseconds is between 1677 and 2262
     numbers, first, last = _numbers(array)
