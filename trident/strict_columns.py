@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -259,6 +259,13 @@ def _dict(value: Any, type_: Any) -> dict[Any, Any]:
     return made
 
 
+def _pairs(value: Any, type_: Any) -> list[tuple[Any, Any]]:
+    """Return the same as pairs: Python has no dictionary of lists or dictionaries."""
+    if not isinstance(value, Mapping | list | tuple):
+        raise TypeError
+    return [(key, item) for key, item in (value.items() if isinstance(value, Mapping) else value)]
+
+
 def _members(value: Any, type_: Any) -> dict[str, Any]:
     wanted = [field.name for field in type_]
     names = getattr(value, "__fields__", None) or getattr(value, "_fields", None) or getattr(value, "fields", wanted)
@@ -294,19 +301,25 @@ def _lists(values: Sequence[Any], type_: Any) -> pa.Array:
 
 
 def _maps(values: Sequence[Any], type_: Any) -> pa.Array:
-    rows, there = _rows(values, type_, {dict}, _dict)
+    as_pairs = pa.types.is_nested(type_.key_type)
+    rows, there = _rows(values, type_, set() if as_pairs else {dict}, _pairs if as_pairs else _dict)
     ends, offsets = _places(rows, there)
-    names, items = list(chain.from_iterable(there)), list(chain.from_iterable(row.values() for row in there))
+    names, items = (
+        list(chain.from_iterable(there)),
+        list(chain.from_iterable(() if as_pairs else map(dict.values, there))),
+    )
+    if as_pairs:
+        names, items = [key for key, _ in names], [item for _, item in names]
     keys = _inner(names, type_.key_type, ends, ".keys()")
-    if keys.null_count or not (pa.types.is_string(keys.type) or pa.types.is_integer(keys.type)):
-        plain = keys.to_pylist()
-        for row, (start, end) in enumerate(pairwise(ends)):
-            if None in plain[start:end]:  # for which Arrow ends the process
-                raise Misfit(row, values[row], "a map has no key None")
-            if len(set(plain[start:end])) < end - start:  # two floats may round to the same 32 bits
-                raise Misfit(row, values[row], "two of its keys are the same key as values of their type")
+    if keys.null_count:  # for which Arrow ends the process
+        row = bisect_right(ends, keys.is_null().index(True).as_py()) - 1
+        raise Misfit(row, values[row], "a map has no key None")
     inner = _inner(items, type_.item_type, ends, lambda at, _: f"[{shown(names[at])}]")
-    return pa.MapArray.from_arrays(offsets, keys, inner)
+    made = pa.MapArray.from_arrays(offsets, keys, inner)
+    if not (pa.types.is_string(keys.type) or pa.types.is_integer(keys.type)) and _has_key_twice(made):
+        row = next(at for at in range(len(made)) if _has_key_twice(made.slice(at, 1)))
+        raise Misfit(row, values[row], "two of its keys are the same key as values of their type")
+    return made
 
 
 def _structs(values: Sequence[Any], type_: Any) -> pa.Array:
