@@ -20,7 +20,7 @@ from typing import Any
 
 import typer
 
-from trident.cli.console import EndingSignals, say
+from trident.cli.console import EndingSignals, say, visible
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
 from trident.http.plain_json import json_answer, to_json
@@ -38,9 +38,11 @@ def print_changes(feed: ChangeFeed, snapshot: bool, follow: bool) -> None:
     """Print a line for each batch: first, if asked for, the rows of a snapshot; with `follow` what is still to come as well."""
     if snapshot:
         txid, rows = feed.snapshot()
-        typer.echo(to_json({"txid": txid, "position": feed.position, "rows": rows}))
+        typer.echo(visible(to_json({"txid": txid, "position": feed.position, "rows": rows})))
     for batch in feed if follow else chain.from_iterable(iter(feed.read, [])):
-        typer.echo(to_json({"txid": batch.txid, "position": str(feed.place_of(batch.txid)), **batch.as_mapping()}))
+        typer.echo(
+            visible(to_json({"txid": batch.txid, "position": str(feed.place_of(batch.txid)), **batch.as_mapping()}))
+        )
 
 
 def serve_changes(
