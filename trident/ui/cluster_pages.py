@@ -200,7 +200,11 @@ class HttpTopologyPages(Closes):
         return batches
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
-        texts = [each if isinstance(each, str) else json.dumps(each, default=str) for each in key]
+        texts = [each if each is None or isinstance(each, str) else json.dumps(each, default=str) for each in key]
+        if None in texts:
+            if len(texts) == 1:
+                raise ValueError("the key None has no text to ask another process for; read it with `open_state`")
+            texts = [json.dumps(texts)]
         return self._get("/lookup", {"state": state, "key": texts})
 
     def dead_letters(self) -> Page:

@@ -202,7 +202,7 @@ def pages_of(running: RunningTopology | RunningStormTopology, topology_id: str |
 
 
 def _typed_key(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
-    texts = [each if isinstance(each, str) else json.dumps(each, default=str) for each in key]
+    texts = [each if each is None or isinstance(each, str) else json.dumps(each, default=str) for each in key]
     fields = node.key_fields
     if fields and not texts:
         raise ValueError(f"state {node.name!r} is a map: name a key ({', '.join(fields.names)})")
@@ -210,6 +210,8 @@ def _typed_key(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
         return ()
     if len(node.value) and not fields:
         raise ValueError(f"state {node.name!r} holds a single value; name no key")
-    if fields and len(texts) not in (1, len(fields)):
+    if texts == [None] and len(fields) < 2:
+        return (None,)
+    if fields and (len(texts) not in (1, len(fields)) or texts == [None]):
         raise ValueError(f"state {node.name!r}: expected {len(fields)} parts of a key ({', '.join(fields.names)})")
     return parse_key(texts[0] if len(texts) == 1 else json.dumps(texts), fields, node.name)
