@@ -96,7 +96,7 @@ def _literal(node: SqlNode) -> Expression:
 def _negative(node: SqlNode) -> Expression:
     value = node.of("this")
     number = value.options[0] if value.kind == "lit" else None
-    if number is None:
+    if not isinstance(number, int | float | Decimal) or isinstance(number, bool):
         return -value
     # `-` would round a decimal to 28 digits
     return lit(number.copy_negate() if isinstance(number, Decimal) else -number)

@@ -100,12 +100,20 @@ class SqlNode:
 
 def check_words(text: str, tokens: list[Any], functions: Collection[str]) -> None:
     """Refuse a function that is none of those that are compared with Spark, and what Spark reads as another text."""
+    before = "L_PAREN"
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         raw, kind = text[token.start : token.end + 1], token.token_type.name
         follower = following.token_type.name if following else ""
         name = raw.strip("`").lower()
         if follower == "L_PAREN" and _NAME.fullmatch(name) and name not in functions and name not in _NO_FUNCTIONS:
             raise SqlError(no_such(name, functions))
+        if (
+            kind == "PLUS" and before in _OPERATORS and follower != "NUMBER"
+        ):  # sqlglot drops it, and Spark makes numbers of texts
+            raise SqlError(
+                f"there is no expression for the + without a number at character {token.start + 1}: leave it out"
+            )
+        before = kind
         if name == "at" and follower == "TIME":
             raise SqlError("Spark has no AT TIME ZONE: write from_utc_timestamp(at, 'Europe/Berlin')")
         if kind == "STRING" and (strange := _STRANGE.search(raw)):
@@ -148,6 +156,7 @@ _ORDERED = {
     **dict.fromkeys(("NULLSAFE_EQ", "IS", "IN", "LIKE", "ILIKE", "RLIKE", "BETWEEN"), "P"),
 }  # fmt: skip
 _MIXED = re.compile("=<|P.|.P")
+_OPERATORS = {*_OPENING, *_PARTING, *_ORDERED, "NOT", "PLUS", "DASH", "STAR", "SLASH", "MOD", "DPIPE"}
 
 
 def no_such(name: str, functions: Collection[str]) -> str:

@@ -110,6 +110,7 @@ OBVIOUS: list[tuple[Expression, str, Callable[..., Any], str]] = [
     (col("s").split(" "), "s", nulls(lambda s: s.split(" ")), "array<string>"),
     (coalesce(col("a"), col("b"), 5), "a b", lambda a, b: a if a is not None else b if b is not None else 5, "bigint"),
     (coalesce(col("a"), col("a")), "a", lambda a: a, "int"),
+    (coalesce(None, col("s"), None), "s", lambda s: s, "string"),
     (if_else(col("p"), col("y"), col("y")), "y", lambda y: y, "float"),
     (coalesce(col("s"), "none"), "s", lambda s: "none" if s is None else s, "string"),
     (if_else(col("p"), col("a"), col("x")), "p a x", lambda p, a, x: a if p else x, "double"),

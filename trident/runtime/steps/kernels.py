@@ -39,8 +39,10 @@ def by_value(made: Any, rows: Any, values: Any, function: Callable[[Any], Any]) 
 
 
 def as_common_type(operands: Operands) -> list[Any]:
-    """Convert numbers of several types to the type that holds them; leave other values as they are."""
+    """Convert numbers of several types to the type that holds them, and nulls of none; leave other values as they are."""
     types = [operand.type for operand in operands if not pa.types.is_null(operand.type)]
+    if 0 < len(types) < len(operands):
+        operands = [one.cast(types[0]) if pa.types.is_null(one.type) else one for one in operands]
     decimals = [one for one in types if pa.types.is_decimal(one)]
     if len(set(types)) < 2 or not all(
         pa.types.is_integer(one) or pa.types.is_floating(one) or one in decimals for one in types
