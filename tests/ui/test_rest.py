@@ -30,7 +30,7 @@ from trident.errors import (
     NotAllowed,
     TridentError,
 )
-from trident.operations import Count
+from trident.operations import Count, Last
 from trident.runtime.commit.dead_letters import DeadLetters, state_of
 from trident.runtime.running import RunningTopology
 from trident.storm import LocalCluster, TopologyBuilder
@@ -579,6 +579,21 @@ def test_a_key_that_is_none_is_not_the_text_null() -> None:
                 far.lookup("one", [None])
             with pytest.raises(ValueError, match="expected 2 parts of a key"):
                 near.lookup("two", [None])
+
+
+def test_a_value_that_json_has_not_is_a_text_on_the_page() -> None:
+    topology = TridentTopology("odd")
+    rows = topology.new_stream(
+        "rows", FixedBatchSpout("k: string, x: double", 9, ["nan", float("nan")], ["inf", float("inf")])
+    )
+    rows.group_by("k").persistent_aggregate(MemoryMapState(), "x", Last(), "x")
+    with (
+        topology.start(engine="in_process", ui_port=0) as running,
+        HttpTopologyPages(running.ui_url or "", None, "odd") as pages,
+    ):
+        running.process_all_available()
+        found = [pages.lookup("x", [key]) for key in ("nan", "inf", "none")]
+        assert [(each["value"], each["found"]) for each in found] == [("nan", True), ("inf", True), (None, False)]
 
 
 def test_a_process_that_is_gone_or_silent_is_unreachable() -> None:

@@ -214,4 +214,5 @@ def _typed_key(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
         return (None,)
     if fields and (len(texts) not in (1, len(fields)) or texts == [None]):
         raise ValueError(f"state {node.name!r}: expected {len(fields)} parts of a key ({', '.join(fields.names)})")
-    return parse_key(texts[0] if len(texts) == 1 else json.dumps(texts), fields, node.name)
+    only = texts[0] if len(texts) == 1 else None
+    return parse_key(json.dumps(texts) if only is None else only, fields, node.name)
