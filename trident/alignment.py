@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import partial, reduce
 from typing import Any
 
@@ -19,7 +20,7 @@ from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, struct_type
 from trident.moments import IN_SPARK, moment_of
 from trident.strict_columns import beyond_python
-from trident.types import TYPES
+from trident.types import TYPES, decimal_type
 
 Convert = Callable[[pa.Array, pa.DataType, str], pa.Array]
 
@@ -255,6 +256,21 @@ def _read(texts: pa.Array, type_: pa.DataType, path: str, in_utc: bool = False) 
         return pa.array([None if one is None else moment_of(one, ddl, in_utc) for one in texts.to_pylist()], type_)
     except ValueError as error:
         raise pa.ArrowInvalid(f"{path}: {error}") from None
+
+
+def check_decimals(texts: Any, made: Any, where: str) -> None:
+    """Raise `pa.ArrowInvalid` for a text that Arrow reads as another decimal.
+
+    Beyond 38 digits it wraps around, counting those behind the point that the type has, and it makes 0 of 1e-39.
+    """
+    long = pc.greater(pc.binary_length(texts), 38 - made.type.scale)
+    doubted = pc.or_(long, pc.match_substring(texts, "e", ignore_case=True))
+    if not pc.any(doubted).as_py():
+        return
+    form = decimal_type(made.type.precision, made.type.scale).form
+    for text, value in zip(texts.filter(doubted).to_pylist(), made.filter(doubted).to_pylist(), strict=True):
+        if value is not None and form(Decimal(text)) != value:
+            raise pa.ArrowInvalid(f"{where}: {text!r} is not of type {ddl_of(made.type)}")
 
 
 _VARIANTS = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%e": "%d", "%-": "%"}

@@ -20,7 +20,14 @@ import pyarrow.csv as pacsv
 
 from spouts.files.line_ends import RowFormat, RowParser
 from spouts.files.line_reading import LineEmitter
-from spouts.files.parsed_columns import is_extreme, may_be_small, refuse_bent_numbers, refuse_wide_decimals
+from spouts.files.parsed_columns import (
+    is_extreme,
+    may_be_small,
+    may_wrap,
+    most_behind_point,
+    refuse_bent_numbers,
+    refuse_wide_decimals,
+)
 from spouts.files.ranges import Piece, check_unchanged, open_error, opened
 from spouts.files.tails import Check, End
 from trident.alignment import moments_as_text, read_formatted, read_moments
@@ -159,7 +166,7 @@ class CsvFormat(RowFormat):
         }
         texts = read_again(convert)
         for name in doubted:
-            refuse_bent_numbers(texts[name], table[name], name)
+            refuse_bent_numbers(pc.replace_substring(texts[name], self.decimal_point, "."), table[name], name)
 
     def typed_table(self, table: pa.Table | pa.RecordBatch) -> pa.Table:
         """Return what Arrow has read with its moments and dates, which were texts."""
@@ -175,13 +182,13 @@ class CsvFormat(RowFormat):
 
 def _is_doubted(column: pa.ChunkedArray, bends: bool) -> bool:
     if not pa.types.is_floating(column.type):
-        return bends and pa.types.is_integer(column.type)
+        return bends and (pa.types.is_integer(column.type) or pa.types.is_decimal(column.type))
     return bool(pc.any(is_extreme(column) if bends else pc.is_inf(column)).as_py())
 
 
-def may_bend(text: bytes) -> bool:
-    """Whether there may be a number in a text that is hexadecimal, or too near to 0 for a float."""
-    return b"0x" in text or b"0X" in text or may_be_small(text)
+def may_bend(text: bytes, scale: int | None) -> bool:
+    """Whether there may be a number in a text that is hexadecimal, too near to 0 for a float, or too long for a decimal."""
+    return b"0x" in text or b"0X" in text or may_be_small(text) or may_wrap(text, scale)
 
 
 class CsvParser(RowParser):
@@ -195,6 +202,7 @@ class CsvParser(RowParser):
         self._names = [name if name in self._schema.names else next(fresh) for name in names]
         self._parse, self._convert = format_.parse_options(), format_.convert_options()
         self._closed = _closed_line(format_.delimiter, format_.quote)
+        self._scale = most_behind_point(format_.schema)
 
     def parse(self, text: bytes) -> pa.Table:
         if not text.strip(b"\n"):
@@ -202,7 +210,7 @@ class CsvParser(RowParser):
         if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
             text = _BOM + text
         table = self._read(text, self._convert)
-        self._format.check_numbers(table, may_bend(text), lambda convert: self._read(text, convert))
+        self._format.check_numbers(table, may_bend(text, self._scale), lambda convert: self._read(text, convert))
         return self._format.typed_table(table)
 
     def _read(self, text: bytes, convert: pacsv.ConvertOptions) -> pa.Table:
@@ -287,7 +295,7 @@ class WholeCsvEmitter(LineEmitter):
             )
             try:
                 with opened(path) as other, _stream(path, other) as text:  # streams of one opened file share its place
-                    bends = _may_bend(text)
+                    bends = _may_bend(text, most_behind_point(self._format.schema))
                 for at, batch in enumerate(self._open(data, read, self._format.convert_options())):
 
                     def again(convert: pacsv.ConvertOptions, at: int = at) -> pa.Table:
@@ -316,12 +324,12 @@ class WholeCsvEmitter(LineEmitter):
             return names, not self._format.has_header or bool(next(lines, ""))
 
 
-def _may_bend(data: IO[bytes]) -> bool:
+def _may_bend(data: IO[bytes], scale: int | None) -> bool:
     before = b""
     while block := data.read(_BLOCK):
-        if may_bend(before + block):
+        if may_bend(before + block, scale):
             return True
-        before = block[-32:]  # a number may go on in the next one
+        before = block[-64:]  # a number may go on in the next one
     return False
 
 

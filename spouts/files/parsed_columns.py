@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator
@@ -15,12 +16,14 @@ import pyarrow.json as pj
 
 from spouts.files.line_ends import RowFormat, RowParser
 from spouts.files.tails import End
-from trident.alignment import moments_as_text, read_moments, replace_leaves
+from trident.alignment import check_decimals, moments_as_text, read_moments, replace_leaves
 
 _NOT_0 = "^[^eE]*[1-9]"
 """What a number begins with that is not 0."""
 _HEX = r"^\s*0[xX]"
 _SMALL = re.compile(rb"e-(?<=[\d.]e-)(?!\d{12}\b)0*(?:[2-9]\d|[1-9]\d{2,})(?![\w-])")  # but no part of a UUID
+_PLAIN = bytes.maketrans(b"123456789E", b"000000000e")
+_POWER = re.compile(rb"(?<![\w.-])[-+]?(?:0+\.?0*|\.0+)e[-+]?0+(?![\w.-])")  # but no part of a UUID
 _WHERE = re.compile(r"\.? in row \d+|JSON parse error: ")
 _CHANGED = re.compile(r"^Column\(/(.*)\) changed from (\w+) to (\w+)$")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -40,6 +43,8 @@ def refuse_wide_decimals(table: pa.Table | pa.RecordBatch) -> None:
 
 def refuse_bent_numbers(texts: Any, made: Any, name: str) -> None:
     """Raise `pa.ArrowInvalid` for a text that Arrow reads as another number: 1e400 is infinite to it, and 0xFF may be -1."""
+    if pa.types.is_decimal(made.type):
+        check_decimals(texts, made, f"column {name!r}")
     is_whole = pa.types.is_integer(made.type)
     if is_whole or pa.types.is_floating(made.type):
         doubted = texts if is_whole else texts.filter(is_extreme(made))
@@ -51,6 +56,28 @@ def refuse_bent_numbers(texts: Any, made: Any, name: str) -> None:
 def may_be_small(text: bytes) -> bool:
     """Whether there may be a number in a text that is 0 as a float, and is none."""
     return b"0" * 20 in text or _SMALL.search(text.lower()) is not None
+
+
+def most_behind_point(schema: pa.Schema) -> int | None:
+    """Return the most digits behind the point of the decimals of a schema, also within others; None if there are none."""
+    found: list[int] = []
+
+    def note(type_: pa.DataType) -> pa.DataType:
+        if pa.types.is_decimal(type_):
+            found.append(type_.scale)
+        return type_
+
+    for one in schema:
+        replace_leaves(one.type, note)
+    return max(found, default=None)
+
+
+def may_wrap(text: bytes, scale: int | None) -> bool:
+    """Whether there may be a number in a text that is another one as a decimal of such a scale; see `check_decimals`."""
+    if scale is None:
+        return False
+    plain = text.translate(_PLAIN)
+    return b"0" * (39 - scale) in plain or (b"e" in plain and _POWER.search(plain) is not None)
 
 
 def leaves(column: Any) -> Iterator[Any]:
@@ -176,6 +203,13 @@ def _parse(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore") -> pa
 def _refuse_bent(table: pa.Table, text: bytes) -> None:
     """Raise `pa.ArrowInvalid` for a number that has become infinite, or 0, or has more digits than its type."""
     refuse_wide_decimals(table)
+    scale = most_behind_point(table.schema)
+    if may_wrap(text, scale):
+        lines = [line for line in text.split(b"\n") if line.strip()]
+        for at in (at for at, line in enumerate(lines) if may_wrap(line, scale)):
+            given = json.loads(lines[at], parse_float=str, parse_int=str)
+            for one in table.schema:
+                _check_decimals(given.get(one.name), table[one.name][at].as_py(), one.type, one.name)
     tests = [pc.is_inf, _is_0]
     infinite, zeros = counts = [_count(table, one) for one in tests]
     if infinite or (zeros and may_be_small(text)):
@@ -187,6 +221,18 @@ def _refuse_bent(table: pa.Table, text: bytes) -> None:
         again = _parse(_TOKEN.sub(_as_seen, text), pa.schema(wide))
         if counts != [_count(again, one) for one in tests]:
             raise pa.ArrowInvalid("a number is beyond the range of its type, too large or too near to 0")
+
+
+def _check_decimals(given: Any, made: Any, type_: pa.DataType, path: str) -> None:
+    """Do what `check_decimals` does to what is within a value of JSON, as it is given, and as Arrow has read it."""
+    if made is None:
+        return
+    if pa.types.is_decimal(type_):
+        check_decimals(pa.array([given]), pa.array([made], type_), path)
+    for one in type_ if pa.types.is_struct(type_) else ():
+        _check_decimals(given.get(one.name), made[one.name], one.type, f"{path}.{one.name}")
+    for each, value in zip(given, made, strict=True) if pa.types.is_list(type_) else ():
+        _check_decimals(each, value, type_.value_type, path)
 
 
 def _of_text(texts: pa.Array, type_: pa.DataType, path: str) -> pa.Array:

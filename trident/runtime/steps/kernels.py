@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.alignment import read_in_spark, read_moments
+from trident.alignment import check_decimals, read_in_spark, read_moments
 from trident.arrow import arrow_type
 from trident.operations.expression_types import result_of_decimals
 
@@ -301,6 +301,8 @@ def _of_text(text: Any, type_: pa.DataType) -> Any:
         made = pc.cast(text, type_)
     except pa.ArrowInvalid:
         made = pc.cast(pc.replace_substring_regex(text, _PADDED, r"\1\2"), type_)
+    if pa.types.is_decimal(type_):
+        check_decimals(text, made, "cast")
     _check_read(text, made)
     return made
 
