@@ -20,17 +20,10 @@ import pyarrow.csv as pacsv
 
 from spouts.files.line_ends import RowFormat, RowParser
 from spouts.files.line_reading import LineEmitter
-from spouts.files.parsed_columns import (
-    is_extreme,
-    may_be_small,
-    may_wrap,
-    most_behind_point,
-    refuse_bent_numbers,
-    refuse_wide_decimals,
-)
+from spouts.files.parsed_columns import is_extreme, may_be_small, refuse_bent_numbers
 from spouts.files.ranges import Piece, check_unchanged, open_error, opened
 from spouts.files.tails import Check, End
-from trident.alignment import moments_as_text, read_formatted, read_moments
+from trident.alignment import moments_as_text, read_decimals, read_formatted, read_moments
 from trident.errors import BadDataError
 from trident.fields import names_shown
 
@@ -137,7 +130,7 @@ class CsvFormat(RowFormat):
 
     def convert_options(self) -> pacsv.ConvertOptions:
         return pacsv.ConvertOptions(
-            column_types=pa.schema([pa.field(one.name, moments_as_text(one.type)) for one in self.schema]),
+            column_types=pa.schema([pa.field(one.name, _as_parsed(one.type)) for one in self.schema]),
             include_columns=self.schema.names,
             include_missing_columns=self.missing_columns == "null",
             null_values=list(self.null_values),
@@ -155,24 +148,31 @@ class CsvFormat(RowFormat):
         `read_again`: reads the same with other types.
         Raises `pa.ArrowInvalid`: it names the column and the value.
         """
-        refuse_wide_decimals(table)
         columns = zip(table.schema.names, table.columns, strict=True)
         doubted = [name for name, column in columns if _is_doubted(column, bends)]
         if not doubted:
             return
         convert = self.convert_options()
         convert.column_types = {
-            one.name: pa.string() if one.name in doubted else moments_as_text(one.type) for one in self.schema
+            one.name: pa.string() if one.name in doubted else _as_parsed(one.type) for one in self.schema
         }
         texts = read_again(convert)
         for name in doubted:
-            refuse_bent_numbers(pc.replace_substring(texts[name], self.decimal_point, "."), table[name], name)
+            refuse_bent_numbers(texts[name], table[name], name)
+
+    def _with_points(self, texts: Any) -> Any:
+        """Return texts of numbers with points as decimal points; those with two kinds of points as they are: no numbers."""
+        if self.decimal_point == ".":
+            return texts
+        return pc.replace_substring(pc.replace_substring(texts, ".", "?"), self.decimal_point, ".")
 
     def typed_table(self, table: pa.Table | pa.RecordBatch) -> pa.Table:
-        """Return what Arrow has read with its moments and dates, which were texts."""
+        """Return what Arrow has read with its decimals, moments and dates, which were texts."""
 
         def column_of(one: pa.Field) -> Any:
             column = table.column(one.name)
+            if pa.types.is_decimal(one.type):
+                return read_decimals(self._with_points(column), one.type, f"column {one.name!r}")
             if self.timestamp_formats and pa.types.is_timestamp(one.type):
                 return read_formatted(column, self.timestamp_formats, one.type, f"column {one.name!r}")
             return read_moments(column, one.type, f"column {one.name!r}")
@@ -180,15 +180,20 @@ class CsvFormat(RowFormat):
         return pa.Table.from_arrays([column_of(one) for one in self.schema], schema=self.schema)
 
 
+def _as_parsed(type_: pa.DataType) -> pa.DataType:
+    """Return the type as which Arrow's parser reads a column."""
+    return pa.string() if pa.types.is_decimal(type_) else moments_as_text(type_)
+
+
 def _is_doubted(column: pa.ChunkedArray, bends: bool) -> bool:
     if not pa.types.is_floating(column.type):
-        return bends and (pa.types.is_integer(column.type) or pa.types.is_decimal(column.type))
+        return bends and pa.types.is_integer(column.type)
     return bool(pc.any(is_extreme(column) if bends else pc.is_inf(column)).as_py())
 
 
-def may_bend(text: bytes, scale: int | None) -> bool:
-    """Whether there may be a number in a text that is hexadecimal, too near to 0 for a float, or too long for a decimal."""
-    return b"0x" in text or b"0X" in text or may_be_small(text) or may_wrap(text, scale)
+def may_bend(text: bytes) -> bool:
+    """Whether there may be a number in a text that is hexadecimal, or too near to 0 for a float."""
+    return b"0x" in text or b"0X" in text or may_be_small(text)
 
 
 class CsvParser(RowParser):
@@ -202,7 +207,6 @@ class CsvParser(RowParser):
         self._names = [name if name in self._schema.names else next(fresh) for name in names]
         self._parse, self._convert = format_.parse_options(), format_.convert_options()
         self._closed = _closed_line(format_.delimiter, format_.quote)
-        self._scale = most_behind_point(format_.schema)
 
     def parse(self, text: bytes) -> pa.Table:
         if not text.strip(b"\n"):
@@ -210,7 +214,7 @@ class CsvParser(RowParser):
         if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
             text = _BOM + text
         table = self._read(text, self._convert)
-        self._format.check_numbers(table, may_bend(text, self._scale), lambda convert: self._read(text, convert))
+        self._format.check_numbers(table, may_bend(text), lambda convert: self._read(text, convert))
         return self._format.typed_table(table)
 
     def _read(self, text: bytes, convert: pacsv.ConvertOptions) -> pa.Table:
@@ -295,7 +299,7 @@ class WholeCsvEmitter(LineEmitter):
             )
             try:
                 with opened(path) as other, _stream(path, other) as text:  # streams of one opened file share its place
-                    bends = _may_bend(text, most_behind_point(self._format.schema))
+                    bends = _may_bend(text)
                 for at, batch in enumerate(self._open(data, read, self._format.convert_options())):
 
                     def again(convert: pacsv.ConvertOptions, at: int = at) -> pa.Table:
@@ -324,12 +328,12 @@ class WholeCsvEmitter(LineEmitter):
             return names, not self._format.has_header or bool(next(lines, ""))
 
 
-def _may_bend(data: IO[bytes], scale: int | None) -> bool:
+def _may_bend(data: IO[bytes]) -> bool:
     before = b""
     while block := data.read(_BLOCK):
-        if may_bend(before + block, scale):
+        if may_bend(before + block):
             return True
-        before = block[-64:]  # a number may go on in the next one
+        before = block[-32:]  # a number may go on in the next one
     return False
 
 

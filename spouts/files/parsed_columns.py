@@ -6,6 +6,7 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -22,12 +23,11 @@ _NOT_0 = "^[^eE]*[1-9]"
 """What a number begins with that is not 0."""
 _HEX = r"^\s*0[xX]"
 _SMALL = re.compile(rb"e-(?<=[\d.]e-)(?!\d{12}\b)0*(?:[2-9]\d|[1-9]\d{2,})(?![\w-])")  # but no part of a UUID
-_PLAIN = bytes.maketrans(b"123456789E", b"000000000e")
-_POWER = re.compile(rb"(?<![\w.-])[-+]?(?:0+\.?0*|\.0+)e[-+]?0+(?![\w.-])")  # but no part of a UUID
+_LONG = re.compile(rb"\d{19}")
 _WHERE = re.compile(r"\.? in row \d+|JSON parse error: ")
 _CHANGED = re.compile(r"^Column\(/(.*)\) changed from (\w+) to (\w+)$")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_OPENING, _CLOSING, _NEWLINE = b"{}\n"
+_OPENING, _CLOSING, _NEWLINE, _ZERO = b"{}\n0"
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[-+.\deE]*', re.DOTALL)
 
 
@@ -43,7 +43,7 @@ def refuse_wide_decimals(table: pa.Table | pa.RecordBatch) -> None:
 
 def refuse_bent_numbers(texts: Any, made: Any, name: str) -> None:
     """Raise `pa.ArrowInvalid` for a text that Arrow reads as another number: 1e400 is infinite to it, and 0xFF may be -1."""
-    if pa.types.is_decimal(made.type):
+    if pa.types.is_decimal(made.type):  # of Redis
         check_decimals(texts, made, f"column {name!r}")
     is_whole = pa.types.is_integer(made.type)
     if is_whole or pa.types.is_floating(made.type):
@@ -56,28 +56,6 @@ def refuse_bent_numbers(texts: Any, made: Any, name: str) -> None:
 def may_be_small(text: bytes) -> bool:
     """Whether there may be a number in a text that is 0 as a float, and is none."""
     return b"0" * 20 in text or _SMALL.search(text.lower()) is not None
-
-
-def most_behind_point(schema: pa.Schema) -> int | None:
-    """Return the most digits behind the point of the decimals of a schema, also within others; None if there are none."""
-    found: list[int] = []
-
-    def note(type_: pa.DataType) -> pa.DataType:
-        if pa.types.is_decimal(type_):
-            found.append(type_.scale)
-        return type_
-
-    for one in schema:
-        replace_leaves(one.type, note)
-    return max(found, default=None)
-
-
-def may_wrap(text: bytes, scale: int | None) -> bool:
-    """Whether there may be a number in a text that is another one as a decimal of such a scale; see `check_decimals`."""
-    if scale is None:
-        return False
-    plain = text.translate(_PLAIN)
-    return b"0" * (39 - scale) in plain or (b"e" in plain and _POWER.search(plain) is not None)
 
 
 def leaves(column: Any) -> Iterator[Any]:
@@ -203,11 +181,10 @@ def _parse(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore") -> pa
 def _refuse_bent(table: pa.Table, text: bytes) -> None:
     """Raise `pa.ArrowInvalid` for a number that has become infinite, or 0, or has more digits than its type."""
     refuse_wide_decimals(table)
-    scale = most_behind_point(table.schema)
-    if may_wrap(text, scale):
+    if _may_wrap(table, text):
         lines = [line for line in text.split(b"\n") if line.strip()]
-        for at in (at for at, line in enumerate(lines) if may_wrap(line, scale)):
-            given = json.loads(lines[at], parse_float=str, parse_int=str)
+        for at, line in enumerate(lines):
+            given = json.loads(line, parse_float=str, parse_int=str)
             for one in table.schema:
                 _check_decimals(given.get(one.name), table[one.name][at].as_py(), one.type, one.name)
     tests = [pc.is_inf, _is_0]
@@ -221,6 +198,24 @@ def _refuse_bent(table: pa.Table, text: bytes) -> None:
         again = _parse(_TOKEN.sub(_as_seen, text), pa.schema(wide))
         if counts != [_count(again, one) for one in tests]:
             raise pa.ArrowInvalid("a number is beyond the range of its type, too large or too near to 0")
+
+
+def _may_wrap(table: pa.Table, text: bytes) -> bool:
+    """Whether a decimal may have been read as another one, which is 0 or has some 38 digits then: see `check_decimals`."""
+    zeros = False
+    for leaf in (leaf for column in table.columns for leaf in leaves(column) if pa.types.is_decimal(leaf.type)):
+        bounds = pc.min_max(leaf).as_py()
+        if max(abs(bounds["min"] or 0), abs(bounds["max"] or 0)) >= Decimal(1).scaleb(28 - leaf.type.scale):
+            return True
+        zeros = zeros or bool(pc.any(_is_0(leaf)).as_py())
+    return zeros and (may_be_small(text) or _has_long_number(text))
+
+
+def _has_long_number(text: bytes) -> bool:
+    """Whether there are 19 digits beside each other: then two that are 9 apart, and all between, are digits."""
+    digits = np.frombuffer(text, np.uint8) - _ZERO < 10
+    places = np.flatnonzero(digits[:-9:9] & digits[4:-5:9] & digits[9::9]).tolist()
+    return any(_LONG.search(text[max(0, 9 * at - 18) : 9 * at + 28]) for at in places)
 
 
 def _check_decimals(given: Any, made: Any, type_: pa.DataType, path: str) -> None:
