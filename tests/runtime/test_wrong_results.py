@@ -18,7 +18,7 @@ from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, keep, run_all, start, topology_of
 from tests.runtime.test_bad_input import Emitting
 from trident import BatchFailedError, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
-from trident.arrow import arrow_type, beyond_python, python_of
+from trident.arrow import arrow_type, python_of
 from trident.operations import (
     BaseAggregator,
     BaseQueryFunction,
@@ -31,6 +31,7 @@ from trident.operations import (
 )
 from trident.runtime.commit.dead_letters import DeadLetters
 from trident.runtime.running import RunningTopology
+from trident.strict_columns import beyond_python
 
 
 class Emits(Function):

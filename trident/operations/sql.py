@@ -27,6 +27,7 @@ from trident.operations.sql_nodes import (
     SqlError,
     SqlNode,
     check_order,
+    check_signs,
     check_words,
     no_such,
     spark_pattern,
@@ -56,6 +57,7 @@ def named_sql(text: str) -> tuple[str | None, Expression]:
     try:
         tokens = sqlglot.tokenize(text, read="spark")
         check_words(text, tokens, SQL_FUNCTIONS)
+        check_signs(tokens)
         check_order(tokens)
         node = SqlNode(sqlglot.parse_one(text, read="spark"), RULES)
         if node.kind != "Alias":

@@ -100,26 +100,28 @@ class SqlNode:
 
 def check_words(text: str, tokens: list[Any], functions: Collection[str]) -> None:
     """Refuse a function that is none of those that are compared with Spark, and what Spark reads as another text."""
-    before = "L_PAREN"
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         raw, kind = text[token.start : token.end + 1], token.token_type.name
         follower = following.token_type.name if following else ""
         name = raw.strip("`").lower()
         if follower == "L_PAREN" and _NAME.fullmatch(name) and name not in functions and name not in _NO_FUNCTIONS:
             raise SqlError(no_such(name, functions))
-        if (
-            kind == "PLUS" and before in _OPERATORS and follower != "NUMBER"
-        ):  # sqlglot drops it, and Spark makes numbers of texts
-            raise SqlError(
-                f"there is no expression for the + without a number at character {token.start + 1}: leave it out"
-            )
-        before = kind
         if name == "at" and follower == "TIME":
             raise SqlError("Spark has no AT TIME ZONE: write from_utc_timestamp(at, 'Europe/Berlin')")
         if kind == "STRING" and (strange := _STRANGE.search(raw)):
             raise SqlError(f"Spark reads {strange[0]} in the text at character {token.start + 1} in its own way")
         if kind == follower == "STRING" and following.start == token.end + 1:
             raise SqlError(f"two texts in one at character {token.start + 1}: a quote in a text is \\'")
+
+
+def check_signs(tokens: list[Any]) -> None:
+    """Refuse a + before what is no number: sqlglot drops it, and Spark makes numbers of texts."""
+    kinds = ["L_PAREN", *(token.token_type.name for token in tokens), ""]
+    for token, before, kind, following in zip(tokens, kinds, kinds[1:], kinds[2:], strict=False):
+        if kind == "PLUS" and before in _OPERATORS and following != "NUMBER":
+            raise SqlError(
+                f"there is no expression for the + without a number at character {token.start + 1}: leave it out"
+            )
 
 
 def check_order(tokens: list[Any]) -> None:

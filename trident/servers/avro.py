@@ -106,30 +106,26 @@ def _ddl(type_: Any, names: dict[str, str | None], space: str) -> str:
             raise ConfigError(f"Avro: the union {type_} has no Spark type; decode it with ByRecord")
         return _ddl(others[0], names, space)
     if isinstance(type_, str):
-        if type_ not in _SIMPLE:
-            return _named(type_, names, space)
-        type_ = {"type": type_}
+        return _SIMPLE.get(type_) or _named(type_, names, space)
     kind, name = type_["type"], _full_name(type_, space)
     if kind == "record":
         names[name], within = None, name.rpartition(".")[0]
         parts = ",".join(f"{each['name']}:{_ddl(each['type'], names, within)}" for each in type_["fields"])
         names[name] = f"struct<{parts}>"
         return f"struct<{parts}>"
-    if (meant := _meant(type_)) is None:
-        if kind == "array":
-            return f"array<{_ddl(type_['items'], names, space)}>"
-        if kind == "map":
-            return f"map<string,{_ddl(type_['values'], names, space)}>"
-        if not isinstance(kind, str) or kind not in _SIMPLE:  # a type within a type, or the name of one
-            return _ddl(kind, names, space)
-        meant = _SIMPLE[kind]
-    if "name" in type_:
-        names[name] = meant
-    return meant
+    if kind == "array":
+        return f"array<{_ddl(type_['items'], names, space)}>"
+    if kind == "map":
+        return f"map<string,{_ddl(type_['values'], names, space)}>"
+    made = _meant(type_) or (_SIMPLE.get(kind) if isinstance(kind, str) else None)
+    if made is None:  # a type within a type, or the name of one
+        return _ddl(kind, names, space)
+    names[name] = made  # a type without a name is asked for by none
+    return made
 
 
 def _full_name(type_: Any, space: str) -> str:
-    name, own = str(type_.get("name", "")), type_.get("namespace", space)
+    name, own = str(type_.get("name", "?")), type_.get("namespace", space)
     return name if "." in name or not own else f"{own}.{name}"
 
 

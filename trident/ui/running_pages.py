@@ -18,7 +18,7 @@ from trident.observe.topology_status import TopologyStatus
 from trident.redaction import redacted, shown_configuration
 from trident.runtime.reading.written_values import parse_key
 from trident.storm.storm_config import StormConfig
-from trident.ui.cluster_pages import Action, Page
+from trident.ui.cluster_pages import Action, Page, key_texts
 
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
@@ -202,8 +202,7 @@ def pages_of(running: RunningTopology | RunningStormTopology, topology_id: str |
 
 
 def _typed_key(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
-    texts = [each if each is None or isinstance(each, str) else json.dumps(each, default=str) for each in key]
-    fields = node.key_fields
+    texts, fields = key_texts(key), node.key_fields
     if fields and not texts:
         raise ValueError(f"state {node.name!r} is a map: name a key ({', '.join(fields.names)})")
     if not texts:

@@ -120,7 +120,7 @@ def test_a_sum_beyond_its_type_fails_the_batch_by_key(
     rows = FixedBatchSpout(f"word: string, n: {type_}", 4 if in_one_batch else 1, *given_rows)
     given = (aggregator,) if isinstance(aggregator, dict) else ("n", aggregator)
     state = topology.new_stream("rows", rows).group_by("word").persistent_aggregate(factory, *given, output)
-    log = {} if store != "delta" else {"log_dir": str(tmp_path / "log")}
+    log: dict[str, Any] = {} if store != "delta" else {"log_dir": str(tmp_path / "log")}
     running = topology.start(engine="in_process", **log)
     with pytest.raises(BatchFailedError, match=r"on tuple \[word='a'\]: field 'total' is declared .*, but got"):
         running.process_all_available()

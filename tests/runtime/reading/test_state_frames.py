@@ -168,7 +168,7 @@ def test_local_times_stay_local_times_in_a_dataframe(spark: SparkSession, topolo
     stream = topology.new_stream("s", FixedBatchSpout("at: timestamp_ntz, of: array<timestamp_ntz>", 1, [odd, [odd]]))
     last = stream.group_by("at").persistent_aggregate(MemoryMapState(), "of", Last(), "of")
     running = run_all(topology, "in_process")
-    zone = spark.conf.get("spark.sql.session.timeZone")
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         frame = running.state(last).to_dataframe(spark)

@@ -41,8 +41,7 @@ def by_value(made: Any, rows: Any, values: Any, function: Callable[[Any], Any]) 
 def as_common_type(operands: Operands) -> list[Any]:
     """Convert numbers of several types to the type that holds them, and nulls of none; leave other values as they are."""
     types = [operand.type for operand in operands if not pa.types.is_null(operand.type)]
-    if 0 < len(types) < len(operands):
-        operands = [one.cast(types[0]) if pa.types.is_null(one.type) else one for one in operands]
+    operands = _with_typed_nulls(operands, types)
     decimals = [one for one in types if pa.types.is_decimal(one)]
     if len(set(types)) < 2 or not all(
         pa.types.is_integer(one) or pa.types.is_floating(one) or one in decimals for one in types
@@ -54,6 +53,12 @@ def as_common_type(operands: Operands) -> list[Any]:
         return [as_float(operand, pa.float64()) for operand in operands]
     common = _common([*decimals, *(pa.decimal128(_DIGITS[one], 0) for one in types if one not in decimals)])
     return [pc.cast(as_decimal(operand), common) for operand in operands]
+
+
+def _with_typed_nulls(operands: Operands, types: list[Any]) -> Operands:
+    if not 0 < len(types) < len(operands):
+        return operands
+    return [one.cast(types[0]) if pa.types.is_null(one.type) else one for one in operands]
 
 
 def _common(decimals: list[Any]) -> Any:

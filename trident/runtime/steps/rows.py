@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from trident.arrow import UNFIT, Misfit, python_of, schema_of, strict_column
+from trident.arrow import UNFIT, Misfit, impossible_in, python_of, schema_of, strict_column
 from trident.fields import Fields
 from trident.naming import counted, shown
 from trident.runtime.steps.failures import (
@@ -25,7 +25,6 @@ from trident.runtime.steps.failures import (
     printable_row,
 )
 from trident.spout.interfaces import TransactionAttempt
-from trident.strict_columns import impossible_in
 from trident.tuples import TridentTuple
 
 

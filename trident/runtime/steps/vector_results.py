@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import UNFIT, Misfit, are_alike, schema_of, strict_cast
+from trident.arrow import UNFIT, Misfit, are_alike, impossible_in, schema_of, strict_cast
 from trident.fields import Fields
 from trident.naming import counted
 from trident.runtime.steps.failures import Bounds, WrongResult
-from trident.strict_columns import impossible_in
 
 
 def rows_of(name: str, fields: Fields, result: Any, rows: int) -> list[Any]:
