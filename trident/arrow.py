@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from trident.errors import CorruptValueError, TopologyError
 from trident.fields import Fields, split_commas, struct_fields
-from trident.strict_columns import UNFIT, Misfit, beyond_python, is_kept_by_float, strict_array, strict_column
+from trident.strict_columns import UNFIT, Misfit, impossible_in, is_kept_by_float, strict_array, strict_column
 from trident.types import simple_type
 
-__all__ = ["UNFIT", "Misfit", "beyond_python", "strict_array", "strict_column"]  # of other modules, beside those here
+__all__ = ["UNFIT", "Misfit", "impossible_in", "strict_array", "strict_column"]  # of another module
 
 
 @lru_cache(maxsize=1024)

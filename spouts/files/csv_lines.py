@@ -19,10 +19,10 @@ import pyarrow.csv as pacsv
 
 from spouts.files.line_ends import RowFormat
 from spouts.files.line_reading import DAMAGED, LineEmitter, unpacked
-from spouts.files.parsed_columns import is_extreme, may_be_small, refuse_bent_numbers, refuse_wide_decimals
+from spouts.files.parsed_columns import is_extreme, may_be_small, refuse_bent_numbers
 from spouts.files.ranges import Piece, check_unchanged, opened
 from spouts.files.tails import Check, End
-from trident.alignment import moments_as_text, read_formatted, read_moments
+from trident.alignment import moments_as_text, read_decimals, read_formatted, read_moments
 from trident.errors import BadDataError
 from trident.fields import names_shown
 
@@ -195,7 +195,7 @@ class CsvFormat(RowFormat):
     def _convert_options(self, as_text: Sequence[str]) -> pacsv.ConvertOptions:
         return pacsv.ConvertOptions(
             column_types={
-                one.name: pa.string() if one.name in as_text else moments_as_text(one.type) for one in self.schema
+                one.name: pa.string() if one.name in as_text else _as_parsed(one.type) for one in self.schema
             },
             include_columns=self.schema.names,
             include_missing_columns=self.missing_columns == "null",
@@ -205,15 +205,20 @@ class CsvFormat(RowFormat):
             decimal_point=self.decimal_point,
         )
 
+    def _with_points(self, texts: Any) -> Any:
+        """Return texts of numbers with points as decimal points; those with two kinds of points as they are: no numbers."""
+        if self.decimal_point == ".":
+            return texts
+        return pc.replace_substring(pc.replace_substring(texts, ".", "?"), self.decimal_point, ".")
+
     def typed_table(self, table: pa.Table, bends: bool, read_again: Read) -> pa.Table:
-        """Return what Arrow has read with its moments and dates, which were texts.
+        """Return what Arrow has read with its decimals, moments and dates, which were texts.
 
         `bends`: whether there may be numbers that Arrow reads as others, besides those that it takes for infinite; see
         `may_bend`.
         `read_again`: reads the same with other types.
         Raises `pa.ArrowInvalid`: it has read another number; it names the column and the value.
         """
-        refuse_wide_decimals(table)
         columns = zip(table.schema.names, table.columns, strict=True)
         if doubted := [name for name, column in columns if _is_doubted(column, bends)]:
             texts = read_again(self._convert_options(doubted))
@@ -222,11 +227,18 @@ class CsvFormat(RowFormat):
 
         def column_of(one: pa.Field) -> Any:
             column = table.column(one.name)
+            if pa.types.is_decimal(one.type):
+                return read_decimals(self._with_points(column), one.type, f"column {one.name!r}")
             if self.timestamp_formats and pa.types.is_timestamp(one.type):
                 return read_formatted(column, self.timestamp_formats, one.type, f"column {one.name!r}")
             return read_moments(column, one.type, f"column {one.name!r}")
 
         return pa.Table.from_arrays([column_of(one) for one in self.schema], schema=self.schema)
+
+
+def _as_parsed(type_: pa.DataType) -> pa.DataType:
+    """Return the type as which Arrow's parser reads a column."""
+    return pa.string() if pa.types.is_decimal(type_) else moments_as_text(type_)
 
 
 def _is_doubted(column: pa.ChunkedArray, bends: bool) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64decode
 from collections.abc import Callable
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -15,16 +17,17 @@ import pyarrow.json as pj
 
 from spouts.files.line_ends import RowFormat
 from spouts.files.tails import End
-from trident.alignment import moments_as_text, read_moments, replace_leaves
+from trident.alignment import check_decimals, moments_as_text, read_moments, replace_leaves
 
 _NOT_0 = "^[^eE]*[1-9]"
 """What a number begins with that is not 0."""
 _HEX = r"^\s*0[xX]"
 _SMALL = re.compile(rb"e-(?<=[\d.]e-)(?!\d{12}\b)0*(?:[2-9]\d|[1-9]\d{2,})(?![\w-])")  # but no part of a UUID
+_LONG = re.compile(rb"\d{19}")
 _WHERE = re.compile(r"\.? in row \d+|JSON parse error: ")
 _CHANGED = re.compile(r"^Column\(/(.*)\) changed from (\w+) to (\w+)$")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_OPENING, _CLOSING, _NEWLINE = b"{}\n"
+_OPENING, _CLOSING, _NEWLINE, _ZERO = b"{}\n0"
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[-+.\deE]*', re.DOTALL)
 
 
@@ -40,6 +43,8 @@ def refuse_wide_decimals(table: pa.Table) -> None:
 
 def refuse_bent_numbers(texts: Any, made: Any, name: str) -> None:
     """Raise `pa.ArrowInvalid` for a text that Arrow reads as another number: 1e400 is infinite to it, and 0xFF may be -1."""
+    if pa.types.is_decimal(made.type):  # of Redis
+        check_decimals(texts, made, f"column {name!r}")
     is_whole = pa.types.is_integer(made.type)
     if is_whole or pa.types.is_floating(made.type):
         doubted = texts if is_whole else texts.filter(is_extreme(made))
@@ -171,11 +176,47 @@ def _parse(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore") -> pa
 def _refuse_bent(table: pa.Table, text: bytes) -> None:
     """Raise `pa.ArrowInvalid` for a number that has become infinite, or 0, or has more digits than its type."""
     refuse_wide_decimals(table)
+    if _may_wrap(table, text):
+        lines = [line for line in text.split(b"\n") if line.strip()]
+        for at, line in enumerate(lines):
+            given = json.loads(line, parse_float=str, parse_int=str)
+            for one in table.schema:
+                _check_decimals(given.get(one.name), table[one.name][at].as_py(), one.type, one.name)
     infinite, zeros = counts = _extremes(table)
     if infinite or (zeros and may_be_small(text)):
         wide = _with_leaves(table.schema, lambda one: pa.float64() if pa.types.is_float32(one) else one)
         if counts != _extremes(_parse(_TOKEN.sub(_as_seen, text), wide)):
             raise pa.ArrowInvalid("a number is beyond the range of its type, too large or too near to 0")
+
+
+def _may_wrap(table: pa.Table, text: bytes) -> bool:
+    """Whether a decimal may have been read as another one, which is 0 or has some 38 digits then: see `check_decimals`."""
+    zeros = False
+    for leaf in (leaf for column in table.columns for leaf in leaves(column) if pa.types.is_decimal(leaf.type)):
+        bounds = pc.min_max(leaf).as_py()
+        if max(abs(bounds["min"] or 0), abs(bounds["max"] or 0)) >= Decimal(1).scaleb(28 - leaf.type.scale):
+            return True
+        zeros = zeros or bool(pc.any(_is_0(leaf)).as_py())
+    return zeros and (may_be_small(text) or _has_long_number(text))
+
+
+def _has_long_number(text: bytes) -> bool:
+    """Whether there are 19 digits beside each other: then two that are 9 apart, and all between, are digits."""
+    digits = np.frombuffer(text, np.uint8) - _ZERO < 10
+    places = np.flatnonzero(digits[:-9:9] & digits[4:-5:9] & digits[9::9]).tolist()
+    return any(_LONG.search(text[max(0, 9 * at - 18) : 9 * at + 28]) for at in places)
+
+
+def _check_decimals(given: Any, made: Any, type_: pa.DataType, path: str) -> None:
+    """Do what `check_decimals` does to what is within a value of JSON, as it is given, and as Arrow has read it."""
+    if made is None:
+        return
+    if pa.types.is_decimal(type_):
+        check_decimals(pa.array([given]), pa.array([made], type_), path)
+    for one in type_ if pa.types.is_struct(type_) else ():
+        _check_decimals(given.get(one.name), made[one.name], one.type, f"{path}.{one.name}")
+    for each, value in zip(given, made, strict=True) if pa.types.is_list(type_) else ():
+        _check_decimals(each, value, type_.value_type, path)
 
 
 def _of_text(texts: pa.Array, type_: pa.DataType, path: str) -> pa.Array:

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
-from spouts import FeederBatchSpout, FixedBatchSpout
+from spouts import FeederBatchSpout, FixedBatchSpout, ParquetFileSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, keep, run_all, start, topology_of
 from tests.runtime.test_bad_input import Emitting
 from trident import BatchFailedError, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
-from trident.arrow import arrow_type, beyond_python, python_of
+from trident.arrow import arrow_type, python_of
 from trident.operations import (
     BaseAggregator,
     BaseQueryFunction,
@@ -29,6 +31,7 @@ from trident.operations import (
 )
 from trident.runtime.commit.dead_letters import DeadLetters
 from trident.runtime.running import RunningTopology
+from trident.strict_columns import beyond_python
 
 
 class Emits(Function):
@@ -378,4 +381,56 @@ def test_a_vectorised_function_that_makes_such_a_time_fails_its_tuple(tmp_path: 
         running.process_all_available()
         (letter,) = DeadLetters(running.config.dead_letter_folder("t")).all(running.log_state)
     assert [(n, at.replace(tzinfo=None)) for n, at in kept.rows] == [(n, dt.datetime(1970, 1, 1)) for n in (1, 3)]
-    assert (letter.left_out.values, letter.failure.cause) == ({"n": 2}, "far gives a time before year 1 or after 9999")
+    said = "far gives an impossible value: times are from year 1 to 9999, as in Python and Spark"
+    assert (letter.left_out.values, letter.failure.cause) == ({"n": 2}, said)
+
+
+TWICE = [
+    ("map<string,int>", [("x", 1), ("y", 2), ("x", 2)]),
+    ("map<double,int>", [(0.0, 1), (-0.0, 2)]),
+    ("map<array<int>,int>", [([1], 1), ([1], 2)]),
+    ("array<map<date,int>>", [[(dt.date(2024, 1, 1), 1)], [(dt.date(2024, 1, 1), 1), (dt.date(2024, 1, 1), 1)]]),
+    ("struct<m:map<int,map<string,int>>>", {"m": [(1, [("x", 1), ("x", 1)])]}),
+]
+
+
+def maps_of(ddl: str, value: Any) -> pa.Table:
+    good = {"m": [(1, [("x", 1)]), (2, [("x", 1)])]} if ddl.startswith("struct") else value[:1]
+    column = pa.array([good, value, None, good], arrow_type(ddl))
+    return pa.table({"m": pa.concat_arrays([column.slice(3), column]).slice(1), "n": [1, 2, 3, 4]})
+
+
+@pytest.mark.parametrize(("ddl", "value"), TWICE)
+def test_a_map_with_a_key_twice_is_a_dead_letter(ddl: str, value: Any, tmp_path: Path) -> None:
+    pq.write_table(maps_of(ddl, value), tmp_path / "a.parquet")
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", ParquetFileSpout(tmp_path, f"m: {ddl}, n: bigint", with_file=True, follow=False))
+    kept = keep(stream.filter("m", lambda m: m is None or len(m) > 0).project("n"))
+    letters: dict[str, Any] = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path / "letters")}
+    with start(topology, "in_process", **letters, log_dir=str(tmp_path / "log")) as running:
+        running.process_all_available()
+        (letter,) = DeadLetters(running.config.dead_letter_folder("t")).all(running.log_state)
+    assert kept.rows == [(1,), (3,), (4,)]
+    assert letter.left_out.values["n"] == 2
+    assert letter.left_out.values["file"] == str(tmp_path / "a.parquet")
+    assert letter.failure.cause.startswith(f"field 'm' is declared {ddl}, but got ")
+    assert "(a map has a key twice, so its value is not known; leave one of them out" in letter.failure.cause
+
+
+@pytest.mark.parametrize(("ddl", "value"), TWICE)
+def test_a_map_with_a_key_twice_is_told_by_field_from_tables_and_functions(ddl: str, value: Any) -> None:
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", FixedBatchSpout.of_tables([maps_of(ddl, value)])))
+    with pytest.raises(
+        BatchFailedError, match=r"in step 's' on tuple \[m=.*, n=2\]: field 'm' is declared .* a key twice"
+    ):
+        run_all(topology, "in_process")
+
+    @arrow_function(f"m: {ddl}")
+    def twice(numbers: pa.Array) -> pa.Array:
+        return maps_of(ddl, value)["m"].take(pc.subtract(numbers, 1))
+
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", RowsSpout("n: bigint", {1: [(1,), (2,), (3,)]})).each("n", twice, "m"))
+    with pytest.raises(BatchFailedError, match=r"twice gives an impossible value: a map has a key twice"):
+        run_all(topology, "in_process")

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from spouts import FeederBatchSpout
+from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
 from tests.storm.random_trees import SENTENCES, word_count
@@ -30,13 +30,13 @@ from trident.errors import (
     NotAllowed,
     TridentError,
 )
-from trident.operations import Count
+from trident.operations import Count, Last
 from trident.runtime.commit.dead_letters import DeadLetters, state_of
 from trident.runtime.running import RunningTopology
 from trident.storm import LocalCluster, TopologyBuilder
 from trident.storm.testing import MockedSpout
 from trident.ui.cluster_pages import HttpTopologyPages, OneTopology
-from trident.ui.running_pages import StormPages, TridentPages
+from trident.ui.running_pages import StormPages, TridentPages, pages_of
 from trident.ui.ui_server import UIServer
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
@@ -554,6 +554,46 @@ def test_pages_of_another_process_are_the_same(trident: tuple[RunningTopology, U
         pytest.raises(NoSuchTopology, match="no topology 'other'"),
     ):
         pages.topology()
+
+
+def test_a_key_that_is_none_is_not_the_text_null() -> None:
+    topology = TridentTopology("nulls")
+    rows = topology.new_stream(
+        "rows", FixedBatchSpout("a: string, b: string", 9, ["null", "x"], [None, "x"], [None, None])
+    )
+    rows.group_by("a").persistent_aggregate(MemoryMapState(), Count(), "n", state_name="one")
+    rows.group_by("a, b").persistent_aggregate(MemoryMapState(), Count(), "n", state_name="two")
+    with topology.start(engine="in_process", ui_port=0) as running:
+        running.process_all_available()
+        assert running.ui_url is not None
+        with HttpTopologyPages(running.ui_url, None, "nulls") as far:
+            near = pages_of(running)
+            assert [near.lookup("one", [key])["value"] for key in ("null", None)] == [1, 2]
+            for pages in (near, far):
+                assert pages.lookup("two", [None, "x"]) | {"txid": 0} == {
+                    "state": "two", "key": [None, "x"], "value": 1, "found": True, "txid": 0
+                }  # fmt: skip
+                assert pages.lookup("two", ["null", "x"])["value"] == pages.lookup("two", [None, None])["value"] == 1
+                assert pages.lookup("one", ["null"])["value"] == 1
+            with pytest.raises(ValueError, match="the key None has no text to ask another process for"):
+                far.lookup("one", [None])
+            with pytest.raises(ValueError, match="expected 2 parts of a key"):
+                near.lookup("two", [None])
+
+
+def test_a_value_that_json_has_not_is_a_text_on_the_page() -> None:
+    topology = TridentTopology("odd")
+    rows = topology.new_stream(
+        "rows", FixedBatchSpout("k: string, x: double", 9, ["nan", float("nan")], ["inf", float("inf")])
+    )
+    rows.group_by("k").persistent_aggregate(MemoryMapState(), "x", Last(), "x")
+    with (
+        topology.start(engine="in_process", ui_port=0) as running,
+        HttpTopologyPages(running.ui_url or "", None, "odd") as pages,
+    ):
+        running.process_all_available()
+        found = [pages.lookup("x", [key]) for key in ("nan", "inf", "none")]
+        assert [(each["value"], each["found"]) for each in found] == [("nan", True), ("inf", True), (None, False)]
 
 
 def test_a_process_that_is_gone_or_silent_is_unreachable() -> None:

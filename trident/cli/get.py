@@ -136,4 +136,6 @@ def _keys(topology: TridentTopology, node: StateNode, texts: Sequence[str], list
 
 
 def _text(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(plain(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(plain(value)).replace("\n", "\\n")  # one row is one line

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from trident.cli.console import PIPE_WIDTH, is_wide, print_json, results, show, show_facts
+from trident.cli.console import PIPE_WIDTH, is_wide, print_json, results, show, show_facts, visible
 from trident.config import Config
 from trident.coordination.log_address import open_reader, read_history
 from trident.coordination.log_reader import exists
@@ -51,7 +51,7 @@ def print_history(
             print_json(commit_as_json(record))
         else:
             counts = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in record.counts.items())
-            typer.echo(commit_line(record, counts or "nothing", wide))
+            typer.echo(visible(commit_line(record, counts or "nothing", wide)))
 
 
 def commit_line(record: CommitRecord, what: str, wide: bool) -> str:
@@ -202,7 +202,7 @@ def _print(contents: Mapping[str, Any], console: Console, wide: bool) -> None:
     _print_commits(contents["commits"], console, wide)
     for each in contents["pending"]:
         definitions = "; ".join(_said(spout, one, wide) for spout, one in each["definitions"].items())
-        console.print(f"defined, not committed: batch {each['txid']}: {definitions}", markup=False)
+        console.print(visible(f"defined, not committed: batch {each['txid']}: {definitions}"), markup=False)
     if contents["tornBytes"]:
         console.print(f"{amount(contents['tornBytes'], 'bytes')} of an unfinished record follow", markup=False)
 

@@ -23,7 +23,7 @@ from trident.cli.commands import (
     number,
     option,
 )
-from trident.cli.console import print_json, problems, say, show
+from trident.cli.console import print_json, problems, say, show, visible
 from trident.http.plain_json import plain
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
@@ -276,9 +276,9 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
         print_json({**commit_as_json(origin.batch), **facts})
         return
     what = f"{_cell_text(origin.before)} -> {_cell_text(origin.after)} ({_made_of(origin)})"
-    typer.echo(commit_line(origin.batch, what, wide))
+    typer.echo(visible(commit_line(origin.batch, what, wide)))
     for row in origin.rows:
-        typer.echo(f"    {json.dumps(plain(row), ensure_ascii=False)}")
+        typer.echo(visible(f"    {json.dumps(plain(row), ensure_ascii=False)}"))
 
 
 def _made_of(origin: ValueOrigin) -> str:

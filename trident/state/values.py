@@ -104,7 +104,8 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
     """The updaters of many keys as one object: a batch has as many as keys, and most maps need none of them made.
 
     `combine_all` combines two lists of values, faster than `combine` does one after the other. `is_pure` says that both leave
-    what they are given as it is, so what is stored need not be copied for them.
+    what they are given as it is, so what is stored need not be copied for them. `check` is called with all values before any
+    is put, and raises for one that must not be.
     """
 
     def __init__(
@@ -113,11 +114,19 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
         args: Sequence[V],
         combine_all: Callable[[Sequence[V], Sequence[V]], list[V]] | None = None,
         is_pure: bool = False,
+        check: Callable[[Sequence[V]], None] | None = None,
     ) -> None:
         self._combine, self._args, self._combine_all, self._is_pure = combine, args, combine_all, is_pure
+        self._check = check
 
     def update_all(self, stored: list[V | None]) -> list[V]:
         """Return what each updater would give for its stored value; nothing of `stored` is changed."""
+        values = self._values(stored)
+        if self._check is not None:
+            self._check(values)
+        return values
+
+    def _values(self, stored: list[V | None]) -> list[V]:
         combine = self._combine
         if not self._is_pure:
             stored = owned(stored)

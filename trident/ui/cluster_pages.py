@@ -168,6 +168,11 @@ def topology_row(page: Mapping[str, Any]) -> Page:
     return {name: page.get(name) for name in _OF_ROW}
 
 
+def key_texts(key: Sequence[Any]) -> list[str | None]:
+    """Return the parts of a key as texts, as they are asked for; None stays None."""
+    return [each if each is None or isinstance(each, str) else json.dumps(each, default=str) for each in key]
+
+
 class HttpTopologyPages(Closes):
     """`TopologyPages` that asks a server of this package. A context manager: leaving it closes the connections.
 
@@ -200,7 +205,11 @@ class HttpTopologyPages(Closes):
         return batches
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
-        texts = [each if isinstance(each, str) else json.dumps(each, default=str) for each in key]
+        texts = key_texts(key)
+        if None in texts:
+            if len(texts) == 1:
+                raise ValueError("the key None has no text to ask another process for; read it with `open_state`")
+            texts = [json.dumps(texts)]
         return self._get("/lookup", {"state": state, "key": texts})
 
     def dead_letters(self) -> Page:

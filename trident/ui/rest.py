@@ -40,7 +40,7 @@ from trident.errors import (
     UnsupportedOperation,
     UpgradeRefused,
 )
-from trident.http.plain_json import json_answer
+from trident.http.plain_json import json_answer, plain
 from trident.http.server_thread import Guard, body_within
 from trident.ui.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
 from trident.ui.log_pages import LEVELS, ReadLog, end_of_log, matching
@@ -127,7 +127,7 @@ class _Rest:
         state = request.query_params.get("state")
         if state is None:
             raise PageError(400, "name the state, as in lookup?state=count&key=the")
-        return self._of(request).lookup(state, request.query_params.getlist("key"))
+        return dict(plain(self._of(request).lookup(state, request.query_params.getlist("key"))))
 
     def _log(self, request: Request) -> Page:
         offset = request.query_params.get("offset")

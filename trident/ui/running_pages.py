@@ -18,7 +18,7 @@ from trident.observe.topology_status import TopologyStatus
 from trident.redaction import redacted, shown_configuration
 from trident.runtime.reading.written_values import parse_key
 from trident.storm.storm_config import StormConfig
-from trident.ui.cluster_pages import Action, Page
+from trident.ui.cluster_pages import Action, Page, key_texts
 
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
@@ -202,14 +202,16 @@ def pages_of(running: RunningTopology | RunningStormTopology, topology_id: str |
 
 
 def _typed_key(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
-    texts = [each if isinstance(each, str) else json.dumps(each, default=str) for each in key]
-    fields = node.key_fields
+    texts, fields = key_texts(key), node.key_fields
     if fields and not texts:
         raise ValueError(f"state {node.name!r} is a map: name a key ({', '.join(fields.names)})")
     if not texts:
         return ()
     if len(node.value) and not fields:
         raise ValueError(f"state {node.name!r} holds a single value; name no key")
-    if fields and len(texts) not in (1, len(fields)):
+    if texts == [None] and len(fields) < 2:
+        return (None,)
+    if fields and (len(texts) not in (1, len(fields)) or texts == [None]):
         raise ValueError(f"state {node.name!r}: expected {len(fields)} parts of a key ({', '.join(fields.names)})")
-    return parse_key(texts[0] if len(texts) == 1 else json.dumps(texts), fields, node.name)
+    only = texts[0] if len(texts) == 1 else None
+    return parse_key(json.dumps(texts) if only is None else only, fields, node.name)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spouts import FixedBatchSpout
+from states.delta import DeltaState
 from states.memory import MemoryData, MemoryMapState
 from states.memory.state import _kept
-from trident import TridentTopology
+from trident import BatchFailedError, TridentTopology
 from trident.operations import Count, Max, Min, Sum
 from trident.planner import make_plan
 from trident.runtime.commit.committing import CommittingProgram, committing_program
@@ -90,16 +94,40 @@ def test_whole_numbers_may_be_summed_up_as_floating_ones() -> None:
         assert running.state(least).get() == 2.0**53
 
 
-def test_a_sum_beyond_64_bits_is_kept_whole() -> None:
-    topology, factory = TridentTopology("beyond"), MemoryMapState()
-    stream = topology.new_stream(
-        "rows", FixedBatchSpout("word: string, n: bigint", 1, ("a", MOST), ("a", MOST), ("b", 1))
-    )
-    state = stream.group_by("word").persistent_aggregate(factory, "n", Sum(), "total")
-    with topology.start(engine="in_process") as running:
+BEYOND: list[tuple[str, Any, Any, str, Any]] = [
+    ("bigint", MOST, Sum(), "total", MOST + 1),
+    ("bigint", -MOST, Sum(), "total", -MOST - 2),
+    ("bigint", (1 << 31) - 1, Sum(), "total: int", 1 << 31),
+    ("decimal(38,0)", Decimal(10**38 - 1), Sum(), "total", Decimal(10**38)),
+    ("decimal(5,2)", Decimal("999.00"), Sum(), "total: decimal(5,2)", Decimal("1000.00")),
+    ("float", 3e38, Sum(), "total: float", 6e38),
+    ("bigint", MOST, {"sum": Sum("n"), "count": Count()}, "total", MOST + 1),
+]
+
+
+@pytest.mark.parametrize("store", ["opaque", "transactional", "delta"])
+@pytest.mark.parametrize("in_one_batch", [True, False])
+@pytest.mark.parametrize(
+    ("type_", "first", "aggregator", "output", "sum_"), BEYOND, ids=[str(one[0::3]) for one in BEYOND]
+)
+def test_a_sum_beyond_its_type_fails_the_batch_by_key(
+    type_: str, first: Any, aggregator: Any, output: str, sum_: Any, in_one_batch: bool, store: str, tmp_path: Path
+) -> None:
+    topology = TridentTopology("beyond")
+    factory = DeltaState(str(tmp_path / "state")) if store == "delta" else getattr(MemoryMapState, store)()
+    rest = sum_ - first if isinstance(sum_, Decimal | float) else type(first)(sum_ - first)
+    given_rows = [("b", first), ("a", first), ("c", rest), ("a", rest)]
+    rows = FixedBatchSpout(f"word: string, n: {type_}", 4 if in_one_batch else 1, *given_rows)
+    given = (aggregator,) if isinstance(aggregator, dict) else ("n", aggregator)
+    state = topology.new_stream("rows", rows).group_by("word").persistent_aggregate(factory, *given, output)
+    log: dict[str, Any] = {} if store != "delta" else {"log_dir": str(tmp_path / "log")}
+    running = topology.start(engine="in_process", **log)
+    with pytest.raises(BatchFailedError, match=r"on tuple \[word='a'\]: field 'total' is declared .*, but got"):
         running.process_all_available()
-        assert running.state(state).multi_get(["a", "b"]) == [2 * MOST, 1]
-    assert data_of(factory).columns is None
+    committed = [] if in_one_batch else ["b", "a", "c"]
+    assert [key for key in "bac" if running.state(state).multi_get([key])[0] is not None] == committed
+    with suppress(BatchFailedError):
+        running.stop()
 
 
 def test_a_task_commits_by_columns_too() -> None:

@@ -36,7 +36,7 @@ from trident.errors import (
     UnsupportedOperation,
 )
 from trident.fields import Fields
-from trident.operations import Count, Sum
+from trident.operations import Count, Last, Sum
 from trident.runtime.reading import data_source
 from trident.runtime.reading.data_source import TridentDataSource
 from trident.runtime.reading.open_partitions import open_state
@@ -160,6 +160,22 @@ def test_a_state_becomes_a_dataframe_with_typed_columns(
     with trident.open_state(topology, "n", log_dir=str(tmp_path / "log")) as state:
         assert sorted(map(tuple, state.to_dataframe(spark).collect())) == [("a", 2), ("b", 1)]
         assert state.at(1).to_dataframe(spark).count() == 2
+
+
+@pytest.mark.spark
+def test_local_times_stay_local_times_in_a_dataframe(spark: SparkSession, topology: TridentTopology) -> None:
+    odd = datetime.datetime(2024, 3, 10, 2, 30)  # which clocks in New York did not show
+    stream = topology.new_stream("s", FixedBatchSpout("at: timestamp_ntz, of: array<timestamp_ntz>", 1, [odd, [odd]]))
+    last = stream.group_by("at").persistent_aggregate(MemoryMapState(), "of", Last(), "of")
+    running = run_all(topology, "in_process")
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        frame = running.state(last).to_dataframe(spark)
+        assert frame.dtypes == [("at", "timestamp_ntz"), ("of", "array<timestamp_ntz>")]
+        assert [tuple(row) for row in frame.collect()] == [(odd, [odd])]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
 
 
 # ---- the format -------------------------------------------------------------------------------------------------------

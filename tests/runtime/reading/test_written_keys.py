@@ -22,6 +22,8 @@ from trident.runtime.reading.written_values import edited_values, number_of, par
         ('["a"]', Fields("word: string"), ('["a"]',)),
         ("7", Fields("n: smallint"), (7,)),
         ("1.5", Fields("x: double"), (1.5,)),
+        ("+1e3", Fields("x: double"), (1000.0,)),
+        ("-inf", Fields("x: double"), (-float("inf"),)),
         ("False", Fields("b: boolean"), (False,)),
         ("2.50", Fields("d: decimal(10,2)"), (Decimal("2.50"),)),
         ("2026-01-31", Fields("d: date"), (date(2026, 1, 31),)),
@@ -54,6 +56,12 @@ def test_a_text_becomes_a_key(text: str, fields: Fields, key: tuple[Any, ...]) -
         ('["a", true]', Fields("a: string, b: double"), "type double"),
         ("yesterday", Fields("t: timestamp"), "type timestamp"),
         ("1,5", Fields("d: decimal(10,2)"), "type decimal(10,2)"),
+        ("1_0", Fields("d: decimal(10,2)"), "type decimal(10,2)"),
+        ("1_000", Fields("n: bigint"), "type bigint"),
+        ("\u0663", Fields("n: bigint"), "type bigint"),
+        ("1_0.5", Fields("x: double"), "type double"),
+        ("1e400", Fields("x: double"), "type double"),
+        ("9007199254740993", Fields("x: double"), "type double"),
     ],
 )
 def test_a_text_that_cannot_be_a_key_is_refused(text: str, fields: Fields, said: str) -> None:

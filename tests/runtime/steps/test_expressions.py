@@ -110,6 +110,7 @@ OBVIOUS: list[tuple[Expression, str, Callable[..., Any], str]] = [
     (col("s").split(" "), "s", nulls(lambda s: s.split(" ")), "array<string>"),
     (coalesce(col("a"), col("b"), 5), "a b", lambda a, b: a if a is not None else b if b is not None else 5, "bigint"),
     (coalesce(col("a"), col("a")), "a", lambda a: a, "int"),
+    (coalesce(None, col("s"), None), "s", lambda s: s, "string"),
     (if_else(col("p"), col("y"), col("y")), "y", lambda y: y, "float"),
     (coalesce(col("s"), "none"), "s", lambda s: "none" if s is None else s, "string"),
     (if_else(col("p"), col("a"), col("x")), "p a x", lambda p, a, x: a if p else x, "double"),
@@ -169,6 +170,9 @@ def test_texts_are_those_of_python(text: str, start: int, length: int) -> None:
     [
         (col("a") / col("b"), {"a": 1, "b": 0}, "divide by zero"),
         (col("x") / 0, {"x": 1.5}, "divide by zero"),
+        (col("s").cast("decimal(38,0)"), {"s": "9" * 41}, "a number has more digits than decimal"),
+        (col("s").cast("decimal(38,38)"), {"s": "99999"}, "a number has more digits than decimal"),
+        (col("s").cast("decimal(9,0)"), {"s": "0." + "1" * 39}, "a number has more digits than decimal"),
         (-col("b"), {"b": -(1 << 63)}, "overflow"),
         (col("x").cast("int"), {"x": 1.5}, "truncated"),
         (col("b").cast("int"), {"b": 1 << 40}, "not in range"),

@@ -71,6 +71,10 @@ NOON = dt.datetime(2026, 3, 1, 12, 30, 59, 5, dt.UTC)
         ("if(1 = 1, 0, 6 / 0)", 0.0),
         ("1 = 2 and 6 / 0 > 1", False),
         ("coalesce(1, 6 % 0)", 1),
+        ("coalesce(null, 'a')", "a"),
+        ("coalesce('a', null, null)", "a"),
+        ("coalesce(null, cast(1 as int)) + 1", 2),
+        ("2 - +5", -3),
     ],
 )
 def test_a_text_means_what_spark_means(text: str, value: Any) -> None:
@@ -126,6 +130,8 @@ def test_a_text_means_what_spark_means(text: str, value: Any) -> None:
         ("`soundex`(s)", "there is no function soundex here"),
         ("a; b", "there is no expression for a; b"),
         ("x > -1e400", "1e400 is beyond the range of a double"),
+        ("+'5'", "there is no expression for the + without a number at character 1: leave it out"),
+        ("p and -+s > 1", "there is no expression for the + without a number at character 8"),
     ],
 )
 def test_what_cannot_be_computed_is_named(text: str, told: str) -> None:
@@ -137,6 +143,9 @@ def test_what_cannot_be_computed_is_named(text: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "told"),
     [
+        (lambda: sql("-'5'"), "- takes a number, but lit('5') is string"),
+        (lambda: sql("-true"), "- takes a number, but lit(True) is boolean"),
+        (lambda: sql("-(date '2024-02-29')"), "- takes a number, but lit(datetime.date(2024, 2, 29)) is date"),
         (lambda: sql("s + 1"), "+ takes two numbers, but col('s') is string"),
         (lambda: sql("hour(d)"), "a date has no hour"),
         (lambda: sql("year(s)"), "date_part takes a date or a timestamp"),

@@ -27,7 +27,7 @@ from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.reading.views import StateView
-from trident.runtime.steps.aggregates import Merging, combining, is_native, rows_of
+from trident.runtime.steps.aggregates import Merging, combining, is_native, rows_of, totals_fit
 from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import (
     DEFAULT_BOUNDS,
@@ -166,28 +166,32 @@ class PartitionCommit:
             out = Emitted(node.id, node.fields, TupleErrors(bounds=self.bounds), len(given))
             node.updater.update_state(state.given, given.keys, out)
             return out.rows
-        aggregator = aggregation.aggregator
-        native = is_native(aggregator)
+        aggregator, group = aggregation.aggregator, aggregation.group
+        native, is_typed, checked = is_native(aggregator), bool(aggregation.outputs.types[0]), list[Any]()
+
+        def check(values: Sequence[Any]) -> None:
+            """Refuse a value that the declared type does not have: user code made it, or a total has grown beyond it."""
+            is_done = bool(checked) and checked[0] is values  # before it was put
+            checked[:] = [values]
+            if is_typed and not is_done and not (native and totals_fit(aggregation, values)):
+                of = (lambda at: TridentTuple(group, given.keys[at])) if group.names else (lambda at: None)
+                typed_columns(node.id, aggregation.outputs, [values], of)
+
         updaters: Sequence[Any]
         if aggregation.combines:
-            updaters = CombinerUpdates(aggregator.combine, given.given, combining(aggregator), native)
+            updaters = CombinerUpdates(
+                aggregator.combine, given.given, combining(aggregator), native, check if native else None
+            )
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given.given]
-        if aggregation.group.names:
-            update = (state.facts.multi_update_once if once else None) or state.multi_update
-            values = update(given.keys, updaters)
-            rows = [(*key, value) for key, value in zip(given.keys, values, strict=True)]
-        else:
-            rows = [(state.update(updaters[0]),)]
-        if rows and aggregation.outputs.types[0] and not native:
-            group, width = aggregation.group, len(aggregation.group.names)
-            typed_columns(  # raises if user code made a value that the declared type does not have
-                node.id,
-                aggregation.outputs,
-                [[row[-1] for row in rows]],
-                lambda at: TridentTuple(group, rows[at][:width]) if width else None,
-            )
-        return rows
+        if not group.names:
+            values = [state.update(updaters[0])]
+            check(values)
+            return [(values[0],)]
+        update = (state.facts.multi_update_once if once else None) or state.multi_update
+        values = update(given.keys, updaters)
+        check(values)
+        return [(*key, value) for key, value in zip(given.keys, values, strict=True)]
 
 
 Steps = Sequence[Callable[[PartitionCommit], None]]

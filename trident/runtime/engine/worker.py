@@ -31,7 +31,7 @@ from trident.runtime.steps.failures import (
     failure_of,
     printable_row,
 )
-from trident.runtime.steps.rows import StepRun, fields_with_times, without_impossible
+from trident.runtime.steps.rows import StepRun, doubted_fields, without_impossible
 from trident.runtime.windows.window_partitions import Now
 from trident.spout.interfaces import BadRow, PartitionRead, TransactionAttempt
 from trident.state.interfaces import StateConf, note_state
@@ -218,7 +218,7 @@ def run_part(worker: WorkerProgram, order: Order, index: int, spout: str, part: 
         return _run_fragment(program, program.fragments[spout], [], run, index, output, part.tables)
     fragment, emitter = program.fragments[spout], program.emitters[spout]
     tables = part.give(output) if isinstance(part, ReadPart) else _read(emitter, fragment, part, output, on_error)
-    if fields_with_times(fragment.fields):
+    if doubted_fields(fragment.fields):
         tables = (without_impossible(spout, fragment.fields, table, on_error) for table in tables)
     return _run_fragment(program, fragment, tables, run, index, output)
 

@@ -309,12 +309,15 @@ class StateView:
         rows = self.rows_at_once()
         columns = columns_of_rows(self._name, rows) if self._free_keys else self._columns
         found = table_of_state(self._name, columns, rows)
-        if not spark.version.startswith("3."):
-            return spark.createDataFrame(found)
-        from pyspark.sql.pandas.types import from_arrow_schema  # PySpark 3.5 takes no tables
+        from pyspark.sql.pandas.types import from_arrow_schema
 
-        values = zip(*map(python_of, found.columns), strict=True)
-        return spark.createDataFrame(list(values), from_arrow_schema(found.schema, prefer_timestamp_ntz=True))
+        schema = from_arrow_schema(
+            found.schema, prefer_timestamp_ntz=True
+        )  # else Spark shifts them by the session's zone
+        if not spark.version.startswith("3."):
+            return spark.createDataFrame(found, schema)
+        values = zip(*map(python_of, found.columns), strict=True)  # PySpark 3.5 takes no tables
+        return spark.createDataFrame(list(values), schema)
 
     def _frame_of_table(self, spark: SparkSession) -> DataFrame:
         parts = self._parts

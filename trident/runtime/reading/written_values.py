@@ -93,16 +93,24 @@ def _string(value: Any) -> str:
     return value
 
 
+def _digits(text: str) -> str:
+    """Return a number as text; `ValueError` for what only Python reads: 1_000, and digits of other scripts."""
+    if not text.isascii() or "_" in text:
+        raise ValueError(text)
+    return text
+
+
 def _integer(value: Any) -> int:
     if not isinstance(value, str) and type(value) is not int:
         raise TypeError(value)
-    return int(value)
+    return int(_digits(value) if isinstance(value, str) else value)
 
 
 def _number(value: Any) -> float:
     if isinstance(value, bool):
         raise TypeError(value)
-    return float(value)
+    text = _digits(str(value))
+    return number_of(text) if "nan" not in text.lower() else float(text)
 
 
 def _boolean(value: Any) -> bool:
@@ -116,7 +124,7 @@ _READERS: dict[type, Callable[[Any], Any]] = {
     int: _integer,
     float: _number,
     bool: _boolean,
-    Decimal: lambda value: Decimal(str(value)),
+    Decimal: lambda value: Decimal(_digits(str(value))),
     bytes: lambda value: _string(value).encode(),
 }
 
@@ -199,5 +207,5 @@ _EDITED: dict[type, Callable[[Any, Any], Any]] = {
     float: _double,
     bytes: lambda given, _: base64.b64decode(given, validate=True),
     date: _moment,
-    Decimal: lambda given, _: Decimal(str(given)),
+    Decimal: lambda given, _: Decimal(_digits(str(given))),
 }

@@ -25,7 +25,8 @@ from trident.state.columns.number_columns import sums_have_turned
 from trident.state.encoding.equal_keys import CanonicalKeys
 from trident.state.interfaces import Key
 from trident.state.values import Combine
-from trident.types import class_of
+from trident.tuples import TridentTuple
+from trident.types import class_of, simple_type
 
 _FUNCTIONS: dict[type[Any], Sequence[str]] = {
     Count: ("count_all",),
@@ -71,6 +72,19 @@ def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
     return is_native(aggregation.aggregator) and not _may_overflow(aggregation, table)
 
 
+def totals_fit(aggregation: Aggregation, values: Sequence[Any]) -> bool:
+    """Whether it is certain that values of a native aggregator are of its type: only what adds may lead beyond it."""
+    for part in _parts(aggregation):
+        type_ = simple_type(part.outputs.types[0])
+        if type(part.aggregator) not in (Sum, Count) or type_ is None or type_.name == "double":
+            continue
+        totals = values if part is aggregation else [value[part.outputs.names[0]] for value in values]
+        limit = type_.limit if type_.wire else 10 ** type_.digits[0]
+        if not -limit < min(totals, default=0) <= max(totals, default=0) < limit:
+            return False
+    return True
+
+
 def is_plain_key(type_: str | None) -> bool:
     """Whether Arrow and Python agree, without any care, on which values of a field's type are equal."""
     return class_of(type_) in (str, int)
@@ -80,12 +94,8 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, on_error: Tupl
     """Aggregate one table of a batch: one row per key; ungrouped, one row, or none if the table is empty."""
     try:
         return strict_partial(step, aggregation, table, on_error)
-    except Misfit:
-        if not on_error.capture:
-            raise
-        return _python_partial(
-            step, aggregation, one_form(table, aggregation.group.names), on_error
-        )  # says which tuple
+    except Misfit:  # row by row, which says which tuple it is, or which key
+        return _python_partial(step, aggregation, one_form(table, aggregation.group.names), on_error)
 
 
 def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_error: TupleErrors) -> pa.Table:
@@ -183,7 +193,8 @@ def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, on_err
     iterate(step, table, aggregation.inputs, on_error, visit)
     fields = aggregation.partial
     rows = [(*key, value) for key, value in found.items()]
-    return pa.table(columns_of(step, fields, rows), schema=schema_of(fields))
+    of = (lambda at: TridentTuple(aggregation.group, rows[at][:-1])) if aggregation.group.names else (lambda at: None)
+    return pa.table(columns_of(step, fields, rows, of), schema=schema_of(fields))
 
 
 Merging = Combine | Sequence[Combine]

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.alignment import read_in_spark, read_moments
+from trident.alignment import check_decimals, read_in_spark, read_moments
 from trident.arrow import arrow_type
 from trident.operations.expression_types import result_of_decimals
 
@@ -39,8 +39,9 @@ def by_value(made: Any, rows: Any, values: Any, function: Callable[[Any], Any]) 
 
 
 def as_common_type(operands: Operands) -> list[Any]:
-    """Convert numbers of several types to the type that holds them; leave other values as they are."""
+    """Convert numbers of several types to the type that holds them, and nulls of none; leave other values as they are."""
     types = [operand.type for operand in operands if not pa.types.is_null(operand.type)]
+    operands = _with_typed_nulls(operands, types)
     decimals = [one for one in types if pa.types.is_decimal(one)]
     if len(set(types)) < 2 or not all(
         pa.types.is_integer(one) or pa.types.is_floating(one) or one in decimals for one in types
@@ -52,6 +53,12 @@ def as_common_type(operands: Operands) -> list[Any]:
         return [as_float(operand, pa.float64()) for operand in operands]
     common = _common([*decimals, *(pa.decimal128(_DIGITS[one], 0) for one in types if one not in decimals)])
     return [pc.cast(as_decimal(operand), common) for operand in operands]
+
+
+def _with_typed_nulls(operands: Operands, types: list[Any]) -> Operands:
+    if not 0 < len(types) < len(operands):
+        return operands
+    return [one.cast(types[0]) if pa.types.is_null(one.type) else one for one in operands]
 
 
 def _common(decimals: list[Any]) -> Any:
@@ -299,6 +306,8 @@ def _of_text(text: Any, type_: pa.DataType) -> Any:
         made = pc.cast(text, type_)
     except pa.ArrowInvalid:
         made = pc.cast(pc.replace_substring_regex(text, _PADDED, r"\1\2"), type_)
+    if pa.types.is_decimal(type_):
+        check_decimals(text, made, "cast")
     _check_read(text, made)
     return made
 

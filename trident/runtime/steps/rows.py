@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from trident.arrow import UNFIT, Misfit, beyond_python, python_of, schema_of, strict_column
+from trident.arrow import UNFIT, Misfit, impossible_in, python_of, schema_of, strict_column
 from trident.fields import Fields
 from trident.naming import counted, shown
 from trident.runtime.steps.failures import (
@@ -144,25 +144,24 @@ def wrong_arity(values: object, fields: Fields) -> WrongResult:
 
 
 def without_impossible(step: str, fields: Fields, table: pa.Table, on_error: TupleErrors) -> pa.Table:
-    """Return a table without the rows of a time that Python has none for; each is as one for which user code raised."""
-    wrong: dict[int, str] = {}
-    for name in fields_with_times(fields):
-        beyond = beyond_python(table.column(name))
-        for at in () if beyond is None else np.flatnonzero(beyond.to_numpy(zero_copy_only=False)).tolist():
-            wrong.setdefault(at, name)
-    for at, name in sorted(wrong.items()):
+    """Return a table without the rows that hold what no value may be; each is as one for which user code raised."""
+    wrong: dict[int, tuple[str, str]] = {}
+    for name in doubted_fields(fields):
+        why, which = impossible_in(table.column(name))
+        for at in np.flatnonzero(which.to_numpy(zero_copy_only=False)).tolist():
+            wrong.setdefault(at, (name, why))
+    for at, (name, why) in sorted(wrong.items()):
         row = printable_row(table.slice(at, 1))
         said = f"field {name!r} is declared {fields.type_of(name)}, but got {shown(row[name])}"
-        error = WrongResult(f"{said} (times are from year 1 to 9999, as in Python and Spark)")
-        on_error(step, TridentTuple(fields, tuple(row.values())), error, table, at)
+        on_error(step, TridentTuple(fields, tuple(row.values())), WrongResult(f"{said} ({why})"), table, at)
     return table.take(np.setdiff1d(np.arange(table.num_rows), list(wrong))) if wrong else table
 
 
 @lru_cache(maxsize=1024)
-def fields_with_times(fields: Fields) -> tuple[str, ...]:
-    """Return the fields whose values are, or hold, dates or times."""
-    timed = zip(fields.names, fields.types, strict=True)
-    return tuple(name for name, type_ in timed if "date" in str(type_) or "timestamp" in str(type_))
+def doubted_fields(fields: Fields) -> tuple[str, ...]:
+    """Return the fields whose values are, or hold, dates, times or maps."""
+    typed = zip(fields.names, fields.types, strict=True)
+    return tuple(name for name, type_ in typed if any(one in str(type_) for one in ("date", "timestamp", "map<")))
 
 
 def tuple_at(table: pa.Table, fields: Fields, at: int) -> TridentTuple:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import UNFIT, Misfit, are_alike, beyond_python, schema_of, strict_cast
+from trident.arrow import UNFIT, Misfit, are_alike, impossible_in, schema_of, strict_cast
 from trident.fields import Fields
 from trident.naming import counted
 from trident.runtime.steps.failures import Bounds, WrongResult
@@ -156,11 +156,12 @@ def _typed_column(name: str, field: str, type_: pa.DataType, column: Any) -> Any
     except UNFIT as error:
         said = f"{error.shown} ({error.reason})" if isinstance(error, Misfit) else error
         raise WrongResult(f"{name} returned {column.type} for {field}: {said}") from error
-    return checked_times(name, typed)
+    return check_possible(name, typed)
 
 
-def checked_times(name: str, column: Any) -> Any:
-    """Return a column; raises `WrongResult` if it holds a time that Python has none for."""
-    if beyond_python(column) is not None:
-        raise WrongResult(f"{name} gives a time before year 1 or after 9999")
+def check_possible(name: str, column: Any) -> Any:
+    """Return a column; raises `WrongResult` if it holds what no value may be."""
+    why, _ = impossible_in(column)
+    if why:
+        raise WrongResult(f"{name} gives an impossible value: {why}")
     return column

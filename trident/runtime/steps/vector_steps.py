@@ -27,7 +27,7 @@ from trident.runtime.steps import kernels
 from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, failure_of
 from trident.runtime.steps.local_times import in_zone, to_utc, truncate_to
 from trident.runtime.steps.rows import tuples_of
-from trident.runtime.steps.vector_results import checked_times, mask_of, parents_and_columns, rows_of
+from trident.runtime.steps.vector_results import check_possible, mask_of, parents_and_columns, rows_of
 
 
 def over_halves(
@@ -129,7 +129,7 @@ def select(step: Step, node: SelectNode, table: pa.Table, on_error: TupleErrors)
 
     def call(rows: pa.RecordBatch) -> list[Any]:
         columns = {
-            name: checked_times(name, evaluate(one.operands[0] if one.kind == "explode" else one, rows))
+            name: check_possible(name, evaluate(one.operands[0] if one.kind == "explode" else one, rows))
             for name, one in wanted.items()
         }
         if exploded is None:
