@@ -129,14 +129,14 @@ class StoredFaults:
         self, home: StoredHome, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         log = home.open()
-        write = log._store.write
+        replace = log._store.replace
 
         def interrupted(*args: Any) -> bool:
-            write(*args)
+            replace(*args)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(log._store, "write", interrupted)
+            patch.setattr(log._store, "replace", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 log.append(commit(1))
         with pytest.raises(LogError, match="was interrupted"):
