@@ -287,8 +287,8 @@ OF_LOGS = (
     Mutant(
         "nodes in PostgreSQL: a change whose answer was lost is made again",
         _NODES,
-        'return "expired" if own is None else {}',
-        'return "expired" if own is None else carry_out(table, steps, self._id)',
+        "if own is not None and own.data != mark:",
+        "if own is not None:",
         (
             "tests/cluster/state/test_postgres_cluster_state.py::test_a_change_is_made_once_though_the_answer_to_its_commit_is_lost",
         ),
@@ -303,8 +303,8 @@ OF_LOGS = (
     Mutant(
         "nodes in PostgreSQL: what a session owns outlasts it",
         _NODES,
-        'return {**dict.fromkeys(table.owned(session.rpartition("/")[2])), session: None}',
-        "return {session: None}",
+        '            table.end(session.rpartition("/")[2])\n',
+        "",
         ("tests/nodes/test_leased_nodes.py::test_a_session_that_is_silent_is_ended_and_its_process_finds_out",),
     ),
     Mutant(
@@ -317,8 +317,8 @@ OF_LOGS = (
     Mutant(
         "nodes in PostgreSQL: a compare-and-set takes any version",
         _NODES,
-        "if wanted not in (None, found.version):",
-        "if wanted == -7:",
+        'WHERE path = ? AND version = coalesce(?, version)"',
+        'WHERE path = ? AND coalesce(?, version) > -7"',
         ("tests/cluster/state/test_cluster_state.py::test_compare_and_set_needs_the_version",),
     ),
 )
