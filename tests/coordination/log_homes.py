@@ -93,12 +93,10 @@ class StoredHome:
         self.address = address
 
     def open(self, topology: str = TOPOLOGY, **options: Any) -> stored_log.StoredLog:
-        store, place = store_at(self.address)
-        return stored_log.StoredLog.open(place, topology, store, **options)
+        return stored_log.StoredLog.open(store_at(self.address), topology, **options)
 
     def reader(self) -> StoredReader:
-        store, place = store_at(self.address)
-        return StoredReader(place, store)
+        return StoredReader(store_at(self.address))
 
     def put(self, name: str, data: bytes) -> None:
         raise NotImplementedError

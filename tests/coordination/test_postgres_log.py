@@ -143,7 +143,9 @@ def test_tables_of_another_version_are_refused_by_name(home: PostgresHome) -> No
     home.ask(f"CREATE SCHEMA {schema}")
     try:
         home.ask(f"CREATE TABLE {schema}.trident_log_heads (topology text PRIMARY KEY, epoch bigint, id text)")
-        with pytest.raises(LogError, match="trident_log_heads at .* is of another format version; use the version that"):
+        with pytest.raises(
+            LogError, match="trident_log_heads at .* is of another format version; use the version that"
+        ):
             former.open()
     finally:
         home.ask(f"DROP SCHEMA {schema} CASCADE")

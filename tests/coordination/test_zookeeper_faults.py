@@ -189,7 +189,7 @@ def end_session(log: StoredLog) -> None:
 
     def renewed() -> bool:
         # The log takes its session back at once, perhaps before the other one has ended it.
-        hosts = ZooKeeperAddress.of(str(records_of(log)._address)).hosts
+        hosts = ZooKeeperAddress.of(records_of(log).place).hosts
         other = KazooClient(hosts, client_id=identity, connection_retry={"max_tries": 3})
         with suppress(other.handler.timeout_exception):
             other.start(5)

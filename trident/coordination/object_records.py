@@ -46,7 +46,7 @@ class ObjectRecords(RecordStore):
             import obstore
             from obstore import exceptions
             from obstore.store import from_url
-        self.patience, self._address = Patience("the object store", address), address
+        self.patience, self.place = Patience("the object store", address), str(address)
         self._obstore, self._errors = obstore, exceptions
         options: Any = {"client_options": {**_TIMEOUT, "allow_http": True}, "retry_config": {"max_retries": 0}}
         self._store: Any = from_url(address.url, **options)
@@ -84,7 +84,7 @@ class ObjectRecords(RecordStore):
         try:
             self._swap(replace(head, is_held=False, turn=head.turn + 1))
         except LogError as error:
-            logger.warning("transaction log %s: cannot say that its driver has ended: %s", self._address, error)
+            logger.warning("transaction log %s: cannot say that its driver has ended: %s", self.place, error)
 
     def _check_conditions(self) -> None:
         """Raise `LogError` unless the store refuses what its conditions forbid."""
@@ -94,7 +94,7 @@ class ObjectRecords(RecordStore):
                 self._put_once(_CONDITIONS, b"", condition)
             except self._refusals as error:
                 if isinstance(error, FileNotFoundError):
-                    raise LogError(f"cannot keep a log at {self._address}: {short(error)}. Make the bucket") from error
+                    raise LogError(f"cannot keep a log at {self.place}: {short(error)}. Make the bucket") from error
                 return True
             return False
 
@@ -103,7 +103,7 @@ class ObjectRecords(RecordStore):
 
         if not self._call(request):
             raise LogError(
-                f"cannot keep a log at {self._address}: this store carries out a put whose condition does not hold "
+                f"cannot keep a log at {self.place}: this store carries out a put whose condition does not hold "
                 "(If-None-Match, If-Match), so it could not keep two drivers apart. Use a store that has conditional writes, "
                 "or keep the log elsewhere"
             )
@@ -145,7 +145,7 @@ class ObjectRecords(RecordStore):
                 if self._away(error) is not None:
                     raise
                 raise LogError(
-                    f"the object store refuses {self._address}: {short(error)}. Check the credentials in the environment and "
+                    f"the object store refuses {self.place}: {short(error)}. Check the credentials in the environment and "
                     "that they allow to read, write, list and remove objects there"
                 ) from error
 

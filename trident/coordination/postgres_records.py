@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from trident.coordination.log_state import CommittedUpTo
@@ -92,7 +91,7 @@ class PostgresRecords(RecordStore):
 
             from trident.servers import postgres_connection
         self._psycopg, self._make_tables = psycopg, postgres_connection.make_tables
-        self.patience, self._address = Patience("PostgreSQL", address), address
+        self.patience, self._address, self.place = Patience("PostgreSQL", address), address, str(address)
         self._session = postgres_connection.PostgresSession(
             address.url, address, "log_dir", self.patience, LogError, (NotWrittenError,), _ANSWER_S
         )
@@ -121,15 +120,11 @@ class PostgresRecords(RecordStore):
         if not beside:
             return "" if self._ask(_WRITE, given) or self._ask(_IS_DONE, given) else None
         given["topology"] = self._address.name
-        tries = count()
-
-        def write(connection: PostgresConnection) -> bool:
-            is_first = next(tries) == 0
-            return (is_first and self._write_at_once(given, beside, connection)) or self._write_all(
-                given, beside, connection
+        if not self._session.run(
+            lambda connection: (
+                self._write_at_once(given, beside, connection) or self._write_all(given, beside, connection)
             )
-
-        if not self._session.run(write):
+        ):
             return None
         for one in beside:
             one.written()

@@ -110,10 +110,12 @@ class Head:
 class RecordStore(Protocol):
     """Keeps one log: bytes by name. Its methods wait for the server as `patience` says, and raise `LogError` if it refuses.
 
+    `place`: where, as messages have it.
     `head_bytes`: how many bytes of records the head holds before they go into a chunk.
     `part_bytes`: how many bytes are kept under one name; the name of a chunk that is larger says in how many parts it is.
     """
 
+    place: str
     patience: Patience
     head_bytes: int
     part_bytes: int = sys.maxsize

@@ -50,36 +50,36 @@ held_here: set[str] = set()
 class StoredClaim:
     """The right to write a log as epoch `epoch`, until another driver claims it. `head`: the one that it has put there."""
 
-    def __init__(self, store: RecordStore, place: str, head: Head) -> None:
-        self.head, self.epoch = head, head.epoch
-        self._store, self._place = store, place
+    def __init__(self, store: RecordStore, head: Head) -> None:
+        self.head, self.epoch, self._store = head, head.epoch, store
         held_here.add(head.id)
 
     @classmethod
-    def take(cls, store: RecordStore, place: str, takeover: bool, clock: Callable[[], float]) -> StoredClaim:
+    def take(cls, store: RecordStore, takeover: bool, clock: Callable[[], float]) -> StoredClaim:
         """Claim the next epoch.
 
         Raises `LogHeldError`: another process is the writer and `takeover` is False, or it claimed the log at the same time.
         """
-        first = before = read_head(store, place) or Head()
+        first = before = read_head(store) or Head()
         if first.id and not takeover and (holder := holder_of(store, first, wait=True)) is not None:
-            raise (AlreadyRunningError if first.id in held_here else LogHeldError)(place, holder)
+            raise (AlreadyRunningError if first.id in held_here else LogHeldError)(store.place, holder)
         epoch, own, about = first.epoch + 1, secrets.token_hex(8), holder_facts(first.epoch + 1, clock)
         while True:
             head = replace(before, epoch=epoch, id=own, about=about, is_held=True, turn=0)
             tag = store.claim(head, before)
             if tag is not None:
-                return cls(store, place, replace(head, tag=tag))
-            before = read_head(store, place) or Head()
+                return cls(store, replace(head, tag=tag))
+            before = read_head(store) or Head()
             if not first.id or before.id != first.id:  # else the driver before has appended meanwhile
-                raise LogHeldError(place, holder_text(before.about, before.epoch) if before.id else "another driver")
+                holder = holder_text(before.about, before.epoch) if before.id else "another driver"
+                raise LogHeldError(store.place, holder)
 
     def check(self) -> None:
         """Raise `FencedError` unless this is still the claim."""
         known = self.head.data  # before the request: a thread may append meanwhile
         (found,) = self._store.get([HEAD])
         if found is None or found.data != known:
-            self._check_head(found and Head.of(found.data, f"{self._place}/{HEAD}"))
+            self._check_head(found and Head.of(found.data, f"{self._store.place}/{HEAD}"))
 
     def put(
         self, head: Head, chunks: Mapping[str, bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
@@ -87,7 +87,7 @@ class StoredClaim:
         """Replace the head by the next one; see `RecordStore.replace`."""
         tag = self._store.replace(head, chunks, committed, beside)
         if tag is None:
-            self._check_head(read_head(self._store, self._place))
+            self._check_head(read_head(self._store))
             raise LogError("its newest records were removed while it was written (was it restored from a copy?)")
         self.head = replace(head, tag=tag)
 
@@ -108,7 +108,7 @@ class StoredClaim:
             successor = holder_text(now.about, now.epoch)
         else:
             successor = f"an unknown driver: the claim {self.head.name} is gone (was the log removed?)"
-        raise FencedError(f"transaction log {self._place}", f"epoch {self.epoch}", successor)
+        raise FencedError(f"transaction log {self._store.place}", f"epoch {self.epoch}", successor)
 
 
 class StoredLog(DurableLog):
@@ -118,20 +118,19 @@ class StoredLog(DurableLog):
     """
 
     def __init__(
-        self, reader: StoredReader, store: RecordStore, claim: StoredClaim, state: LogState, segment_bytes: int
+        self, store: RecordStore, reader: StoredReader, claim: StoredClaim, state: LogState, segment_bytes: int
     ) -> None:
         """Not for callers: use `open`."""
-        self._reader, self._store, self._claim, self._segment_bytes = reader, store, claim, segment_bytes
+        self._store, self._reader, self._claim, self._segment_bytes = store, reader, claim, segment_bytes
         self._size = self._roll_at = 0
         self._waiting: list[bytes] = []  # records for the next durable one
-        super().__init__(reader.address, state, claim.check)
+        super().__init__(store.place, state, claim.check)
 
     @classmethod
     def open(
         cls,
-        address: str,
-        topology: str,
         store: RecordStore,
+        topology: str,
         takeover: bool = False,
         *,
         segment_bytes: int = 512 << 10,
@@ -143,14 +142,14 @@ class StoredLog(DurableLog):
         `segment_bytes`: the size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
         Raises `LogError`: the server does not answer or refuses.
         """
-        reader = StoredReader(address, store, closes=False)
+        reader = StoredReader(store, closes=False)
         with close_on_error(store.close):
             claim, state = claim_log(
-                address, topology, reader.state_if_there,
-                lambda: StoredClaim.take(store, address, takeover, clock), history,
+                store.place, topology, reader.state_if_there,
+                lambda: StoredClaim.take(store, takeover, clock), history,
             )  # fmt: skip
             with close_on_error(claim.release):
-                log = cls(reader, store, claim, state, segment_bytes)
+                log = cls(store, reader, claim, state, segment_bytes)
                 log._begin_segment()
         store.patience.seconds = math.inf  # a running topology waits for its log
         return log
@@ -282,8 +281,8 @@ class StoredReader(Closes):
 
     torn = 0
 
-    def __init__(self, address: str, store: RecordStore, closes: bool = True) -> None:
-        self.address, self._store = address, store
+    def __init__(self, store: RecordStore, closes: bool = True) -> None:
+        self._store, self._place = store, store.place
         self._end = weakref.finalize(self, store.close if closes else lambda: None)  # for those that forget to close it
         self._state: LogState | None = None
         self._claim = (0, "")  # that was there when the state was read, and from which segment
@@ -295,13 +294,13 @@ class StoredReader(Closes):
         return self._begun() is not None
 
     def holder(self) -> str | None:
-        head = read_head(self._store, self.address)
+        head = read_head(self._store)
         return None if head is None else holder_of(self._store, head)
 
     def refresh(self) -> LogState:
         state = self.state_if_there()
         if state is None:
-            raise LogError(f"there is no transaction log at {self.address}; a topology's first start makes one")
+            raise LogError(f"there is no transaction log at {self._place}; a topology's first start makes one")
         return state
 
     def state_if_there(self) -> LogState | None:
@@ -318,7 +317,7 @@ class StoredReader(Closes):
             if self._read(head):
                 return self._state
         raise LogError(
-            f"cannot read the transaction log {self.address}: records of its newest segment were missing {_TRIES} times. If "
+            f"cannot read the transaction log {self._place}: records of its newest segment were missing {_TRIES} times. If "
             "its writer compacts it all the time, try again; otherwise they were removed"
         )
 
@@ -346,13 +345,13 @@ class StoredReader(Closes):
         found = None if name is None else self._store.get([name])[0]
         if name is None or found is None:
             return
-        head = Head.of(found.data, f"{self.address}/{name}")
+        head = Head.of(found.data, f"{self._place}/{name}")
         chunks = head.chunks[:1] if header_only else head.chunks
         for chunk, data in zip(chunks, self._store.get([each.name for each in chunks]), strict=True):
             if data is None:
                 if self._store.get([name]) == [None]:
                     return  # the history is being shortened: last heads go first
-                raise CorruptLogError(f"{self.address}/{chunk.name}", 0, "it is missing")
+                raise CorruptLogError(f"{self._place}/{chunk.name}", 0, "it is missing")
             yield from self._records_of(chunk, data)
         yield from head.records
 
@@ -361,7 +360,7 @@ class StoredReader(Closes):
 
     def _begun(self) -> Head | None:
         """Return the head if the log has a segment."""
-        head = read_head(self._store, self.address)
+        head = read_head(self._store)
         return head if head is not None and head.segment.seq > 0 else None
 
     def _read(self, head: Head) -> bool:
@@ -385,7 +384,7 @@ class StoredReader(Closes):
         return payloads[len(payloads) - (head.count - first) :]
 
     def _records_of(self, chunk: Chunk, found: StoredNode) -> list[bytes]:
-        where = f"{self.address}/{chunk.name}"
+        where = f"{self._place}/{chunk.name}"
         records = read_payloads(found.data, where)
         if len(records) != chunk.length:
             raise CorruptLogError(where, 0, f"it has {len(records)} records, not {chunk.length}")
@@ -395,17 +394,17 @@ class StoredReader(Closes):
         try:
             content = decode(payload)
             if self._state is None:
-                self._state = state_of(content, segment, f"{self.address}, segment {segment.file}")
+                self._state = state_of(content, segment, f"{self._place}, segment {segment.file}")
             else:
                 self._state.apply(record_from_data(content))
         except (ValueError, KeyError) as error:
-            where, self.segment = f"{self.address}, segment {segment.file}, record {self._number}", NO_SEGMENT
+            where, self.segment = f"{self._place}, segment {segment.file}, record {self._number}", NO_SEGMENT
             raise CorruptLogError(where, 0, str(error)) from error
 
 
-def read_head(store: RecordStore, place: str) -> Head | None:
+def read_head(store: RecordStore) -> Head | None:
     (found,) = store.get([HEAD])
-    return None if found is None else Head.of(found.data, f"{place}/{HEAD}", found.version)
+    return None if found is None else Head.of(found.data, f"{store.place}/{HEAD}", found.version)
 
 
 def holder_of(store: RecordStore, head: Head, wait: bool = False) -> str | None:

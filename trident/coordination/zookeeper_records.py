@@ -53,7 +53,7 @@ class ZooKeeperRecords(RecordStore):
     part_bytes = 900_000
 
     def __init__(self, address: ZooKeeperAddress) -> None:
-        self.patience, self._address = Patience("ZooKeeper", address), address
+        self.patience, self.place = Patience("ZooKeeper", address), str(address)
         self._own = ""  # the name of this writer's claim
         self._has_warned = False
         self._has_fired = threading.Event()  # what was watched has changed
@@ -101,7 +101,7 @@ class ZooKeeperRecords(RecordStore):
         for some in by_count(names, _AT_ONCE):
             # Refused: a driver that was replaced removes nothing more; or an earlier try, or another driver, has removed it.
             if self._write(*(Delete(f"/{name}") for name in some)) == "not empty":
-                raise LogError(f"ZooKeeper refuses to remove old records of {self._address}: a node has nodes below it")
+                raise LogError(f"ZooKeeper refuses to remove old records of {self.place}: a node has nodes below it")
 
     def is_held(self, head: Head, wait: bool) -> bool:
         self._has_fired.clear()
@@ -111,7 +111,7 @@ class ZooKeeperRecords(RecordStore):
             return True
         logger.warning(
             "transaction log %s was written by %s; waiting up to %g seconds for the end of its session",
-            self._address, holder_text(head.about, head.epoch), SESSION_S,
+            self.place, holder_text(head.about, head.epoch), SESSION_S,
         )  # fmt: skip
         return not self._has_fired.wait(SESSION_S + 1)
 
@@ -128,7 +128,7 @@ class ZooKeeperRecords(RecordStore):
                 "transaction log %s: the oldest part of its history is removed, although history= would keep it: "
                 "ZooKeeper keeps every record in memory, so a log there has %d segments of up to 1,000. Ask for less, "
                 "or keep the log in files, PostgreSQL or an object store",
-                self._address, MOST_OLD,
+                self.place, MOST_OLD,
             )  # fmt: skip
         return old[-MOST_OLD]
 
@@ -157,7 +157,7 @@ class ZooKeeperRecords(RecordStore):
                 # One of a session before, whose end is not known everywhere, is deleted.
                 self._write(*([] if found is None else [Delete(alive)]), Create(alive, ephemeral=True))
         except LogError as error:  # the next connection tries again
-            logger.debug("cannot say that the writer of %s is alive: %s", self._address, error)
+            logger.debug("cannot say that the writer of %s is alive: %s", self.place, error)
 
 
 def _paths(name: str) -> list[str]:
