@@ -22,7 +22,7 @@ import re
 import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -86,9 +86,17 @@ class Head:
     @cached_property
     def data(self) -> bytes:
         """The head as it is kept."""
-        about = {name: getattr(self, name) for name in ("epoch", "id", "about", "is_held", "turn", "chunks")}
-        about |= {"format": FORMAT, "version": VERSION, "position": [*self.segment, self.count]}
+        about = {
+            "format": FORMAT, "version": VERSION, "epoch": self.epoch, "id": self.id, "about": self.about,
+            "position": [*self.segment, self.count], "is_held": self.is_held, "turn": self.turn, "chunks": self.chunks,
+        }  # fmt: skip
         return frame_payloads([encode(about), *self.records])
+
+    def known_as(self, tag: Any) -> Head:
+        """Return this head with another tag; its data stays, and need not be made again."""
+        head = replace(self, tag=tag)
+        vars(head)["data"] = self.data
+        return head
 
     @staticmethod
     def of(data: bytes, where: str, tag: Any = None) -> Head:

@@ -68,7 +68,7 @@ class StoredClaim:
             head = replace(before, epoch=epoch, id=own, about=about, is_held=True, turn=0)
             tag = store.claim(head, before)
             if tag is not None:
-                return cls(store, replace(head, tag=tag))
+                return cls(store, head.known_as(tag))
             before = read_head(store) or Head()
             if not first.id or before.id != first.id:  # else the driver before has appended meanwhile
                 holder = holder_text(before.about, before.epoch) if before.id else "another driver"
@@ -89,7 +89,7 @@ class StoredClaim:
         if tag is None:
             self._check_head(read_head(self._store))
             raise LogError("its newest records were removed while it was written (was it restored from a copy?)")
-        self.head = replace(head, tag=tag)
+        self.head = head.known_as(tag)
 
     def release(self) -> None:
         """Say that the writer has ended. The claim stays, because epochs are never used twice."""
@@ -218,13 +218,8 @@ class StoredLog(DurableLog):
         # A driver that was replaced may write the last head again: it has the same records, as no other one appended them.
         is_kept = state.retention is not None and last.segment.seq
         kept = {f"{_chunk_place(last.segment, last.count)}{_LAST_HEAD}": last.data} if is_kept else {}
-        self._write(
-            replace(last, segment=segment, count=0, chunks=(), records=()),
-            [payload],
-            state.committed_with(None),
-            (),
-            kept,
-        )
+        begun = replace(last, segment=segment, count=0, chunks=(), records=())
+        self._write(begun, [payload], state.committed_with(None), kept=kept)
         self._size = len(payload)
         # A state that is larger than a segment must not be written again with every record.
         self._roll_at = len(payload) + max(self._segment_bytes, len(payload))
