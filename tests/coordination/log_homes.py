@@ -155,8 +155,8 @@ class PostgresHome(StoredHome):
         if name == "head":
             self.ask("UPDATE trident_log_heads SET head = %s WHERE topology = %s", data, self._topology)
         else:
-            given = (data, name, self._topology)
-            self.ask("UPDATE trident_log_chunks SET data = %s WHERE name = %s AND topology = %s", *given)
+            self.delete([name])
+            self.ask("INSERT INTO trident_log_chunks VALUES (%s, %s, %s)", self._topology, name, data)
 
     def delete(self, names: Iterable[str]) -> None:
         if "head" in (names := list(names)):
@@ -236,7 +236,10 @@ class ZooKeeperHome(StoredHome):
         return self._below("")
 
     def put(self, name: str, data: bytes) -> None:
-        self.client.set(f"{self.path}/{name}", data)
+        if self.client.exists(f"{self.path}/{name}"):
+            self.client.set(f"{self.path}/{name}", data)
+        else:
+            self.client.create(f"{self.path}/{name}", data)
 
     def delete(self, names: Iterable[str]) -> None:
         for name in names:

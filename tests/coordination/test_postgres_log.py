@@ -15,7 +15,7 @@ import pytest
 from tests.coordination.log_homes import PostgresHome, read, reopened
 from tests.coordination.log_processes import ProcessContract
 from tests.coordination.log_samples import TOPOLOGY, commit
-from tests.coordination.stored_faults import StoredAway, StoredFaults
+from tests.coordination.stored_faults import StoredAway, StoredContents, StoredFaults
 from tests.coordination.test_log_contract import LogContract, OwnerContract
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
@@ -30,6 +30,10 @@ def home(postgres_home: PostgresHome) -> PostgresHome:
 
 
 class TestPostgresLog(LogContract):
+    pass
+
+
+class TestContentsOfPostgresLog(StoredContents):
     pass
 
 

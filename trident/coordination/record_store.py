@@ -24,7 +24,6 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from trident.coordination.framing import decode, encode, frame, read_frames
@@ -202,7 +201,7 @@ def frame_payloads(payloads: Iterable[bytes]) -> bytes:
 
 
 def read_payloads(data: bytes, where: str) -> list[bytes]:
-    frames, torn = read_frames(data, 0, Path(where))
+    frames, torn = read_frames(data, 0, where)
     if torn or not frames:
         raise CorruptLogError(where, len(data) - torn, "the record there has a wrong checksum")
     return [each.payload for each in frames]
