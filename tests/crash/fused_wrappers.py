@@ -163,11 +163,11 @@ class CrashingStored(StoredLog):
             self.ahead.append(("P13", 0))
         super()._begin_segment()
 
-    def _write(self, head: Head, payloads: Sequence[bytes], *rest: Any) -> None:
+    def _write(self, head: Head, payloads: Sequence[bytes], *rest: Any, **kept: Any) -> None:
         content = decode(payloads[-1])
         if content.get("record") == "commit":
             self.ahead.append(("P11", content["txid"]))
-        super()._write(head, payloads, *rest)
+        super()._write(head, payloads, *rest, **kept)
 
     @classmethod
     def reach(cls) -> None:
