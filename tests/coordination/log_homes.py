@@ -18,11 +18,11 @@ from obstore.store import from_url
 from tests.coordination.log_samples import TOPOLOGY, frames_of
 from trident.coordination import lock, stored_log
 from trident.coordination.file_log import FileLog
-from trident.coordination.head_records import HeadBody, segment_of
 from trident.coordination.log_address import store_at
 from trident.coordination.log_interface import TransactionLog
 from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
+from trident.coordination.record_store import Head, segment_of
 from trident.coordination.stored_log import StoredReader
 from trident.servers.log_addresses import PostgresAddress, is_postgres
 
@@ -83,7 +83,7 @@ class FileHome:
 
 
 class StoredHome:
-    """A log that a `RecordStore` keeps."""
+    """A log that a `RecordStore` keeps: a head and chunks."""
 
     claim = (stored_log, "holder_facts")
     claim_type = stored_log.StoredClaim
@@ -93,91 +93,10 @@ class StoredHome:
         self.address = address
 
     def open(self, topology: str = TOPOLOGY, **options: Any) -> stored_log.StoredLog:
-        store, place = store_at(self.address)
-        return stored_log.StoredLog.open(place, topology, store, **options)
+        return stored_log.StoredLog.open(store_at(self.address), topology, **options)
 
     def reader(self) -> StoredReader:
-        store, place = store_at(self.address)
-        return StoredReader(place, store)
-
-    def contents(self) -> Any:
-        raise NotImplementedError
-
-    def spoil_claim(self) -> None:
-        raise NotImplementedError
-
-    def remove(self) -> None:
-        raise NotImplementedError
-
-    def segments(self) -> list[lock.SegmentName]:
-        raise NotImplementedError
-
-    def lose(self, segment: lock.SegmentName) -> None:
-        raise NotImplementedError
-
-    def damage(self, segment: lock.SegmentName) -> str:
-        raise NotImplementedError
-
-    def remove_half(self, segment: lock.SegmentName) -> None:
-        """Do nothing: one statement removes a segment."""
-
-    def save(self) -> Any:
-        """Return what `restore` sets the log back to."""
-        return self.contents()
-
-    def restore(self, saved: Any) -> None:
-        raise NotImplementedError
-
-
-class PostgresHome(StoredHome):
-    """A log in a PostgreSQL."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(address)
-        self._url, self._topology = PostgresAddress.of(address).url, PostgresAddress.of(address).name
-
-    def contents(self) -> list[Any]:
-        """Return all rows of the log."""
-        heads = self.ask("SELECT * FROM trident_log_heads WHERE topology = %s")
-        return [*heads, *self.ask("SELECT * FROM trident_log WHERE topology = %s ORDER BY epoch, segment, number")]
-
-    def restore(self, saved: list[Any]) -> None:
-        self.remove()
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            for row in saved:
-                table = "trident_log" if isinstance(row[-1], bytes) else "trident_log_heads"
-                connection.execute(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(row))})", row)
-
-    def spoil_claim(self) -> None:
-        self.ask("UPDATE trident_log_heads SET about = '?' WHERE topology = %s")
-
-    def remove(self) -> None:
-        for table in ("trident_log_heads", "trident_log"):
-            self.ask(f"DELETE FROM {table} WHERE topology = %s")
-
-    def segments(self) -> list[lock.SegmentName]:
-        found = self.ask("SELECT DISTINCT epoch, segment FROM trident_log WHERE topology = %s ORDER BY 1, 2")
-        return [lock.SegmentName(*each) for each in found]
-
-    def lose(self, segment: lock.SegmentName) -> None:
-        self.ask(
-            "DELETE FROM trident_log WHERE topology = %s AND epoch = %s AND segment = %s", self._topology, *segment
-        )
-
-    def damage(self, segment: lock.SegmentName) -> str:
-        where = "topology = %s AND epoch = %s AND segment = %s AND number = 2"
-        self.ask(f"DELETE FROM trident_log WHERE {where}", self._topology, *segment)
-        return f"rows with epoch {segment.epoch} and segment {segment.seq}: the one of number 2 is missing"
-
-    def ask(self, query: Any, *given: Any) -> list[Any]:
-        """Return what the database answers; a placeholder is the topology if nothing is given."""
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            found = connection.execute(query, given or ([self._topology] if "%s" in query else None))
-            return found.fetchall() if found.description else []
-
-
-class HeadHome(StoredHome):
-    """A log that is a head and chunks."""
+        return StoredReader(store_at(self.address))
 
     def put(self, name: str, data: bytes) -> None:
         raise NotImplementedError
@@ -191,9 +110,12 @@ class HeadHome(StoredHome):
     def restore(self, saved: dict[str, bytes]) -> None:
         raise NotImplementedError
 
+    def save(self) -> Any:
+        """Return what `restore` sets the log back to."""
+        return self.contents()
+
     def spoil_claim(self) -> None:
-        body = HeadBody.of(self.contents()["head"], "head")
-        self.put("head", replace(body, about="?").to_bytes())
+        self.put("head", replace(Head.of(self.contents()["head"], "head"), about="?").data)
 
     def remove(self) -> None:
         self.delete(self.contents())
@@ -217,7 +139,49 @@ class HeadHome(StoredHome):
         return name
 
 
-class ObjectHome(HeadHome):
+class PostgresHome(StoredHome):
+    """A log in a PostgreSQL."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._url, self._topology = PostgresAddress.of(address).url, PostgresAddress.of(address).name
+
+    def contents(self) -> dict[str, bytes]:
+        """Return the head and the chunks of the log."""
+        heads = self.ask("SELECT 'head', head FROM trident_log_heads WHERE topology = %s")
+        return dict([*heads, *self.ask("SELECT name, data FROM trident_log_chunks WHERE topology = %s")])
+
+    def put(self, name: str, data: bytes) -> None:
+        if name == "head":
+            self.ask("UPDATE trident_log_heads SET head = %s WHERE topology = %s", data, self._topology)
+        else:
+            self.delete([name])
+            self.ask("INSERT INTO trident_log_chunks VALUES (%s, %s, %s)", self._topology, name, data)
+
+    def delete(self, names: Iterable[str]) -> None:
+        if "head" in (names := list(names)):
+            self.ask("DELETE FROM trident_log_heads WHERE topology = %s")
+        self.ask("DELETE FROM trident_log_chunks WHERE topology = %s AND name = ANY(%s)", self._topology, names)
+
+    def save(self) -> Any:
+        """Return all rows of the log."""
+        tables = ("trident_log_heads", "trident_log_chunks")
+        return {table: self.ask(f"SELECT * FROM {table} WHERE topology = %s") for table in tables}
+
+    def restore(self, saved: Any) -> None:
+        self.remove()
+        for table, rows in saved.items():
+            for row in rows:
+                self.ask(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(row))})", *row)
+
+    def ask(self, query: Any, *given: Any) -> list[Any]:
+        """Return what the database answers; a placeholder is the topology if nothing is given."""
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            found = connection.execute(query, given or ([self._topology] if "%s" in query else None))
+            return found.fetchall() if found.description else []
+
+
+class ObjectHome(StoredHome):
     """A log in an object store.
 
     Parameters
@@ -256,7 +220,7 @@ class ObjectHome(HeadHome):
         return from_url(self.address, client_options={"allow_http": True})
 
 
-class ZooKeeperHome(HeadHome):
+class ZooKeeperHome(StoredHome):
     """A log in a ZooKeeper."""
 
     def __init__(self, hosts: str, path: str, client: Any) -> None:
@@ -272,7 +236,10 @@ class ZooKeeperHome(HeadHome):
         return self._below("")
 
     def put(self, name: str, data: bytes) -> None:
-        self.client.set(f"{self.path}/{name}", data)
+        if self.client.exists(f"{self.path}/{name}"):
+            self.client.set(f"{self.path}/{name}", data)
+        else:
+            self.client.create(f"{self.path}/{name}", data)
 
     def delete(self, names: Iterable[str]) -> None:
         for name in names:

@@ -19,7 +19,7 @@ from tests.harness.commands import until
 from tests.harness.proxy import Point, Proxy
 from tests.harness.servers import Server
 from trident.coordination.records import DefineRecord
-from trident.errors import FencedError, LogError, LogHeldError
+from trident.errors import CorruptLogError, FencedError, LogError, LogHeldError
 from trident.servers import patience
 from trident.servers.patience import Patience
 
@@ -129,14 +129,14 @@ class StoredFaults:
         self, home: StoredHome, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         log = home.open()
-        write = log._store.write
+        replace = log._store.replace
 
         def interrupted(*args: Any) -> bool:
-            write(*args)
+            replace(*args)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(log._store, "write", interrupted)
+            patch.setattr(log._store, "replace", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 log.append(commit(1))
         with pytest.raises(LogError, match="was interrupted"):
@@ -161,6 +161,51 @@ class StoredFaults:
             log.stop_waiting()
             log.append(commit(1))
         assert reopened(home).txid == 1
+
+
+class StoredContents:
+    """What is said of a log that is not as it was written."""
+
+    @pytest.mark.sample(5)
+    @pytest.mark.parametrize("at", [0, 5, 11, 20, -1, "cut off", "empty"])
+    @pytest.mark.parametrize("which", ["head", "chunk"])
+    def test_any_changed_byte_is_an_error_that_names_the_place_and_changes_nothing(
+        self, home: StoredHome, which: str, at: int | str
+    ) -> None:
+        with closing(home.open()) as log:
+            for txid in range(1, 4):
+                log.append(commit(txid))
+        name = which if which == "head" else next(each for each in home.contents() if "chunks" in each)
+        data = bytearray(home.contents()[name])
+        if isinstance(at, int):
+            data[at] ^= 1
+        else:
+            del data[-1 if at == "cut off" else 0 :]
+        home.put(name, bytes(data))
+        before = home.contents()
+        for act in (lambda: read(home), lambda: home.open(takeover=True)):
+            with pytest.raises(
+                CorruptLogError, match=f"{log._store.place}/{name} is damaged at byte .*".replace("?", r"\?")
+            ):
+                act()
+        assert home.contents() == before
+
+    def test_a_chunk_that_is_gone_is_missed(self, home: StoredHome) -> None:
+        with closing(home.open()) as log:
+            home.delete([name for name in home.contents() if "chunks" in name])
+            with pytest.raises(LogError, match="records of its newest segment were missing 20 times"):
+                read(home)
+            log.append(commit(1))  # the writer needs it no more
+        with pytest.raises(LogError, match="were missing"):
+            home.open()
+
+    def test_what_a_driver_left_that_died_between_chunk_and_head_is_swept(self, home: StoredHome) -> None:
+        home.open().close()
+        home.put("chunks/00000001-0001-00000002-00ff", b"x")
+        assert len([name for name in home.contents() if "chunks/00000001-" in name]) == 2
+        for _ in range(2):
+            reopened(home)
+        assert not [name for name in home.contents() if "chunks/00000001-" in name]
 
 
 class StoredAway:

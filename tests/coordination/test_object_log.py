@@ -17,16 +17,15 @@ import pytest
 from tests.coordination.log_homes import ObjectHome, read, reopened
 from tests.coordination.log_processes import ProcessContract
 from tests.coordination.log_samples import commit
-from tests.coordination.stored_faults import StoredAway, StoredFaults
+from tests.coordination.stored_faults import StoredAway, StoredContents, StoredFaults
 from tests.coordination.test_log_contract import LogContract, OwnerContract
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from trident.coordination import object_records
-from trident.coordination.head_records import HeadBody
-from trident.coordination.lock import SegmentName
 from trident.coordination.object_records import ObjectRecords
+from trident.coordination.record_store import Head
 from trident.coordination.records import DefineRecord
-from trident.errors import CorruptLogError, EnvironmentProblem, FencedError, LogError, LogHeldError
+from trident.errors import EnvironmentProblem, FencedError, LogError, LogHeldError
 from trident.servers.log_addresses import ObjectAddress
 from trident.servers.patience import Patience
 
@@ -37,6 +36,10 @@ def home(object_home: ObjectHome) -> ObjectHome:
 
 
 class TestObjectLog(LogContract):
+    pass
+
+
+class TestContentsOfObjectLog(StoredContents):
     pass
 
 
@@ -93,7 +96,7 @@ def test_an_append_is_one_request_and_a_batch_two(home: ObjectHome) -> None:
             log.append(DefineRecord(txid, "lines", txid), durable=False)
             log.check_owner()
             log.append(commit(txid))
-        assert requests.made == ["head", "put"] * 50
+        assert requests.made == ["get", "put"] * 50
 
 
 @pytest.mark.long
@@ -173,41 +176,6 @@ def test_a_bucket_that_is_not_there_is_named(home: ObjectHome) -> None:
         read(ObjectHome("s3://nowhere/log"))
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("name", ["head", "chunk"])
-@pytest.mark.parametrize("damage", ["flipped", "cut off", "empty"])
-def test_damage_is_found(home: ObjectHome, name: str, damage: str) -> None:
-    with closing(home.open()) as log:
-        log.append(commit(1))
-    where = name if name == "head" else next(each for each in home.contents() if "chunks" in each)
-    data = home.contents()[where]
-    obstore.put(home.objects, where, {"flipped": data[:-1] + b"?", "cut off": data[:-1], "empty": b""}[damage])
-    with pytest.raises(CorruptLogError, match=f"{home.address}/{where}"):
-        read(home)
-    with pytest.raises(CorruptLogError):
-        home.open()
-
-
-def test_a_chunk_that_is_gone_is_missed(home: ObjectHome) -> None:
-    with closing(home.open()) as log:
-        obstore.delete(home.objects, [name for name in home.contents() if "chunks" in name])
-        with pytest.raises(LogError, match="records of its newest segment were missing 20 times"):
-            read(home)
-        log.append(commit(1))  # the writer needs it no more
-    with pytest.raises(LogError, match="were missing"):
-        home.open()
-
-
-def test_what_a_driver_left_that_died_between_chunk_and_head_is_swept(home: ObjectHome) -> None:
-    with closing(home.open()) as log:
-        assert isinstance(log._store, ObjectRecords)
-        log._store._put(log._store._chunk_name(SegmentName(1, 1), 2, 1), b"x")
-    assert len([name for name in home.contents() if "chunks/00000001-" in name]) == 2
-    for _ in range(2):
-        reopened(home)
-    assert not [name for name in home.contents() if "chunks/00000001-" in name]
-
-
 def test_a_bucket_with_versions_keeps_a_log(home: ObjectHome, s3_server: Server) -> None:
     body = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
     for target, data in (("versioned", b""), ("versioned?versioning", body)):
@@ -232,9 +200,9 @@ def test_a_bucket_with_versions_keeps_a_log(home: ObjectHome, s3_server: Server)
 def test_a_driver_of_another_machine_that_was_killed_is_taken_over_on_demand(home: ObjectHome) -> None:
     log = home.open()
     log.append(commit(1))
-    body = HeadBody.of(home.contents()["head"], "head")
+    body = Head.of(home.contents()["head"], "head")
     about = {**json.loads(body.about), "machine": "another", "pid": 1}
-    obstore.put(home.objects, "head", replace(body, id="00ff", about=json.dumps(about)).to_bytes())
+    obstore.put(home.objects, "head", replace(body, id="00ff", about=json.dumps(about)).data)
     with pytest.raises(LogHeldError, match="held by process 1 on .*takeover=True"):
         home.open()
     with closing(home.open(takeover=True)) as second:

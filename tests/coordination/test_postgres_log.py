@@ -15,7 +15,7 @@ import pytest
 from tests.coordination.log_homes import PostgresHome, read, reopened
 from tests.coordination.log_processes import ProcessContract
 from tests.coordination.log_samples import TOPOLOGY, commit
-from tests.coordination.stored_faults import StoredAway, StoredFaults
+from tests.coordination.stored_faults import StoredAway, StoredContents, StoredFaults
 from tests.coordination.test_log_contract import LogContract, OwnerContract
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
@@ -30,6 +30,10 @@ def home(postgres_home: PostgresHome) -> PostgresHome:
 
 
 class TestPostgresLog(LogContract):
+    pass
+
+
+class TestContentsOfPostgresLog(StoredContents):
     pass
 
 
@@ -119,7 +123,7 @@ def test_a_user_without_rights_is_told_what_is_missing(home: PostgresHome) -> No
             LogError, match="PostgreSQL refuses postgresql://reader@.*: permission denied .* Check user"
         ):
             as_reader.open()
-        home.ask("GRANT SELECT ON trident_log, trident_log_heads TO reader")
+        home.ask("GRANT SELECT ON trident_log_chunks, trident_log_heads TO reader")
         assert read(as_reader) == read(home)
     finally:
         home.ask("DROP OWNED BY reader")
@@ -133,6 +137,20 @@ def test_two_first_starts_at_once_make_the_tables_once(home: PostgresHome) -> No
     try:
         with ThreadPoolExecutor(6) as threads:
             assert [state.epoch for state in threads.map(reopened, homes)] == [1] * 6
+    finally:
+        home.ask(f"DROP SCHEMA {schema} CASCADE")
+
+
+def test_tables_of_another_version_are_refused_by_name(home: PostgresHome) -> None:
+    schema = f"former_{os.getpid()}"
+    former = PostgresHome(f"{home.address}&options=-csearch_path%3D{schema}")
+    home.ask(f"CREATE SCHEMA {schema}")
+    try:
+        home.ask(f"CREATE TABLE {schema}.trident_log_heads (topology text PRIMARY KEY, epoch bigint, id text)")
+        with pytest.raises(
+            LogError, match="trident_log_heads at .* is of another format version; use the version that"
+        ):
+            former.open()
     finally:
         home.ask(f"DROP SCHEMA {schema} CASCADE")
 

@@ -22,7 +22,7 @@ from kazoo.security import make_digest_acl
 from tests.coordination.log_homes import ZooKeeperHome, read, reopened
 from tests.coordination.log_processes import Driver
 from tests.coordination.log_samples import TOPOLOGY, commit
-from tests.coordination.stored_faults import StoredAway, StoredFaults
+from tests.coordination.stored_faults import StoredAway, StoredContents, StoredFaults
 from tests.harness.commands import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
@@ -33,7 +33,7 @@ from trident.coordination.log_address import open_log, open_reader
 from trident.coordination.records import DefineRecord
 from trident.coordination.stored_log import StoredLog, held_here
 from trident.coordination.zookeeper_records import ZooKeeperRecords
-from trident.errors import CorruptLogError, FencedError, LogError, LogHeldError
+from trident.errors import FencedError, LogError, LogHeldError
 from trident.nodes.zookeeper_nodes import ZooKeeperNodes
 from trident.servers.log_addresses import ZooKeeperAddress
 
@@ -56,6 +56,10 @@ def proxy(zookeeper_server: ZooKeeperEnsemble) -> Iterator[Proxy]:
 def thread() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(1) as thread:
         yield thread
+
+
+class TestContentsOfZooKeeperLog(StoredContents):
+    pass
 
 
 class TestFaultsOfZooKeeperLog(StoredFaults):
@@ -189,7 +193,7 @@ def end_session(log: StoredLog) -> None:
 
     def renewed() -> bool:
         # The log takes its session back at once, perhaps before the other one has ended it.
-        hosts = ZooKeeperAddress.of(str(records_of(log)._address)).hosts
+        hosts = ZooKeeperAddress.of(records_of(log).place).hosts
         other = KazooClient(hosts, client_id=identity, connection_retry={"max_tries": 3})
         with suppress(other.handler.timeout_exception):
             other.start(5)
@@ -315,33 +319,6 @@ def test_an_append_is_one_request(home: ZooKeeperHome, monkeypatch: pytest.Monke
         assert len(chunks) > 5  # a chunk goes with the head that names it
         assert len(home.contents()["head"]) < ZooKeeperRecords.head_bytes + 2000
         assert read(home) == log.state
-
-
-@pytest.mark.sample(5)
-@pytest.mark.parametrize("at", [0, 5, 11, 20, -1])
-@pytest.mark.parametrize("which", ["head", "chunk"])
-def test_any_changed_byte_is_an_error_that_names_the_node_and_changes_nothing(
-    home: ZooKeeperHome, which: str, at: int
-) -> None:
-    with closing(home.open()) as log:
-        for txid in range(1, 4):
-            log.append(commit(txid))
-    name = which if which == "head" else next(each for each in home.contents() if "chunks" in each)
-    data = bytearray(home.contents()[name])
-    data[at] ^= 1
-    home.put(name, bytes(data))
-    before = home.contents()
-    with pytest.raises(CorruptLogError, match=f"{home.path}/{name} is damaged at byte .*"):
-        home.open(takeover=True)
-    assert home.contents() == before
-
-
-def test_a_chunk_that_is_gone_is_missed(home: ZooKeeperHome) -> None:
-    with closing(home.open()) as log:
-        home.delete([name for name in home.contents() if "chunks" in name])
-        log.append(commit(1))  # the writer needs it no more
-    with pytest.raises(LogError, match="records of its newest segment were missing 20 times"):
-        read(home)
 
 
 def test_a_large_record_of_which_a_crash_left_the_beginning_does_not_count(

@@ -231,11 +231,11 @@ def _nodes(case: Case, directory: Path) -> dict[str, str]:
     if not case.log_at.startswith("zookeeper:"):
         home = stored_home(case.log_dir(directory))
         contents = home.contents()
+        # Objects that the head does not name do not count; a driver may write one before it learns that it was replaced.
+        rows: list[Any] = sorted(contents.items()) if isinstance(home, PostgresHome) else [contents["head"]]
         if case.in_postgres:
             assert isinstance(home, PostgresHome)
-            contents += [row for name in KEYS for row in home.ask(f'SELECT * FROM "{case.table(directory, name)}"')]
-        # Objects that the head does not name do not count; a driver may write one before it learns that it was replaced.
-        rows = [contents["head"]] if isinstance(contents, dict) else contents
+            rows += [row for name in KEYS for row in home.ask(f'SELECT * FROM "{case.table(directory, name)}"')]
         return {str(number): hashlib.sha256(repr(each).encode()).hexdigest() for number, each in enumerate(rows)}
     address = ZooKeeperAddress.of(case.log_dir(directory))
     client = KazooClient(address.hosts)

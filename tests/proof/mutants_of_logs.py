@@ -183,8 +183,8 @@ OF_LOGS = (
     Mutant(
         "log in ZooKeeper: records may follow records that are gone",
         _ZOOKEEPER,
-        'Put(f"/{HEAD}", body.to_bytes(), body.tag)',
-        'Put(f"/{HEAD}", body.to_bytes())',
+        'Put(f"/{HEAD}", head.data, head.tag)',
+        'Put(f"/{HEAD}", head.data)',
         (
             "tests/coordination/test_zookeeper_faults.py::TestFaultsOfZooKeeperLog::test_a_log_that_was_set_back_is_not_continued",
         ),
@@ -201,8 +201,8 @@ OF_LOGS = (
     Mutant(
         "log in ZooKeeper: two drivers claim the same epoch",
         _ZOOKEEPER,
-        "Put(head, data, tag)",
-        "Put(head, data)",
+        'Put(f"/{HEAD}", head.data, tag)',
+        'Put(f"/{HEAD}", head.data)',
         (
             "tests/coordination/test_log_contract.py::TestOwnerOfZooKeeperLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
         ),
@@ -235,8 +235,8 @@ OF_LOGS = (
     Mutant(
         "log in PostgreSQL: a claim is taken whoever has it",
         _POSTGRES,
-        "        WHERE head.id IN (%(before)s, EXCLUDED.id)\n",
-        "",
+        "AND (id, turn) IN ((%(old_id)s, %(old_turn)s), (%(id)s, %(turn)s)) RETURNING 1",
+        "RETURNING 1",
         (
             "tests/coordination/test_postgres_log.py::TestOwnerOfPostgresLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
         ),
@@ -244,8 +244,8 @@ OF_LOGS = (
     Mutant(
         "log in PostgreSQL: a refused append counts",
         _STORED,
-        "        if not self._store.write(self._claim.head, self._at, after, payloads, committed, beside):\n            now",
-        "        if self._store.write(self._claim.head, self._at, after, payloads, committed, beside) is None:\n            now",
+        "        if tag is None:\n            self._check_head",
+        "        if tag == 0:\n            self._check_head",
         (
             "tests/coordination/test_postgres_log.py::TestOwnerOfPostgresLog::test_a_takeover_fences_the_first_at_its_next_append",
         ),
@@ -260,8 +260,8 @@ OF_LOGS = (
     Mutant(
         "log in PostgreSQL: records are appended whoever has the claim",
         _POSTGRES,
-        "WHERE topology = %(topology)s AND id = %(id)s AND (segment_epoch",
-        "WHERE topology = %(topology)s AND (segment_epoch",
+        "WHERE topology = %(topology)s AND id = %(id)s AND turn = %(old_turn)s",
+        "WHERE topology = %(topology)s",
         (
             "tests/coordination/test_postgres_log.py::TestProcessesWithPostgresLog::test_a_busy_driver_is_replaced_between_two_of_its_records",
         ),
@@ -278,8 +278,8 @@ OF_LOGS = (
     Mutant(
         "log in PostgreSQL: record and state are written although the sentinel is another's",
         _POSTGRES,
-        "(SELECT count(*) FROM records) > 0 AND (SELECT count(*) FROM fence) > 0 THEN 1",
-        "(SELECT count(*) FROM records) > 0 THEN 1",
+        "(SELECT count(*) FROM head) > 0 AND (SELECT count(*) FROM fence) > 0 THEN 1",
+        "(SELECT count(*) FROM head) > 0 THEN 1",
         (
             "tests/states/postgres/test_one_transaction.py::test_a_table_emptied_before_the_transaction_is_found_and_not_recorded",
         ),
@@ -287,8 +287,8 @@ OF_LOGS = (
     Mutant(
         "nodes in PostgreSQL: a change whose answer was lost is made again",
         _NODES,
-        'return "expired" if own is None else {}',
-        'return "expired" if own is None else carry_out(table, steps, self._id)',
+        "if own is not None and own.data != mark:",
+        "if own is not None:",
         (
             "tests/cluster/state/test_postgres_cluster_state.py::test_a_change_is_made_once_though_the_answer_to_its_commit_is_lost",
         ),
@@ -303,8 +303,8 @@ OF_LOGS = (
     Mutant(
         "nodes in PostgreSQL: what a session owns outlasts it",
         _NODES,
-        'return {**dict.fromkeys(table.owned(session.rpartition("/")[2])), session: None}',
-        "return {session: None}",
+        '            table.end(session.rpartition("/")[2])\n',
+        "",
         ("tests/nodes/test_leased_nodes.py::test_a_session_that_is_silent_is_ended_and_its_process_finds_out",),
     ),
     Mutant(
@@ -317,8 +317,8 @@ OF_LOGS = (
     Mutant(
         "nodes in PostgreSQL: a compare-and-set takes any version",
         _NODES,
-        "if wanted not in (None, found.version):",
-        "if wanted == -7:",
+        'WHERE path = ? AND version = coalesce(?, version)"',
+        'WHERE path = ? AND coalesce(?, version) > -7"',
         ("tests/cluster/state/test_cluster_state.py::test_compare_and_set_needs_the_version",),
     ),
 )

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trident.cluster.state.cluster_address import (
-    STATE_FILE,
-    default_address,
-    folder_of,
-    is_embedded,
-    log_below,
-    open_cluster_state,
-)
+from trident.cluster.state.cluster_address import STATE_FILE, cluster_at, default_address, open_cluster_state
 from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.config import Config
@@ -27,9 +20,9 @@ def log_of(cluster_address: str, name: str, daemon_dir: Path | None = None) -> s
 
     `daemon_dir`: the working directory of the daemons; that of this process by default.
     """
-    if not is_embedded(cluster_address):
-        return log_below(cluster_address, name)
-    folder, here = folder_of(cluster_address), (daemon_dir or Path.cwd()).absolute()
+    folder, here = cluster_at(cluster_address), (daemon_dir or Path.cwd()).absolute()
+    if not isinstance(folder, Path):
+        return folder.log_below(name)
     own, of_run = folder / "transactional" / name, here / Config().log_folder(name)
     if exists(own):
         return str(own)
@@ -46,7 +39,8 @@ def submitted_log(name: str) -> str | None:
     Raises `ClusterError`: the cluster cannot be asked, and there is no log of `trident run` either.
     """
     address = default_address()
-    if is_embedded(address) and not (folder_of(address) / STATE_FILE).is_file():
+    where = cluster_at(address)
+    if isinstance(where, Path) and not (where / STATE_FILE).is_file():
         return None
     try:
         cluster = StormClusterState(open_cluster_state(address))

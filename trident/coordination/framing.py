@@ -17,7 +17,6 @@ as well.
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -70,7 +69,7 @@ def frame(payload: bytes, offset: int, synced: bool = True) -> bytes:
     return _HEAD.pack(SYNCED if synced else UNSYNCED, len(payload), _checksum(payload, offset)) + payload
 
 
-def read_frames(data: bytes, base: int, path: Path) -> tuple[list[Frame], int]:
+def read_frames(data: bytes, base: int, path: object) -> tuple[list[Frame], int]:
     """Read the frames of `data`, which starts at byte `base` of `path`.
 
     Returns the frames up to the first whose checksum is wrong, and the number of bytes from that one on, without zeros at the
@@ -109,7 +108,7 @@ def _frame_at(data: bytes, at: int, base: int) -> Frame | None:
     return Frame(base + at, base + end, payload) if _checksum(payload, base + at) == checksum else None
 
 
-def _check_unfinished(data: bytes, bad: int, base: int, path: Path) -> None:
+def _check_unfinished(data: bytes, bad: int, base: int, path: object) -> None:
     """Raise `CorruptLogError` if the frame at `bad` was durable; else it is an end that a crash left unfinished."""
     follower = _synced_after(data, bad, base)
     if follower is not None:

@@ -51,29 +51,25 @@ def open_log(
     """Open the log of a topology, or make one, and become its writer; see `FileLog.open`."""
     address = os.fspath(log_dir)
     if is_log_address(address):
-        store, place = store_at(address)
-        return StoredLog.open(place, topology, store, takeover=takeover, history=history)
+        return StoredLog.open(store_at(address), topology, takeover=takeover, history=history)
     return FileLog.open(address, topology, takeover=takeover, history=history)
 
 
 def open_reader(log_dir: str | os.PathLike[str]) -> TransactionLogReader:
     """Return a reader of a log, which need not be there yet; close it."""
     address = os.fspath(log_dir)
-    if is_log_address(address):
-        store, place = store_at(address)
-        return StoredReader(place, store)
-    return LogReader(address)
+    return StoredReader(store_at(address)) if is_log_address(address) else LogReader(address)
 
 
-def store_at(address: str) -> tuple[RecordStore, str]:
-    """Return what keeps the log at an address, and the address as messages have it."""
+def store_at(address: str) -> RecordStore:
+    """Return what keeps the log at an address of servers."""
     match place := log_address_of(address):
         case ZooKeeperAddress():
-            return ZooKeeperRecords(place), str(place)
+            return ZooKeeperRecords(place)
         case PostgresAddress():
-            return PostgresRecords(place), str(place)
+            return PostgresRecords(place)
         case ObjectAddress():
-            return ObjectRecords(place), str(place)
+            return ObjectRecords(place)
 
 
 def read_history(

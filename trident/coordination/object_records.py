@@ -1,4 +1,4 @@
-"""Keeps the log of a topology in an object store, as a head and chunks (`head_records.py`).
+"""Keeps the log of a topology in an object store (`record_store.py`).
 
 The head is replaced only on condition that it is the one last seen (`If-Match`; the first one `If-None-Match`). Beside it is
 `<prefix>/conditions`: what is put at each start to see that the store refuses it. A request without an answer is made again.
@@ -13,14 +13,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from trident.coordination.head_records import CHUNKS, HEAD, HeadBody, HeadRecords
-from trident.coordination.record_store import Head
+from trident.coordination.log_state import CommittedUpTo
+from trident.coordination.record_store import CHUNKS, HEAD, Head, RecordStore
 from trident.errors import LogError
 from trident.extras import needs_package
 from trident.nodes.interface import StoredNode
 from trident.object_stores import is_unanswered, short
 from trident.servers.log_addresses import ObjectAddress
 from trident.servers.patience import Patience
+from trident.state.kinds import LaterWrite
 
 T = TypeVar("T")
 _Tag = dict[str, str]
@@ -35,7 +36,7 @@ class _UnderWayError(Exception):
     """The store was changing the object for another request."""
 
 
-class ObjectRecords(HeadRecords):
+class ObjectRecords(RecordStore):
     """The log at an address."""
 
     head_bytes = 64 << 10
@@ -45,33 +46,47 @@ class ObjectRecords(HeadRecords):
             import obstore
             from obstore import exceptions
             from obstore.store import from_url
-        super().__init__(address, Patience("the object store", address))
+        self.patience, self.place = Patience("the object store", address), str(address)
         self._obstore, self._errors = obstore, exceptions
         options: Any = {"client_options": {**_TIMEOUT, "allow_http": True}, "retry_config": {"max_retries": 0}}
         self._store: Any = from_url(address.url, **options)
         self._refusals = (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileNotFoundError)
 
-    def has(self, claim: Head) -> bool:
-        known = self._body  # before the request: a thread may append meanwhile
-        if known is not None and self._call(self._tag_of_head) == known.tag.get("e_tag"):
-            return True
-        now = self.look()
-        return now is not None and now.id == claim.id
+    def get(self, names: Sequence[str]) -> list[StoredNode | None]:
+        return [self._call(partial(self._get_once, name)) for name in names]
 
-    def is_held(self, claim: Head, wait: bool = False) -> bool:
-        return isinstance(claim, HeadBody) and claim.is_held
+    def claim(self, head: Head, before: Head) -> _Tag | None:
+        self._check_conditions()
+        return self._swap(head)
 
-    def release(self, claim: Head) -> None:
-        body = self._body
-        if body is None or body.id != claim.id or not body.is_held:
-            return
-        released = replace(body, is_held=False, turn=body.turn + 1)
+    def replace(
+        self, head: Head, chunks: Mapping[str, bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
+    ) -> _Tag | None:
+        for name, data in chunks.items():
+            self._call(partial(self._put_once, name, data, "overwrite"))
+        return self._swap(head)
+
+    def names(self, most: int | None = None) -> list[str]:
+        def request() -> list[str]:
+            found: list[str] = []
+            for batch in self._obstore.list(self._store, CHUNKS):  # in their order, as far as they are asked for
+                found += [each["path"] for each in batch]
+                if most is not None and len(found) >= most:
+                    break
+            return found
+
+        return self._call(request)
+
+    def remove(self, names: Sequence[str]) -> None:
+        self._call(partial(self._obstore.delete, self._store, names))
+
+    def release(self, head: Head) -> None:
         try:
-            self._keep(released, self._swap(released))
+            self._swap(replace(head, is_held=False, turn=head.turn + 1))
         except LogError as error:
-            logger.warning("transaction log %s: cannot say that its driver has ended: %s", self._address, error)
+            logger.warning("transaction log %s: cannot say that its driver has ended: %s", self.place, error)
 
-    def _prepare(self) -> None:
+    def _check_conditions(self) -> None:
         """Raise `LogError` unless the store refuses what its conditions forbid."""
 
         def refuses(condition: Any) -> bool:
@@ -79,7 +94,7 @@ class ObjectRecords(HeadRecords):
                 self._put_once(_CONDITIONS, b"", condition)
             except self._refusals as error:
                 if isinstance(error, FileNotFoundError):
-                    raise LogError(f"cannot keep a log at {self._address}: {short(error)}. Make the bucket") from error
+                    raise LogError(f"cannot keep a log at {self.place}: {short(error)}. Make the bucket") from error
                 return True
             return False
 
@@ -88,25 +103,14 @@ class ObjectRecords(HeadRecords):
 
         if not self._call(request):
             raise LogError(
-                f"cannot keep a log at {self._address}: this store carries out a put whose condition does not hold "
+                f"cannot keep a log at {self.place}: this store carries out a put whose condition does not hold "
                 "(If-None-Match, If-Match), so it could not keep two drivers apart. Use a store that has conditional writes, "
                 "or keep the log elsewhere"
             )
 
-    def _get_each(self, names: Sequence[str]) -> list[StoredNode | None]:
-        return [self._call(partial(self._get_once, name)) for name in names]
-
-    def _replace(self, body: HeadBody, chunks: Mapping[str, bytes]) -> _Tag | None:
-        for name, data in chunks.items():
-            self._put(name, data)
-        return self._swap(body)
-
-    def _replace_claim(self, body: HeadBody, before: HeadBody) -> _Tag | None:
-        return self._swap(body)
-
-    def _swap(self, body: HeadBody) -> _Tag | None:
+    def _swap(self, head: Head) -> _Tag | None:
         """Replace the head on condition that it has the tag, or is not there if that is None; return the new one's."""
-        data, tag = body.to_bytes(), body.tag
+        data, tag = head.data, head.tag
 
         def request() -> _Tag | None:
             try:
@@ -122,28 +126,9 @@ class ObjectRecords(HeadRecords):
 
         return self._call(request)
 
-    def _put(self, name: str, data: bytes) -> None:
-        self._call(lambda: self._put_once(name, data, "overwrite"))
-
-    def _names(self) -> list[str]:
-        def request() -> list[str]:
-            return [each["path"] for batch in self._obstore.list(self._store, CHUNKS) for each in batch]
-
-        return self._call(request)
-
-    def _remove(self, names: Sequence[str]) -> None:
-        self._call(partial(self._obstore.delete, self._store, names))
-
     def _put_once(self, name: str, data: bytes, mode: Any) -> _Tag:
         result = self._obstore.put(self._store, name, data, mode=mode, use_multipart=False)
         return _tag(result)
-
-    def _tag_of_head(self) -> str | None:
-        try:
-            tag: str | None = self._obstore.head(self._store, HEAD)["e_tag"]
-            return tag
-        except FileNotFoundError:
-            return None
 
     def _get_once(self, name: str) -> StoredNode | None:
         try:
@@ -160,7 +145,7 @@ class ObjectRecords(HeadRecords):
                 if self._away(error) is not None:
                     raise
                 raise LogError(
-                    f"the object store refuses {self._address}: {short(error)}. Check the credentials in the environment and "
+                    f"the object store refuses {self.place}: {short(error)}. Check the credentials in the environment and "
                     "that they allow to read, write, list and remove objects there"
                 ) from error
 

@@ -207,7 +207,7 @@ def test_a_user_who_may_not_make_views_is_told_and_counts_all_the_same(
     words.run()  # the owner makes the tables
     try:
         home.sql(f"DROP VIEW {schema}.{words.view}; GRANT USAGE ON SCHEMA {schema} TO {role}")
-        for tables in (f"ALL TABLES IN SCHEMA {schema}", "trident_log, trident_log_heads"):
+        for tables in (f"ALL TABLES IN SCHEMA {schema}", "trident_log_chunks, trident_log_heads"):
             home.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {role}")
         words.home, words.log = home, words.log.replace("trident@", f"{role}@")
         words.options["user"] = role

@@ -17,7 +17,7 @@ from trident import __version__
 from trident.cluster.code.code_store import CodeCache
 from trident.cluster.machine.driver_slot import DriverSlot, Wanted
 from trident.cluster.machine.machine_folder import MachineFolder, read_log
-from trident.cluster.state.cluster_address import TOKEN_VARIABLE, folder_of, is_embedded, open_cluster_state
+from trident.cluster.state.cluster_address import TOKEN_VARIABLE, cluster_at, open_cluster_state
 from trident.cluster.state.cluster_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, NoLeader, NoSuchTopology
@@ -66,7 +66,7 @@ class MachineSupervisor:
             self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
             self._unreported: list[tuple[str, DriverDeath]] = []
             # An address that means the same in every working directory.
-            where = str(folder_of(address)) if is_embedded(address) else address
+            where = str(cluster_at(address))
             shared = (self.folder, where, host, self._code, self._fetching, self._unreported)
             self.slots = {port: DriverSlot(port, *shared) for port in ports}
             self._open = opened.pop_all()

@@ -39,29 +39,36 @@ def default_address() -> str:
     return os.environ.get("TRIDENT_CLUSTER") or _FOLDER
 
 
+def cluster_at(address: str | Path) -> Path | ZooKeeperAddress | PostgresAddress:
+    """Read the address of a cluster; a folder is absolute then. `ClusterError`: it is none."""
+    text = str(address)
+    try:
+        if is_postgres(text):
+            return PostgresAddress.of(text, "cluster")
+        if is_zookeeper(text):
+            servers, slash, root = text.partition("://")[2].partition("/")
+            has_root = not servers or root.strip("/")
+            return ZooKeeperAddress.of(text if has_root else f"{text.removesuffix(slash + root)}{_ROOT}", "cluster")
+    except ConfigError as error:
+        raise ClusterError(f"{error}; {_EXPECTED}") from error
+    if not text.strip() or "://" in text or text.lower().startswith("zookeeper:"):
+        raise ClusterError(
+            f"{repr(text) if text.strip() else 'an empty text'} is not the address of a cluster; {_EXPECTED}"
+        )
+    return Path(text).expanduser().absolute()
+
+
 def is_embedded(address: str | Path) -> bool:
     """Tell whether an address is a folder; one that is neither is an error."""
-    if isinstance(address, Path):
-        return True
-    if not address.strip():
-        raise ClusterError(f"an empty text is not the address of a cluster; {_EXPECTED}")
-    if is_zookeeper(address) or is_postgres(address):
-        return False
-    if "://" in address or address.lower().startswith("zookeeper:"):
-        raise ClusterError(f"{address!r} is not the address of a cluster; {_EXPECTED}")
-    return True
+    return isinstance(cluster_at(address), Path)
 
 
 def folder_of(address: str | Path) -> Path:
     """Return the folder of an embedded cluster, absolute; the address of another is an error."""
-    if not is_embedded(address):
+    folder = cluster_at(address)
+    if not isinstance(folder, Path):
         raise ClusterError(f"{address!r} is a cluster on servers; it has no folder")
-    return Path(address).expanduser().absolute()
-
-
-def log_below(address: str, name: str) -> str:
-    """Return where a cluster on servers has the log of a topology."""
-    return _servers(address).log_below(name)
+    return folder
 
 
 def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> ClusterState:
@@ -76,16 +83,17 @@ def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> 
     """
     if session_timeout_s <= 0:
         raise ValueError(f"session_timeout_s is {session_timeout_s}; it must be more than 0")
-    if not is_embedded(address):
-        return ClusterState(partial(_open_nodes, _servers(str(address)), session_timeout_s))
-    folder = folder_of(address)
-    if folder.exists() and not folder.is_dir():
-        raise ClusterError(f"{folder} is a file; {_EXPECTED}")
-    return ClusterState(lambda tell: SqliteNodes(folder / STATE_FILE, session_timeout_s, tell))
+    return ClusterState(partial(_open_nodes, cluster_at(address), session_timeout_s))
 
 
-def _open_nodes(where: ZooKeeperAddress | PostgresAddress, session_timeout_s: float, tell: Tell) -> Nodes:
+def _open_nodes(where: Path | ZooKeeperAddress | PostgresAddress, session_timeout_s: float, tell: Tell) -> Nodes:
     match where:
+        case Path():
+            if where.exists() and not where.is_dir():
+                raise ClusterError(f"{where} is a file; {_EXPECTED}")
+            return SqliteNodes(where / STATE_FILE, session_timeout_s, tell)
+        case PostgresAddress():
+            return PostgresNodes(where, session_timeout_s, tell)
         case ZooKeeperAddress():
 
             def hear(event: NodeEvent) -> None:
@@ -96,20 +104,6 @@ def _open_nodes(where: ZooKeeperAddress | PostgresAddress, session_timeout_s: fl
             what = f"the state of the cluster at {where.hosts}"
             patience = Patience("ZooKeeper", where, ClusterUnreachable, session_timeout_s)
             return ZooKeeperNodes(where, what, session_timeout_s, patience, ClusterError, hear, makes_root=True)
-        case PostgresAddress():
-            return PostgresNodes(where, session_timeout_s, tell)
-
-
-def _servers(address: str) -> ZooKeeperAddress | PostgresAddress:
-    servers, slash, root = address.partition("://")[2].partition("/")
-    if is_zookeeper(address) and servers and not root.strip("/"):
-        address = f"{address.removesuffix(slash + root)}{_ROOT}"
-    try:
-        return (
-            PostgresAddress.of(address, "cluster") if is_postgres(address) else ZooKeeperAddress.of(address, "cluster")
-        )
-    except ConfigError as error:
-        raise ClusterError(f"{error}; {_EXPECTED}") from error
 
 
 def find_token(folder: Path | None, given: str | None) -> str | None:

@@ -167,10 +167,7 @@ class StormClusterState:
 
         A topology without heartbeats has none in the result.
         """
-        ids = self.heartbeat_storms() if storm_ids is None else list(storm_ids)
-        paths = {node_at(_WORKERBEATS, storm_id): storm_id for storm_id in ids}
-        beats = self.state.get_data_below_each(list(paths))
-        return {paths[path]: _read_all(WorkerHeartbeat, path, below) for path, below in beats.items()}
+        return {of: _read_all(WorkerHeartbeat, path, below) for of, path, below in self._below(_WORKERBEATS, storm_ids)}
 
     def setup_heartbeats(self, storm_id: str) -> None:
         self.state.mkdirs(node_at(_WORKERBEATS, storm_id))
@@ -194,10 +191,8 @@ class StormClusterState:
         return _newest_first(self._records(ErrorInfo, node_at(_ERRORS, storm_id, component)))
 
     def all_errors(self, storm_id: str) -> dict[str, list[ErrorInfo]]:
-        parent = node_at(_ERRORS, storm_id)
-        paths = {f"{parent}/{name}": text_of(name) for name in self.state.get_children(parent)}
-        errors = self.state.get_data_below_each(list(paths))
-        return {paths[path]: _newest_first(_read_all(ErrorInfo, path, below)) for path, below in errors.items()}
+        found = self._below(node_at(_ERRORS, storm_id))
+        return {of: _newest_first(_read_all(ErrorInfo, path, below)) for of, path, below in found}
 
     def report_death(self, storm_id: str, death: DriverDeath) -> None:
         """Add a death; the oldest ones beyond a hundred are removed, and what is beyond 50,000 characters of a reason."""
@@ -206,9 +201,8 @@ class StormClusterState:
     def all_deaths(self) -> dict[str, list[DriverDeath]]:
         """Return the deaths by topology, oldest first; what cannot be read must not keep Nimbus from the other topologies."""
         found: dict[str, list[DriverDeath]] = {}
-        paths = {f"{_DEATHS}/{name}": text_of(name) for name in self.state.get_children(_DEATHS)}
-        for path, below in self.state.get_data_below_each(list(paths)).items():
-            deaths = found[paths[path]] = []
+        for of, _, below in self._below(_DEATHS):
+            deaths = found[of] = []
             for data in below.values():
                 with suppress(ClusterError):
                     death = DriverDeath.of_bytes(data)
@@ -224,6 +218,11 @@ class StormClusterState:
         created = self.state.create_sequential(path, record.to_bytes())
         for each in self.state.get_children(above(created))[:-kept]:
             self.state.delete_node(f"{above(created)}/{each}")
+
+    def _below(self, root: str, ids: Iterable[str] | None = None) -> list[tuple[str, str, Mapping[str, bytes]]]:
+        """Return of each node below a root, or of those named: its text, its path, and the data of the nodes below it."""
+        paths = {node_at(root, text): text for text in (self._children(root) if ids is None else ids)}
+        return [(paths[path], path, below) for path, below in self.state.get_data_below_each(list(paths)).items()]
 
     def _children(self, path: str, watch: bool = False) -> list[str]:
         return [text_of(name) for name in self.state.get_children(path, watch)]
