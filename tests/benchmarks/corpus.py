@@ -56,10 +56,14 @@ class Corpus:
                 totals += made[len(files) % distinct]
             else:
                 drawn = random.integers(0, vocabulary, size=(size, WORDS_PER_SENTENCE))
-                made.append(np.bincount(drawn.ravel(), minlength=vocabulary))
-                totals += made[-1]
+                counts = np.bincount(drawn.ravel(), minlength=vocabulary)
+                totals += counts
+                if (
+                    distinct is not None
+                ):  # of thousands of small files they would take more memory than what is measured
+                    made.append(counts)
                 path.write_text("\n".join(" ".join(row) for row in names[drawn]) + "\n", encoding="ascii")
             files.append(path)
-        counts = Counter({str(name): int(count) for name, count in zip(names, totals, strict=True) if count})
+        found = Counter({str(name): int(count) for name, count in zip(names, totals, strict=True) if count})
         bytes_per_batch = files[0].stat().st_size * batch // min(per_file, sentences)
-        return Corpus(folder, tuple(files), bytes_per_batch, sentences, counts)
+        return Corpus(folder, tuple(files), bytes_per_batch, sentences, found)

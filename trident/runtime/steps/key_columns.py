@@ -53,15 +53,10 @@ def one_form_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def keys_of(table: pa.Table, names: Sequence[str]) -> CanonicalKeys:
     if not len(names):
         return CanonicalKeys([()] * table.num_rows)
-    return keys_in([table.column(name) for name in names])
+    return CanonicalKeys(zip(*(_forms(one_array(table.column(name))) for name in names), strict=True))
 
 
-def keys_in(columns: Sequence[pa.Array | pa.ChunkedArray]) -> CanonicalKeys:
-    """Return the keys that columns, at least one, hold the parts of."""
-    return CanonicalKeys(zip(*map(_forms, columns), strict=True))
-
-
-def _forms(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+def _forms(column: pa.Array) -> list[Any]:
     """Return the values as Python objects, each as `canonical` gives it."""
     if pa.types.is_timestamp(column.type) and column.type.tz:
         # Arrow's own objects have a zone that is not `dt.UTC`, and take several times as long.
