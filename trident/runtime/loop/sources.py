@@ -40,7 +40,7 @@ _SPILLED = 0.5
 _FORGIVE = 1.005  # by how much a batch that did not spill raises what the next may read
 _SAME = 0.1  # a change of less than this is noise
 
-_OF_SOME = ("throttle", "lag")
+_OF_SOME = ("throttle", "lag", "traits")
 """The methods of coordinators that most do not have."""
 
 
@@ -126,8 +126,10 @@ class Sources:
         return self._said(name, definition)
 
     def _said(self, name: str, definition: Definition | None) -> Said:
-        spout = self._coordinators[name]
-        return NOTHING if definition is None else Said(definition, spout.traits(definition), spout.size(definition))
+        if definition is None:
+            return NOTHING
+        spout, says = self._coordinators[name], name in self._offering["traits"]
+        return Said(definition, spout.traits(definition) if says else NOTHING.traits, spout.size(definition))
 
     def _letters(self, logged: Definitions) -> Definition | None:
         """Return the dead letters that a batch puts back; None if there are none."""
