@@ -18,7 +18,7 @@ from trident.state.backing_map import BackingMap
 from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import FormerTypes, IBackingMap, Key, StateType, ValueUpdater, state_type
 from trident.state.map_commits import CommittedMap
-from trident.state.table import KeyColumns, OpaqueTable
+from trident.state.table import KeyColumns, OpaqueTable, as_list
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import Combine, CombinerUpdates, OpaqueValue, TransactionalValue, own, owned, values_to_store
 from trident.state.winners import Winners
@@ -148,7 +148,7 @@ class OpaqueMap(CommittedMap):
         self._unmerged = partial(zip, keys, table, strict=True)
 
     def _latest(self, found: Sequence[OpaqueValue | None]) -> list[Any]:
-        return found.latest() if type(found) is OpaqueTable else super()._latest(found)
+        return as_list(found.currs) if type(found) is OpaqueTable else super()._latest(found)
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         if self._unmerged is not None:

@@ -155,12 +155,7 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
         return [prev if head in fell else curr for head, prev, curr in rows]
 
     def values_before(self, txid: int, winners: Winners) -> list[Any]:
-        values = self.before(txid, winners)
-        return values if isinstance(values, list) else as_list(values)
-
-    def latest(self) -> list[Any]:
-        """Return what was written last."""
-        return as_list(self.currs)
+        return as_list(self.before(txid, winners))
 
     def combine_with(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> OpaqueTable | None:
         """Return what the commit `txid` writes: the values before it, combined with these as `NumberColumn.combine_with` does.

@@ -102,7 +102,10 @@ class Sources:
         if self.pressure.share != self._told_share:
             self._throttle()
         said = {name: self._ask(txid, name, self._say, txid, name, logged, in_flight) for name in self._coordinators}
-        if (letters := self._letters(logged)) is not None:
+        letters = logged.get(LETTERS)
+        if not logged and (now_s := self._clock.monotonic()) >= self._replays.look_at:
+            letters = self._replays.next(self._log, now_s)
+        if letters is not None:
             with failing_at("dead letters"):
                 said[LETTERS] = Said(letters, size=self._replays.size_of(letters, self._log.state))
         sizes = {name: one.size for name, one in said.items() if one.definition is not None}
@@ -130,12 +133,6 @@ class Sources:
             return NOTHING
         spout, says = self._coordinators[name], name in self._offering["traits"]
         return Said(definition, spout.traits(definition) if says else NOTHING.traits, spout.size(definition))
-
-    def _letters(self, logged: Definitions) -> Definition | None:
-        """Return the dead letters that a batch puts back; None if there are none."""
-        if not logged and (now_s := self._clock.monotonic()) >= self._replays.look_at:
-            return self._replays.next(self._log, now_s)
-        return logged.get(LETTERS)
 
     def _throttle(self) -> None:
         self._told_share = self.pressure.share
