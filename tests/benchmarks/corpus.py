@@ -56,14 +56,11 @@ class Corpus:
                 totals += made[len(files) % distinct]
             else:
                 drawn = random.integers(0, vocabulary, size=(size, WORDS_PER_SENTENCE))
-                counts = np.bincount(drawn.ravel(), minlength=vocabulary)
-                totals += counts
-                if (
-                    distinct is not None
-                ):  # of thousands of small files they would take more memory than what is measured
-                    made.append(counts)
+                found = np.bincount(drawn.ravel(), minlength=vocabulary)
+                totals += found
+                made += [found] if distinct is not None else []  # of thousands of files they would take 240 MB
                 path.write_text("\n".join(" ".join(row) for row in names[drawn]) + "\n", encoding="ascii")
             files.append(path)
-        found = Counter({str(name): int(count) for name, count in zip(names, totals, strict=True) if count})
+        counts = Counter({str(name): int(count) for name, count in zip(names, totals, strict=True) if count})
         bytes_per_batch = files[0].stat().st_size * batch // min(per_file, sentences)
-        return Corpus(folder, tuple(files), bytes_per_batch, sentences, found)
+        return Corpus(folder, tuple(files), bytes_per_batch, sentences, counts)

@@ -642,8 +642,7 @@ def test_letters_count_in_the_size_of_their_batch(settings: dict[str, Any]) -> N
     with driven(settings, "bad", "bad") as (driver, _):
         _, letter = DeadLetters(settings["dead_letter_dir"]).all(driver.log_state)
         driver.log_state.definitions[2] = {LETTERS: {1: [[1, 2]]}}
-        defined = driver._drive.loop._sources.define(2, {})
-        assert defined is not None
+        defined: Any = driver._drive.loop._sources.define(2, {})
         batch = driver._drive.loop._new_batch(0.0, *defined)
         assert batch.sizes == {LETTERS: letter.size}
         assert batch.size == letter.size > 0

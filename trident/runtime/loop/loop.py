@@ -267,8 +267,7 @@ class BatchLoop:
         capture = self._opened.letters.captures and self._retrying.is_last_try(attempt.txid)
         tries = self._coordinator.failures(attempt.txid) + 1
         batch = Batch(attempt, definitions, runner, capture, undecided, times, tries, self._cold)
-        known = [each for each in sizes.values() if each is not None]
-        batch.sizes, batch.size = sizes, sum(known) if len(known) == len(sizes) else None
+        batch.sizes, batch.size = sizes, None if None in sizes.values() else sum(filter(None, sizes.values()))
         self._batches[attempt.txid] = batch
         return batch
 
