@@ -162,6 +162,7 @@ def python_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
 
     Raises `ValueError`: a map has a key twice.
     """
+    array = one_array(array) if isinstance(array, pa.ChunkedArray) else array  # each look at it is faster
     values: list[Any] = array.to_pylist()
     return [_with_dicts(value, array.type) for value in values] if _has_map(array.type) else values
 

@@ -12,23 +12,22 @@ OF_SOURCES = (
     Mutant(
         "sources: the definition of a batch is not logged",
         _SOURCES,
-        "            if name not in logged:\n                self._log.append(",
-        "            if name in logged:\n                self._log.append(",
+        "not traits.is_guess) and name not in logged:",
+        "not traits.is_guess) and name in logged:",
         ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
     ),
     Mutant(
         "sources: a definition is logged, but not durable",
         _SOURCES,
-        "self._sync or name in chosen)",
+        "self._sync or is_chosen)",
         "False)",
         ("tests/runtime/loop/test_power_loss.py::test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact",),
     ),
     Mutant(
         "sources: a replay asks the spout again",
         _SOURCES,
-        "name: logged[name] if name in logged else self._begin(",
-        "name: self._ask(txid, name, self._coordinators[name].initialize_transaction, txid, "
-        "self._earlier(name, txid, in_flight)) or self._begin(",
+        "definition = logged[name]\n",
+        "definition = self._coordinators[name].initialize_transaction(txid, self._earlier(name, txid, in_flight))\n",
         ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
     ),
     Mutant(

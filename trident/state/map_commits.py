@@ -281,6 +281,8 @@ class Removals:
 
     def begin(self, txid: Txid) -> None:
         """Delete keys that were removed long ago and stayed so; called once the commit holds the fence."""
+        if not self._removed:
+            return
         for key in [key for key, by in self._removed.items() if by >= txid or not txid.winners.won(by, by.attempt)]:
             del self._removed[key]  # an attempt that lost; its replay decides again
         due = {key: by for key, by in self._removed.items() if by <= txid - REMOVAL_LAG}

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -41,7 +40,6 @@ from trident.planner import Fragment
 from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters, state_of, waiting
 from trident.runtime.engine.fragment_runs import check_places, put_backs_of
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.loop.batch import Batch
 from trident.runtime.running import RunningTopology
 from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
 from trident.spout.interfaces import TransactionAttempt
@@ -643,8 +641,9 @@ def test_letters_count_in_the_size_of_their_batch(settings: dict[str, Any]) -> N
     """A large one is no batch for the thread of the loop."""
     with driven(settings, "bad", "bad") as (driver, _):
         _, letter = DeadLetters(settings["dead_letter_dir"]).all(driver.log_state)
-        batch = Batch(TransactionAttempt(2, 0), {LETTERS: {1: [[1, 2]]}}, Mock())
-        driver._drive.loop._sources.measure(batch)
+        driver.log_state.definitions[2] = {LETTERS: {1: [[1, 2]]}}
+        defined: Any = driver._drive.loop._sources.define(2, {})
+        batch = driver._drive.loop._new_batch(0.0, *defined)
         assert batch.sizes == {LETTERS: letter.size}
         assert batch.size == letter.size > 0
 

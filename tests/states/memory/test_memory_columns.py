@@ -21,7 +21,7 @@ from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
 from trident.state.columns.number_columns import NumberForm
 from trident.state.columns.number_table import NumberTable
-from trident.state.table import KeyColumns
+from trident.state.table import KeyColumns, as_list
 from trident.state.values import CombinerUpdates
 from trident.testing import InjectedFault
 
@@ -287,7 +287,7 @@ def combined(columns: NumberTable, txid: int, *keys: Any) -> list[int]:
     new = found.combine_with(pa.array(range(1, len(keys) + 1)), "sum", Txid(txid, 1))
     assert new is not None
     columns.put_found(new)
-    return new.latest()
+    return as_list(new.currs)
 
 
 def test_keys_that_come_go_and_come_back_are_found_in_either_way() -> None:

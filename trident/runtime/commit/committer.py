@@ -123,14 +123,12 @@ class PartitionCommit:
     def _update(self, given: Entries) -> pa.Table | None:
         table, values = given.table, None
         if table is None:
-            values = self._new_values(self._rows(given) if given.keys or not given.removed else [])
+            values = self._new_values(self._rows(given.keys, given.given) if given.keys or not given.removed else [])
         elif (column := self._combine_columns(table, given.merging)) is None:
             assert self.node.aggregation is not None, self.node
             pieces = given.pieces()
             once = len(pieces) > 1
-            tables = [
-                self._new_values(self._rows(Entries(*rows_of(one, self.node.aggregation)), once)) for one in pieces
-            ]
+            tables = [self._new_values(self._rows(*rows_of(one, self.node.aggregation), once)) for one in pieces]
             values = pa.concat_tables(tables) if self.wanted else None
         elif self.wanted:
             name, type_ = table.schema.names[-1], table.schema.types[-1]
@@ -159,12 +157,12 @@ class PartitionCommit:
         return pa.table(columns_of(self.node.id, fields, rows), schema=schema_of(fields)) if self.wanted else None
 
     @calls_user_code
-    def _rows(self, given: Entries, once: bool = False) -> Sequence[Any]:
-        """Update rows; return them as they are then. `once`: none of the keys comes again in the batch."""
+    def _rows(self, keys: Sequence[Any], given: Sequence[Any], once: bool = False) -> Sequence[Any]:
+        """Update rows, as `Entries` has them; return them as they are then. `once`: no key comes again in the batch."""
         node, state, aggregation = self.node, self.state, self.node.aggregation
         if aggregation is None:
-            out = Emitted(node.id, node.fields, TupleErrors(bounds=self.bounds), len(given))
-            node.updater.update_state(state.given, given.keys, out)
+            out = Emitted(node.id, node.fields, TupleErrors(bounds=self.bounds), len(keys))
+            node.updater.update_state(state.given, keys, out)
             return out.rows
         aggregator, group = aggregation.aggregator, aggregation.group
         native, is_typed, checked = is_native(aggregator), bool(aggregation.outputs.types[0]), list[Any]()
@@ -174,24 +172,24 @@ class PartitionCommit:
             is_done = bool(checked) and checked[0] is values  # before it was put
             checked[:] = [values]
             if is_typed and not is_done and not (native and totals_fit(aggregation, values)):
-                of = (lambda at: TridentTuple(group, given.keys[at])) if group.names else (lambda at: None)
+                of = (lambda at: TridentTuple(group, keys[at])) if group.names else (lambda at: None)
                 typed_columns(node.id, aggregation.outputs, [values], of)
 
         updaters: Sequence[Any]
         if aggregation.combines:
             updaters = CombinerUpdates(
-                aggregator.combine, given.given, combining(aggregator), native, check if native else None
+                aggregator.combine, given, combining(aggregator), native, check if native else None
             )
         else:
-            updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given.given]
+            updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
         if not group.names:
             values = [state.update(updaters[0])]
             check(values)
             return [(values[0],)]
         update = (state.facts.multi_update_once if once else None) or state.multi_update
-        values = update(given.keys, updaters)
+        values = update(keys, updaters)
         check(values)
-        return [(*key, value) for key, value in zip(given.keys, values, strict=True)]
+        return [(*key, value) for key, value in zip(keys, values, strict=True)]
 
 
 Steps = Sequence[Callable[[PartitionCommit], None]]
@@ -353,7 +351,8 @@ class BatchCommit:
         """Commit a node, and run the steps behind it; return how many nanoseconds that took."""
         began, on_error, waiting = perf_counter_ns(), self._on_error, self.done
         self._here.step, on_error.entry, on_error.partition, on_error.partitions = node.id, node.id, 0, 1
-        tables, arrived = waiting.sinks.pop(node.id, []), list[RowFrame]()
+        tables = waiting.sinks.pop(node.id, [])
+        arrived: Sequence[RowFrame] = ()
         if waiting.frames:
             arrived = [frame for frame in waiting.frames if frame.target == node.id]
             waiting.frames = [frame for frame in waiting.frames if frame.target != node.id]

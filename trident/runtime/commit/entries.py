@@ -53,7 +53,8 @@ class Entries:
     def pieces(self) -> list[pa.Table]:
         """Return the table, in several if it has many keys; no two of them have a key."""
         assert self.table is not None, "there are rows"
-        return [self.table.slice(start, PIECE) for start in range(0, max(1, self.table.num_rows), PIECE)]
+        rows = self.table.num_rows
+        return [self.table] if rows <= PIECE else [self.table.slice(start, PIECE) for start in range(0, rows, PIECE)]
 
 
 @calls_user_code

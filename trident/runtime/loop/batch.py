@@ -33,7 +33,7 @@ from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.failures import Failure
 from trident.runtime.windows.grid import Grid
-from trident.spout.interfaces import Definition, TransactionAttempt
+from trident.spout.interfaces import BatchTraits, Definition, TransactionAttempt
 
 _AHEAD_MS, _TIMERS = 60_000, "timers"
 
@@ -47,16 +47,31 @@ Definitions = Mapping[str, Definition]
 """The contents of a batch: the definition of each spout, and under names of their own its time and its dead letters."""
 
 
+class Said(NamedTuple):
+    """What a source says of its part of a batch.
+
+    `definition`: what that contains; None: nothing.
+    `size`: about how many bytes it has; None: it does not say.
+    """
+
+    definition: Definition | None
+    traits: BatchTraits = BatchTraits()
+    size: int | None = None
+
+
+NOTHING = Said(None)
+
+
 class Undecided(NamedTuple):
     """What only reading a batch shows about it.
 
     `spouts`: the spouts whose definitions are incomplete.
-    `asked`: what each other spout said, None included.
+    `said`: what each other source said.
     `time_if_read`, `time_if_not`: the time of the batch if these spouts have rows, and if not.
     """
 
     spouts: tuple[str, ...]
-    asked: Definitions
+    said: Mapping[str, Said]
     time_if_read: Definition | None
     time_if_not: Definition | None
 

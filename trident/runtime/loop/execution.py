@@ -114,7 +114,6 @@ class Attempts:
         before is recorded (R2); if its definitions are complete, and so are in the log.
         Raises `StepFailed`: a source cannot be read.
         """
-        self._sources.measure(batch)
         if self._by_size is not None:
             batch.runner = self._by_size.of_size(batch.size)
         parts = self._sources.cut(batch)
@@ -130,7 +129,7 @@ class Attempts:
 
     def _order(self, batch: Batch) -> Order:
         """Return what a commit of the batch that follows the last record is told."""
-        return order_of(batch)._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
+        return order_of(batch, txids_of(batch.attempt, self._log.state, self._partitions))
 
     def process(self, batch: Batch, parts: Sequence[Part], order: Order) -> None:
         """Run the stages of an attempt up to the inputs of its states, or, if the order has txids, states in executors too."""
@@ -228,11 +227,11 @@ def _cause(output: TaskOutput) -> Failure | FencedError | None:
     return FencedError(*output.fenced) if output.fenced else output.failure
 
 
-def order_of(batch: Batch) -> Order:
+def order_of(batch: Batch, txids: Mapping[str, Sequence[Txid]] = {}) -> Order:
     """Return what all are told that process a batch; those that commit it need its txids, too."""
     time = batch.definitions.get(TIME)
     now = None if time is None else Now(time["now"], "begins_again" in time)
-    return Order(batch.attempt, batch.capture, now=now)
+    return Order(batch.attempt, batch.capture, txids, now)
 
 
 def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:

@@ -37,7 +37,7 @@ from trident.runtime.loop.execution import Attempts, Execution
 from trident.runtime.loop.hanging import HangWatchdog
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import Capturing, RetryRule
-from trident.runtime.loop.sources import Sources
+from trident.runtime.loop.sources import Sizes, Sources
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spout.interfaces import SpoutType
@@ -245,7 +245,7 @@ class BatchLoop:
             batch = self._new_batch(now, *defined)
             self._start(batch, asked)
         except StepFailed as error:  # an attempt that fails at once
-            self._fail(batch or self._new_batch(now, {}), error.failure)
+            self._fail(batch or self._new_batch(now, {}, None, {}), error.failure)
         return True
 
     def _start(self, batch: Batch, asked: bool) -> None:
@@ -262,11 +262,12 @@ class BatchLoop:
         if batch.undecided is None:
             self.start_gate.note_started(batch, not batch.tasks, asked, self._clock.monotonic())
 
-    def _new_batch(self, now: float, definitions: Definitions, undecided: Undecided | None = None) -> Batch:
+    def _new_batch(self, now: float, definitions: Definitions, undecided: Undecided | None, sizes: Sizes) -> Batch:
         attempt, runner, times = self._coordinator.start(now), self._opened.runner, BatchTimes(now)
         capture = self._opened.letters.captures and self._retrying.is_last_try(attempt.txid)
         tries = self._coordinator.failures(attempt.txid) + 1
         batch = Batch(attempt, definitions, runner, capture, undecided, times, tries, self._cold)
+        batch.sizes, batch.size = sizes, None if None in sizes.values() else sum(filter(None, sizes.values()))
         self._batches[attempt.txid] = batch
         return batch
 

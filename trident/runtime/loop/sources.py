@@ -16,16 +16,18 @@ from trident.coordination.records import LETTERS, TIME, DefineRecord
 from trident.errors import describe
 from trident.runtime.commit.replays import Replays
 from trident.runtime.engine.worker import Part
-from trident.runtime.loop.batch import Batch, BatchTime, Clock, Definitions, Undecided
+from trident.runtime.loop.batch import NOTHING, Batch, BatchTime, Clock, Definitions, Said, Undecided
 from trident.runtime.loop.hanging import ASKED, Begun
 from trident.runtime.loop.retrying import Waiting, moment_text
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import StepFailed, calls_user_code, failing_at, failure_of
-from trident.spout.interfaces import BatchTraits, Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Sizes = Mapping[str, int | None]
+"""About how many bytes a batch has of each source; None: a source does not say."""
 
 # Of back-pressure.
 _LEAST = 0.001
@@ -66,8 +68,8 @@ class Sources:
                 if coordinator.offers(method):
                     names.append(name)
         self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
-        self._guessing = [] if self._sync else self._offering["traits"]
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
+        self._is_repeated[LETTERS] = True
         self._begun_before = frozenset(opened.log.state.definitions)  # by a driver that may not have known each spout
         # By spout, the largest hint of its stage, 0 if there is none; a state's hint is the number of its partitions.
         hints, stages = opened.plan.hints.items(), opened.plan.fragments
@@ -91,35 +93,46 @@ class Sources:
         found.sort(key=lambda one: not one[1].is_fault)
         return next((Waiting(f"{away.what} (step {name!r})", 0.0, away.since_ms) for name, away in found), None)
 
-    def define(self, txid: int, in_flight: Mapping[int, Batch]) -> tuple[Definitions, Undecided | None] | None:
+    def define(self, txid: int, in_flight: Mapping[int, Batch]) -> tuple[Definitions, Undecided | None, Sizes] | None:
         """Fix what batch `txid` contains, and what is left to reading; None if no spout has anything and no window is due.
 
-        What the log has from an earlier attempt is reused.
+        Returns about how large it is, too. What the log has from an earlier attempt is reused.
         """
         logged = self._log.state.definitions.get(txid, {})
         if self.pressure.share != self._told_share:
             self._throttle()
-        asked = {
-            name: logged[name] if name in logged else self._begin(txid, name, in_flight) for name in self._coordinators
-        }
-        asked[LETTERS] = logged.get(LETTERS)
+        said = {name: self._ask(txid, name, self._say, txid, name, logged, in_flight) for name in self._coordinators}
+        letters = logged.get(LETTERS)
         if not logged and (now_s := self._clock.monotonic()) >= self._replays.look_at:
-            asked[LETTERS] = self._replays.next(self._log, now_s)
-        undecided = tuple(name for name in self._offering["traits"] if not self._traits(name, asked[name]).is_complete)
+            letters = self._replays.next(self._log, now_s)
+        if letters is not None:
+            with failing_at("dead letters"):
+                said[LETTERS] = Said(letters, size=self._replays.size_of(letters, self._log.state))
+        sizes = {name: one.size for name, one in said.items() if one.definition is not None}
+        undecided = tuple(name for name, one in said.items() if not one.traits.is_complete)
         now = 0 if self._time is None else self._clock.wall_ms()
         if not undecided:
-            definitions = self._settle(txid, logged, asked, self._time_of(now, txid, in_flight, asked))
-            return None if definitions is None else (definitions, None)
-        decided = {name: one for name, one in asked.items() if name not in undecided}
-        time, time_if_read = (self._time_of(now, txid, in_flight, each) for each in (decided, asked))
+            definitions = self._settle(txid, logged, said, self._time_of(now, txid, in_flight, said))
+            return None if definitions is None else (definitions, None, sizes)
+        decided = {name: one for name, one in said.items() if name not in undecided}
+        time, time_if_read = (self._time_of(now, txid, in_flight, each) for each in (decided, said))
         self._settle(txid, logged, decided, time)
-        return _given_definitions(asked, time_if_read), Undecided(undecided, decided, time_if_read, time)
+        return _given_definitions(said, time_if_read), Undecided(undecided, decided, time_if_read, time), sizes
 
-    def _begin(self, txid: int, name: str, in_flight: Mapping[int, Batch]) -> Definition | None:
-        if self._is_repeated[name] and txid in self._begun_before:
-            return None  # keys that the batch has written take no more of it
-        begin = self._coordinators[name].initialize_transaction
-        return self._ask(txid, name, begin, txid, self._earlier(name, txid, in_flight))
+    def _say(self, txid: int, name: str, logged: Definitions, in_flight: Mapping[int, Batch]) -> Said:
+        if name in logged:
+            definition = logged[name]
+        elif self._is_repeated[name] and txid in self._begun_before:
+            definition = None  # keys that the batch has written take no more of it
+        else:
+            definition = self._coordinators[name].initialize_transaction(txid, self._earlier(name, txid, in_flight))
+        return self._said(name, definition)
+
+    def _said(self, name: str, definition: Definition | None) -> Said:
+        if definition is None:
+            return NOTHING
+        spout, says = self._coordinators[name], name in self._offering["traits"]
+        return Said(definition, spout.traits(definition) if says else NOTHING.traits, spout.size(definition))
 
     def _throttle(self) -> None:
         self._told_share = self.pressure.share
@@ -135,14 +148,14 @@ class Sources:
         for name in undecided.spouts:
             with failing_at(name):
                 complete = self._coordinators[name].complete
-                read[name] = complete(batch.definitions[name], batch.output.metadata.get(name, {}))
-        logged = self._log.state.definitions.get(txid, {})
-        time = undecided.time_if_read if _any(read) else undecided.time_if_not
-        definitions = self._settle(txid, logged, {**undecided.asked, **read}, time)
+                definition = complete(batch.definitions[name], batch.output.metadata.get(name, {}))
+                read[name] = self._said(name, definition)
+        logged, said = self._log.state.definitions.get(txid, {}), {**undecided.said, **read}
+        definitions = self._settle(txid, logged, said, undecided.time_if_read if _any(read) else undecided.time_if_not)
         if definitions is None:
             return False
         batch.definitions, batch.undecided = definitions, None
-        batch.is_guess = any(self._is_guess(name, definitions.get(name)) for name in self._guessing)
+        batch.is_guess = not self._sync and any(one.traits.is_guess for one in said.values())
         return True
 
     def _ask(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
@@ -157,21 +170,21 @@ class Sources:
     @calls_user_code
     def _call_watched(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
         asked = TransactionAttempt(txid, ASKED)
-        self._begun[asked] = Begun(get_ident(), monotonic(), watched=True, spout=spout)
+        self._begun[asked] = Begun(get_ident(), monotonic(), True, False, spout)
         try:
             return call(*arguments)
         finally:
             self._begun.pop(asked, None)
 
     def _time_of(
-        self, now: int, txid: int, in_flight: Mapping[int, Batch], asked: Mapping[str, Definition | None]
+        self, now: int, txid: int, in_flight: Mapping[int, Batch], said: Mapping[str, Said]
     ) -> Definition | None:
         """Return the time of a batch whose spouts said this; None if there is no batch, or if no window uses the time."""
         if self._time is None:
             return None
         logged, earlier = self._log.state.definitions.get(txid, {}), self._earlier(TIME, txid, in_flight)
         time = self._time.define(
-            now, logged.get(TIME), earlier, _any(asked), is_begun=bool(logged), may_begin_again=self._may_begin_again
+            now, logged.get(TIME), earlier, _any(said), is_begun=bool(logged), may_begin_again=self._may_begin_again
         )
         if time is not None and self._time.ahead(now, time) and time["now"] != self._warned_ahead:
             self._warn_ahead(now, time["now"])
@@ -190,7 +203,7 @@ class Sources:
         )  # fmt: skip
 
     def _settle(
-        self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: Definition | None
+        self, txid: int, logged: Definitions, said: Mapping[str, Said], time: Definition | None
     ) -> Definitions | None:
         """Return what is known of a batch; None, and nothing is logged, if nothing is known.
 
@@ -201,32 +214,17 @@ class Sources:
         replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
         batch, which saves one of two syncs.
         """
-        given = _given_definitions(asked, time)
+        given = _given_definitions(said, time)
         if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
             return None
-        chosen = {name for name in self._offering["traits"] if self._traits(name, asked.get(name)).is_start_position}
-        repeated = {
-            name: definition
-            for name, definition in asked.items()
-            if name in chosen or (definition is not None if name == LETTERS else self._is_repeated[name])
-            if not self._is_guess(name, definition)
-        }
-        if time is not None:
-            repeated[TIME] = {name: time[name] for name in ("now", "begins_again") if name in time}
-        for name, definition in repeated.items():
-            if name not in logged:
-                self._log.append(DefineRecord(txid, name, definition), self._sync or name in chosen)
+        for name, (definition, traits, _) in said.items():
+            is_chosen = traits.is_start_position
+            if (is_chosen or self._is_repeated[name]) and (self._sync or not traits.is_guess) and name not in logged:
+                self._log.append(DefineRecord(txid, name, definition), self._sync or is_chosen)
+        if time is not None and TIME not in logged:
+            moment = {name: time[name] for name in ("now", "begins_again") if name in time}
+            self._log.append(DefineRecord(txid, TIME, moment), self._sync)
         return given
-
-    def _traits(self, name: str, definition: Definition | None) -> BatchTraits:
-        if definition is None:
-            return BatchTraits()
-        with failing_at(name):
-            return self._coordinators[name].traits(definition)
-
-    def _is_guess(self, name: str, definition: Definition | None) -> bool:
-        """Whether it can be taken back: it may be another one at the next attempt."""
-        return name in self._guessing and self._traits(name, definition).is_guess
 
     def _earlier(self, name: str, txid: int, in_flight: Mapping[int, Batch]) -> Definition | None:
         """Return the last definition before batch `txid` under a name: of a batch in flight, else the last committed one."""
@@ -236,21 +234,10 @@ class Sources:
                 return batch.definitions[name]
         return self._log.state.spouts.get(name)
 
-    def measure(self, batch: Batch) -> None:
-        """Note about how many bytes a batch has of each spout, None where one does not say, and of dead letters."""
-        txid, definitions, sizes = batch.attempt.txid, batch.definitions, dict[str, int | None]()
-        for name, coordinator in self._coordinators.items():
-            if name in definitions:
-                sizes[name] = self._ask(txid, name, coordinator.size, definitions[name])
-        if LETTERS in definitions:
-            with failing_at("dead letters"):
-                sizes[LETTERS] = self._replays.size_of(definitions[LETTERS], self._log.state)
-        known = [each for each in sizes.values() if each is not None]
-        batch.sizes, batch.size = sizes, sum(known) if len(known) == len(sizes) else None
-
     def cut(self, batch: Batch) -> list[Part]:
         """Cut a batch into parts, for the runner that takes it."""
-        parts, attempt = list[Part](), batch.attempt
+        attempt = batch.attempt
+        parts: list[Part] = []
         for name, coordinator in self._coordinators.items():
             if name in batch.definitions:
                 parallelism = self._hints[name] or batch.runner.parallelism
@@ -301,13 +288,13 @@ class Sources:
             self.pressure.timed_out(batch.share)
 
 
-def _any(asked: Mapping[str, Definition | None]) -> bool:
-    return any(definition is not None for definition in asked.values())
+def _any(said: Mapping[str, Said]) -> bool:
+    return any(one.definition is not None for one in said.values())
 
 
-def _given_definitions(asked: Mapping[str, Definition | None], time: Definition | None) -> Definitions:
+def _given_definitions(said: Mapping[str, Said], time: Definition | None) -> Definitions:
     """Return the definitions of the spouts that have something, and the time."""
-    given = {name: definition for name, definition in asked.items() if definition is not None}
+    given = {name: one.definition for name, one in said.items() if one.definition is not None}
     return given if time is None else {**given, TIME: time}
 
 

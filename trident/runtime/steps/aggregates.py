@@ -172,7 +172,8 @@ def _sum_may_overflow(column: Any, rows: int) -> bool:
 
 def _typed_table(aggregation: Aggregation, columns: list[Any]) -> pa.Table:
     schema = schema_of(aggregation.partial)
-    value = strict_cast(columns[-1], schema.types[-1], schema.names[-1], aggregation.outputs.types[0])
+    field = schema.field(len(schema) - 1)
+    value = strict_cast(columns[-1], field.type, field.name, aggregation.outputs.types[0])
     return pa.table([*columns[:-1], value], schema=schema)
 
 

@@ -53,22 +53,18 @@ def one_form_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def keys_of(table: pa.Table, names: Sequence[str]) -> CanonicalKeys:
     if not len(names):
         return CanonicalKeys([()] * table.num_rows)
-    return keys_in([table.column(name) for name in names])
+    return CanonicalKeys(zip(*(_forms(table.column(name)) for name in names), strict=True))
 
 
-def keys_in(columns: Sequence[pa.Array | pa.ChunkedArray]) -> CanonicalKeys:
-    """Return the keys that columns, at least one, hold the parts of."""
-    return CanonicalKeys(zip(*map(_forms, columns), strict=True))
-
-
-def _forms(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+def _forms(column: pa.ChunkedArray) -> list[Any]:
     """Return the values as Python objects, each as `canonical` gives it."""
-    if pa.types.is_timestamp(column.type) and column.type.tz:
+    type_ = column.type  # each look at it makes an object
+    if pa.types.is_timestamp(type_) and type_.tz:
         # Arrow's own objects have a zone that is not `dt.UTC`, and take several times as long.
         since = column.cast(_MOMENTS).cast(pa.int64()).to_pylist()
         return [None if us is None else _EPOCH + dt.timedelta(microseconds=us) for us in since]
     values = column.to_pylist()
-    has_forms = pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
+    has_forms = pa.types.is_floating(type_) or pa.types.is_decimal(type_)
     return list(map(canonical, values)) if has_forms else values
 
 
