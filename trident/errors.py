@@ -501,14 +501,7 @@ class StatePlaceError(StateMismatchError):
 class RewindError(StateMismatchError):
     """A state whose store was set back cannot be brought forward again (`state_recovery="rewind"`).
 
-    Parameters
-    ----------
-    state
-        The state.
-    why
-        What is in the way.
-    replayed
-        How many batches were replayed before.
+    `why`: what is in the way; `replayed`: how many batches were replayed before.
     """
 
     def __init__(self, state: str, why: str, replayed: int) -> None:
@@ -527,12 +520,7 @@ class RewindError(StateMismatchError):
 class StateMovedError(StateMismatchError):
     """The topology declares a place that `trident state move` has moved the state from, or has not filled yet.
 
-    Parameters
-    ----------
-    state
-        The state.
-    note
-        What the store says: `moved to MODULE:TOPOLOGY`, or `moving`.
+    `note`: what the store says: `moved to MODULE:TOPOLOGY`, or `moving`.
     """
 
     def __init__(self, state: str, note: str) -> None:
@@ -569,14 +557,7 @@ class KeyConflictError(StateError):
 
     Only an updater of `partition_persist` can do that: it chooses its keys. Nothing of the batch is committed.
 
-    Parameters
-    ----------
-    state, key
-        The state, and how the key is shown.
-    one, other
-        The two partitions.
-    txid
-        The batch; None where a reader found different values for the key.
+    `one`, `other`: the two partitions; `txid`: the batch, None where a reader found different values for the key.
     """
 
     can_heal = False
@@ -601,14 +582,7 @@ class KeyConflictError(StateError):
 class StateReadError(StateMismatchError):
     """A reader found a store that does not belong to the log: moved away, rolled back, foreign, or without its last writes.
 
-    Parameters
-    ----------
-    state, partition
-        The state and partition that were read.
-    expected, found
-        The last commit as the log has it, and as the store has it.
-    wrong
-        What is wrong with the store.
+    `expected`, `found`: the last commit as the log has it, and as the store has it; `wrong`: what is wrong with the store.
     """
 
     _text_of_args = (
@@ -624,12 +598,7 @@ class StateReadError(StateMismatchError):
 class StateLossDetected(StateError):
     """The store lost data that it had acknowledged: a restart without persistence, an eviction, an expiry.
 
-    Parameters
-    ----------
-    what
-        The state, its partition and the server.
-    found
-        The sign of the loss.
+    `what`: the state, its partition and the server; `found`: the sign of the loss.
     """
 
     can_heal = False

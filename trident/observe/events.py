@@ -209,26 +209,6 @@ class TopologyListener:
     and whatever it does, the topology goes on: an exception is logged (the first of each listener) and counted, and while
     1,000 events wait for a slow listener, the oldest are dropped, which is logged once and counted. `status["listeners"]`
     has the figures. When the topology ends, it waits up to five seconds for its listeners.
-
-    Examples
-    --------
-    >>> from spouts import FixedBatchSpout
-    >>> from states.memory import MemoryMapState
-    >>> from trident import TridentTopology
-    >>> from trident.observe import BatchCommitted, TopologyListener
-    >>> from trident.operations import Count
-    >>> class Totals(TopologyListener):
-    ...     tuples = 0
-    ...
-    ...     def on_batch_committed(self, event: BatchCommitted) -> None:
-    ...         self.tuples += event.tuples
-    >>> topology, totals = TridentTopology("listened"), Totals()
-    >>> words = topology.new_stream("words", FixedBatchSpout("word", 2, ["the"], ["cow"], ["the"]))
-    >>> counts = words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
-    >>> with topology.start(engine="in_process", listeners=[totals]) as running:
-    ...     running.process_all_available()
-    >>> totals.tuples
-    3
     """
 
     def on_topology_started(self, event: TopologyStarted) -> None:

@@ -320,16 +320,6 @@ def arrow_function(output: FieldsLike, flat: bool = False) -> Callable[[Callable
         The fields that it gives, with types: `"length: int"`. The names may be changed where it is used.
     flat
         Whether it gives any number of rows per tuple; see `ArrowFunction.apply`.
-
-    Examples
-    --------
-    >>> import pyarrow.compute as pc
-    >>> from trident.operations import arrow_function
-    >>> @arrow_function("length: int")
-    ... def length(word):
-    ...     return pc.utf8_length(word)
-    >>> length.output.types
-    ('int',)
     """
     fields = Fields(output) if not callable(output) else Fields()
     if not len(fields) or None in fields.types:

@@ -266,13 +266,6 @@ class LocalTopology(StormHandle):
 
 class LocalCluster:
     """Runs topologies in this process; a context manager that stops them.
-
-    Examples
-    --------
-    >>> from trident.storm import LocalCluster
-    >>> with LocalCluster() as cluster:
-    ...     cluster.topologies
-    {}
     """
 
     def __init__(self) -> None:
