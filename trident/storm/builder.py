@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 
 class TopologyBuilder:
-    """Declares spouts and bolts and what connects them. Nothing runs until a cluster gets what `create_topology` returns.
-    """
+    """Declares spouts and bolts and what connects them. Nothing runs until a cluster gets what `create_topology` returns."""
 
     def __init__(self) -> None:
         self._spouts: dict[str, SpoutSpec] = {}

@@ -265,8 +265,7 @@ class LocalTopology(StormHandle):
 
 
 class LocalCluster:
-    """Runs topologies in this process; a context manager that stops them.
-    """
+    """Runs topologies in this process; a context manager that stops them."""
 
     def __init__(self) -> None:
         self.topologies: dict[str, LocalTopology] = {}
