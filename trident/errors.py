@@ -153,17 +153,13 @@ class TopologyChangedError(TopologyError):
         changes = "\n".join(
             f"  {text}\n    To do: {remedy.replace('{name}', self.topology)}" for text, remedy in self.differences
         )
+        warning = "\nallow_changed_topology takes all of these as they are: settle the others first"
+        takes_all = any("allow_changed_topology" in remedy for _, remedy in self.differences)
         return (
             f"topology {self.topology!r} is not what its log was written with, so what is stored would be misread. "
-            f"Nothing was written; with its former declaration the topology goes on.\n{changes}{self._warning}"
+            "Nothing was written; with its former declaration the topology goes on.\n"
+            f"{changes}{warning if takes_all and len(self.differences) > 1 else ''}"
         )
-
-    @property
-    def _warning(self) -> str:
-        takes_all = len(self.differences) > 1 and any(
-            "allow_changed_topology" in remedy for _, remedy in self.differences
-        )
-        return "\nallow_changed_topology takes all of these as they are: settle the others first" if takes_all else ""
 
 
 class ConfigError(TridentError, ValueError):

@@ -327,11 +327,7 @@ def arrow_function(output: FieldsLike, flat: bool = False) -> Callable[[Callable
             f"arrow_function takes the fields that the function gives, each with its type, got {output!r}; "
             'write @arrow_function("length: int")'
         )
-
-    def decorate(function: Callable[..., Any]) -> ArrowFunction:
-        return _PlainArrowFunction(_check_function("arrow_function", function), fields, flat)
-
-    return decorate
+    return lambda function: _PlainArrowFunction(_check_function("arrow_function", function), fields, flat)
 
 
 def arrow_filter(function: Callable[..., Any]) -> ArrowFilter:
