@@ -196,10 +196,11 @@ def _of_calls(at_work: AtWork) -> Iterator[Stall]:
         tasks = ", ".join(map(str, call.tasks))
         task = f" ({'task' if len(call.tasks) == 1 else 'tasks'} {tasks})" if tasks else ""
         where = f": {call.where}" if call.where else ""
-        must = " next_tuple must return without a tuple when there is none."
-        must = must if call.where.startswith("next_tuple ") else ""
         text = _sentence(f"`{component}`{task} has been in one call for {duration(call.seconds)}{where}")
-        text += f" Its tuples, acks and timeouts wait for it.{must}{_usual(call.usual_s, 'Its calls take')}"
+        text += " Its tuples, acks and timeouts wait for it."
+        if call.where.startswith("next_tuple "):
+            text += " next_tuple must return without a tuple when there is none."
+        text += _usual(call.usual_s, "Its calls take")
         yield Stall(tone, ("call", call.component, call.tasks), text, call.seconds)
 
 
