@@ -54,9 +54,8 @@ def _families(topology: str, table: Sequence[_Family], source: Any) -> Iterator[
     for each in table:
         family: Any = kinds[each.kind](f"trident_{each.name}", each.text, labels=("topology", *each.labels))
         for labels, value in each.values(source).items():
-            texts = [
-                one.encode(errors="backslashreplace").decode() for one in (topology, *labels)
-            ]  # of data: a lone surrogate
+            # Names are data, and may have a lone surrogate.
+            texts = [one.encode(errors="backslashreplace").decode() for one in (topology, *labels)]
             family.add_metric(texts, *(value if isinstance(value, tuple) else (value,)))
         yield family
 

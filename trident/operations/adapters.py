@@ -129,7 +129,12 @@ def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any
     """Return `operation` itself if it is vectorised or has the one method, else the plain function wrapped."""
     method = plain.METHOD
     if isinstance(operation, plain.VECTORISED):
-        return _check_arrow_output(operation, stream)
+        if isinstance(operation, ArrowFunction) and (not len(operation.output) or None in operation.output.types):
+            raise TopologyError(
+                f"stream {stream!r}: {operation.name} does not say what it gives: set its attribute output to fields with "
+                "types, Fields('length: int')"
+            )
+        return operation
     if inspect.isclass(operation) and has(operation, method):
         raise TopologyError(
             f"stream {stream!r} got the class {operation.__name__}; give an object: {operation.__name__}()"
@@ -148,15 +153,6 @@ def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any
         f"stream {stream!r} got {operation!r} ({type(operation).__name__}); "
         f"expected a function or an object with a method {method!r}{instead}"
     )
-
-
-def _check_arrow_output(operation: Any, stream: str) -> Any:
-    if isinstance(operation, ArrowFunction) and (not len(operation.output) or None in operation.output.types):
-        raise TopologyError(
-            f"stream {stream!r}: {operation.name} does not say what it gives: set its attribute output to fields with types, "
-            "Fields('length: int')"
-        )
-    return operation
 
 
 def output_fields(operation: Any, out: Fields, stream: str) -> Fields:

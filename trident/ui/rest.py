@@ -75,13 +75,25 @@ def app(
     """Return the application.
 
     `pages`: what is served. Its calls may block: each runs in a thread of a pool.
-    `token`, `token_for_all`, `loopback`: as of `guard_of_pages`. Without a token nothing can be changed.
-    `extra_routes`: further routes; all of them need the token.
+    `token`: what all that changes something needs, and `extra_routes`. None: nothing can be changed.
+    `token_for_all`: whether reading needs the token too.
+    `loopback`: as of `Guard`.
     """
-    rest = _Rest(pages, token, token_for_all)
+
+    def needs_token(scope: Scope) -> bool:
+        if scope["method"] not in ("GET", "HEAD") or (token_for_all and scope["path"].startswith(API)):
+            return True
+        return any(route.matches(scope)[0] is Match.FULL for route in extra_routes)
+
+    def refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
+        return problem(Request(scope), PageError(status, cause))
+
+    def headers(scope: Scope) -> Mapping[str, str]:
+        return {**_PAGE_HEADERS, "Cache-Control": "no-store" if scope["path"].startswith(API) else "no-cache"}
+
     return Starlette(
-        routes=[*extra_routes, *rest.routes()],
-        middleware=[Middleware(RawPaths), guard_of_pages(token, token_for_all, loopback, extra_routes)],
+        routes=[*extra_routes, *_Rest(pages, token, token_for_all).routes()],
+        middleware=[Middleware(RawPaths), Middleware(Guard, token, loopback, needs_token, refusal, headers)],
         exception_handlers={HTTPException: _no_such_page, Exception: problem},
     )
 
@@ -295,14 +307,11 @@ def awaiting(ask: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Aw
 
 
 def problem(request: Request, error: Exception) -> Response:
-    """Return an error as JSON; an unexpected one is logged, and its text is not sent."""
+    """Return an error as JSON, in Storm UI's shape; an unexpected one is logged, and its text is not sent."""
     status, message = _status_and_text(request, error)
-    return json_answer(error_body(status, message, type(error).__name__), status, _HEADERS.get(status))
-
-
-def error_body(status: int, message: str, kind: str) -> dict[str, str]:
-    """Return an error in Storm UI's shape; `kind` is the class of it, for programs."""
-    return {"error": f"{status} {HTTPStatus(status).phrase}", "errorMessage": message, "kind": kind}
+    phrase, kind = HTTPStatus(status).phrase, type(error).__name__  # for programs
+    body = {"error": f"{status} {phrase}", "errorMessage": message, "kind": kind}
+    return json_answer(body, status, _HEADERS.get(status))
 
 
 def _status_and_text(request: Request, error: Exception) -> tuple[int, str]:
@@ -342,27 +351,3 @@ class RawPaths:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("raw_path", scope.get("path", "").encode()).decode("latin-1")
         await self._app({**scope, "path": path}, receive, send)
-
-
-def guard_of_pages(
-    token: str | None, token_for_all: bool, loopback: bool, extra_routes: Sequence[BaseRoute]
-) -> Middleware:
-    """Return what refuses requests.
-
-    `token`: that for all that changes something, and for `extra_routes`. None: all that changes something is refused.
-    `token_for_all`: whether reading needs the token too.
-    `loopback`: as of `Guard`.
-    """
-
-    def needs_token(scope: Scope) -> bool:
-        if scope["method"] not in ("GET", "HEAD") or (token_for_all and scope["path"].startswith(API)):
-            return True
-        return any(route.matches(scope)[0] is Match.FULL for route in extra_routes)
-
-    def refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
-        return problem(Request(scope), PageError(status, cause))
-
-    def headers(scope: Scope) -> Mapping[str, str]:
-        return {**_PAGE_HEADERS, "Cache-Control": "no-store" if scope["path"].startswith(API) else "no-cache"}
-
-    return Middleware(Guard, token, loopback, needs_token, refusal, headers)

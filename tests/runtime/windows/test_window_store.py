@@ -106,13 +106,13 @@ def test_ends_are_those_of_windows_that_hold_something() -> None:
 
 def test_eight_runs_of_a_level_become_one_of_the_next() -> None:
     small = [TupleRun(0, 10, slot, 1) for slot in range(7)]
-    assert mergeable(small[:6], combines=False) == 0
-    assert mergeable(small, combines=False) == 7
-    assert mergeable([TupleRun(1, 10, 9, 1), *small], combines=False) == 7
-    assert mergeable([*(TupleRun(1, 10, slot, 1) for slot in range(10, 17)), *small], combines=False) == 14
+    assert len(mergeable(small[:6], combines=False)) == 0
+    assert len(mergeable(small, combines=False)) == 7
+    assert len(mergeable([TupleRun(1, 10, 9, 1), *small], combines=False)) == 7
+    assert len(mergeable([*(TupleRun(1, 10, slot, 1) for slot in range(10, 17)), *small], combines=False)) == 14
     large = TupleRun(0, MAX_CHUNK_BYTES, 7, 1)
-    assert mergeable([large, *small[1:]], combines=False) == 0  # tuples that are many are not written again
-    assert mergeable([large, *small[1:]], combines=True) == 7  # of partial results equal keys become one
+    assert len(mergeable([large, *small[1:]], combines=False)) == 0  # tuples that are many are not written again
+    assert len(mergeable([large, *small[1:]], combines=True)) == 7  # of partial results equal keys become one
 
 
 @pytest.mark.long

@@ -94,7 +94,9 @@ class DataFrameRunner(Runner):
             return TaskOutput(failure=failure_of("spark", Exception(f"interrupted: {stopped.__cause__}")))
         if items:
             return merge_sent(items)
-        return self._without_tasks().process(others, order)  # Spark starts no task where it sees no rows
+        if self._empty is None:  # a copy: the objects of the plan may be prepared where states are committed
+            self._empty = InProcessRunner(cloudpickle.loads(self._pickled), self.parallelism)
+        return self._empty.process(others, order)  # Spark starts no task where it sees no rows
 
     @contextmanager
     def _job_tag(self, attempt: TransactionAttempt) -> Iterator[None]:
@@ -132,11 +134,6 @@ class DataFrameRunner(Runner):
         for stage, level in enumerate(routes.levels, 1):
             rows = rows.repartition(len(level), "at").mapInArrow(partial(_level_task, job, routes, stage), _SCHEMA)
         return [pickle.loads(item) for item in _collect_arrow(rows).column("item").to_pylist()]
-
-    def _without_tasks(self) -> Runner:
-        if self._empty is None:  # a copy: the objects of the plan may be prepared where states are committed
-            self._empty = InProcessRunner(cloudpickle.loads(self._pickled), self.parallelism)
-        return self._empty
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         if self._session is not None:

@@ -35,8 +35,7 @@ def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     if not fragment.blocking:
         yield from tables
         return
-    all_of_them = list(tables) or [schema_of(fragment.fields).empty_table()]
-    yield one_table(all_of_them)
+    yield one_table(list(tables) or [schema_of(fragment.fields).empty_table()])
 
 
 def send(

@@ -25,7 +25,7 @@ from trident.arrow import one_table, schema_of
 from trident.comparing import first_difference, row_text
 from trident.counts import counting
 from trident.graph import AggregateNode, RepartitionNode
-from trident.observe.events import not_repeated
+from trident.observe.events import StepDifference
 from trident.operations import ArgMax, ArgMin, Collect, First, Last, MaxWithComparator, MinWithComparator, TopN
 from trident.operations.assemblies import FirstRows
 from trident.operations.builtin import MinBy
@@ -62,25 +62,6 @@ _CLOSE_S = 1.0
 _BY_ORDER = (
     ArgMax, ArgMin, Collect, First, FirstRows, Last, MaxWithComparator, MinBy, MinWithComparator, TopN,
 )  # fmt: skip
-
-
-class StepDifference(NamedTuple):
-    """A step that gave other rows for the same ones.
-
-    `step`, `row`: the step or state, and the tuple that it was given, as text; None if several tuples make a row together.
-    `first`, `second`: the first row, as text, that only one of the runs gave; "nothing" if it gave only rows that the other one
-    gave too.
-    `reordered`: whether the second run had the tuples in another order; if not, it had the very same tables.
-    """
-
-    step: str
-    row: str | None
-    first: str
-    second: str
-    reordered: bool
-
-    def __str__(self) -> str:
-        return not_repeated(*self)
 
 
 class Checked(NamedTuple):

@@ -1,8 +1,6 @@
-"""Exchanges: which partition a row goes to, and what a partition does with the rows that arrive.
+"""Exchanges: which partition a row goes to, what a partition does with the rows that arrive, and how many it may gather.
 
 The same functions run between Spark's stages, in process, and behind a state where batches are committed.
-
-The bound on what one partition of an exchange gathers, and the key that is to blame if it has too much.
 """
 
 from __future__ import annotations

@@ -99,7 +99,9 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         merged.captured.extend(output.captured)
         merged.frames.extend(output.frames)
         merged.timers.extend(output.timers)
-        add_figures(merged.figures, output.figures)
+        for entry, figures in output.figures.items():  # whose lists stay as they are
+            before = merged.figures.get(entry)
+            merged.figures[entry] = figures if before is None else list(map(add, before, figures))
         if output.put_back:
             add_counts(merged.put_back, output.put_back)
         merged.bytes_shuffled += output.bytes_shuffled
@@ -126,10 +128,3 @@ HEAD = EACH = 2
 
 Figures = Mapping[str, list[int]]
 """By entry, what was counted."""
-
-
-def add_figures(total: dict[str, list[int]], more: Figures) -> None:
-    """Add the figures of fragments, by entry. The lists of `more` stay as they are."""
-    for entry, figures in more.items():
-        before = total.get(entry)
-        total[entry] = figures if before is None else list(map(add, before, figures))

@@ -222,12 +222,10 @@ def _prepare_failure(error: Exception) -> Failure:
     return failure_of("prepare", error)
 
 
+@atexit.register
 def _cleanup() -> None:
     for worker in _programs.values():
         worker.cleanup()
-
-
-atexit.register(_cleanup)
 
 
 def close_program(program_id: str) -> None:

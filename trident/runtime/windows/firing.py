@@ -139,17 +139,14 @@ class _Update:
         elif config.event_time is not None:
             table = self._in_time(table)
         else:
-            table = self._place_by_count(table)
+            first = self._before or 0
+            self._move_to(first + table.num_rows)
+            table = with_column(table, PANE, np.arange(first, first + table.num_rows) // self._grid.width)
         if self._node.combines and (config.counts or len(self._node.late)):
             table = partials(self._node, table, key, self._run)
         elif self._node.combines and several:
             table = combine_by(self._node, table, key, self._run)
         self._new = _by_pane(table, self._store.schema)
-
-    def _place_by_count(self, table: pa.Table) -> pa.Table:
-        first = self._before or 0
-        self._move_to(first + table.num_rows)
-        return with_column(table, PANE, np.arange(first, first + table.num_rows) // self._grid.width)
 
     def _in_time(self, table: pa.Table) -> pa.Table:
         """Return the rows that some open window holds."""
@@ -177,7 +174,8 @@ class _Update:
         moved = self._began_again if self._node.config.by_batch_time else frontier != self._before  # time is in the log
         if not (ends or self._new or moved or self._store.must_write(self._moment.given)):
             return _nothing(self._node)
-        merges = {pane: self._mergeable(pane) for pane in self._new if not self._grid.is_over(pane, frontier)}
+        added = [pane for pane in self._new if not self._grid.is_over(pane, frontier)]
+        merges = {pane: mergeable(directory.panes.get(pane, ()), self._node.combines) for pane in added}
         held = [pane for pane in sorted({*directory.panes, *self._new}) if self._grid.holds(ends, pane)]
         runs = {pane: directory.panes.get(pane, ()) for pane in held}
         read = self._store.read(chain.from_iterable((*runs.values(), *merges.values())))
@@ -185,7 +183,7 @@ class _Update:
         self._keep(merges, read, frontier)
         return rows
 
-    def _keep(self, merges: dict[int, list[Chunks]], read: dict[Chunks, _Rows], frontier: int) -> None:
+    def _keep(self, merges: dict[int, Sequence[Chunks]], read: dict[Chunks, _Rows], frontier: int) -> None:
         """Write the rows of this batch, with the runs that they are merged with; remove the panes that are over."""
         for pane, runs in merges.items():
             table = self._table(self._pane(pane, runs, read))
@@ -210,10 +208,6 @@ class _Update:
             return passed
         late = [pane for pane in self._moment.panes if not self._grid.is_over(pane, before)]  # in any partition
         return [*self._grid.ends(late, reached(before - lateness), reached(before)), *passed]
-
-    def _mergeable(self, pane: int) -> list[Chunks]:
-        runs = self._store.directory.panes.get(pane, [])
-        return runs[len(runs) - mergeable(runs, self._node.combines) :]
 
     def _pane(self, pane: int, runs: Sequence[Chunks], read: dict[Chunks, _Rows]) -> _Rows:
         """The rows of some runs of a pane, then this batch's."""

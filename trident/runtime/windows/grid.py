@@ -101,13 +101,7 @@ class Spans(NamedTuple):
 
 
 def sessions_of(rows: Spans, gap: int) -> tuple[Ints, Spans]:
-    """Put rows together to sessions.
-
-    Returns
-    -------
-    tuple
-        The number of the session of each row (int64, one per row), and the sessions: by key, and of a key by time.
-    """
+    """Return the number of the session of each row (int64, one per row), and the sessions: by key, and of a key by time."""
     order = np.lexsort((rows.starts, rows.keys))
     keys, starts, lasts = (column[order] for column in rows)
     # A row may end before the one in front of it, so it is the latest end so far that counts. Times become their ranks, so that

@@ -244,12 +244,9 @@ class Timed(NamedTuple):
 def pairs(left: Timed, right: Timed, earliest: int, latest: int, check: Callable[[int], None]) -> tuple[Ints, Ints]:
     """Return the rows that meet: `earliest <= right time - left time <= latest`, and the same key.
 
-    `check`: called with the number of pairs before they are made; may raise.
+    For each pair (int64) the numbers of the left row, ascending, and of the right row, by time for each left row.
 
-    Returns
-    -------
-    tuple
-        int64, one per pair: the numbers of the left row, ascending, and of the right row, by time for each left row.
+    `check`: called with the number of pairs before they are made; may raise.
     """
     if not len(left.ids) or not len(right.ids):
         return np.empty(0, np.int64), np.empty(0, np.int64)

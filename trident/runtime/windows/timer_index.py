@@ -108,8 +108,7 @@ class DueKeys:
         exponents = np.maximum((exponents - 1) // _BITS - 1, 0)
         panes = (((far >> (exponents * _BITS)) << _EXPONENT_BITS) | exponents) * self.clocks + clock
         for pane in np.unique(panes).tolist():
-            runs = self._store.directory.panes.get(pane, [])
-            merges = runs[len(runs) - mergeable(runs, True) :]
+            merges = mergeable(self._store.directory.panes.get(pane, ()), True)
             stored = [one for of_run in self._store.read(merges).values() for one in of_run]
             own = rows.filter(pa.array(panes == pane))
             self._store.add(pane, pa.concat_tables([pa.Table.from_batches(stored, self._store.schema), own]), merges)

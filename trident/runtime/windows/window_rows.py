@@ -181,15 +181,8 @@ _PLAUSIBLE = 946_684_800, 4_102_444_800  # the years 2000 to 2099 in seconds
 _DAY_MS = 86_400_000
 
 
-class WithTimes(NamedTuple):
-    """Tuples that have a time, and their times in the unit of the type."""
-
-    tuples: pa.Table
-    at: Ints
-
-
-def with_times(table: pa.Table, step: str, state: str, field: str, keeps_wrong: bool = False) -> WithTimes:
-    """Return the tuples that have a time; those without are dropped and counted.
+def with_times(table: pa.Table, step: str, state: str, field: str, keeps_wrong: bool = False) -> tuple[pa.Table, Ints]:
+    """Return the tuples that have a time, and their times in the unit of the type; those without are dropped and counted.
 
     `keeps_wrong`: whether to keep those whose time no calendar has, at `NOWHERE`.
     """
@@ -203,15 +196,15 @@ def with_times(table: pa.Table, step: str, state: str, field: str, keeps_wrong: 
     elif low is not None:
         _look_at(step, state, field, low, high, per_ms)
         if not column.null_count:
-            return WithTimes(table, np.asarray(times.to_numpy(), np.int64))
+            return table, np.asarray(times.to_numpy(), np.int64)
     known = pc.fill_null(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)), False)
     if without := table.num_rows - (pc.sum(known).as_py() or 0):
         count_again({f"{state}/no_event_time": without})
     if not keeps_wrong:
-        return WithTimes(table.filter(known), np.asarray(times.filter(known).to_numpy(), np.int64))
+        return table.filter(known), np.asarray(times.filter(known).to_numpy(), np.int64)
     there = pc.is_valid(times)
     at = pc.if_else(known, times, NOWHERE).filter(there).to_numpy()
-    return WithTimes(table.filter(there), np.asarray(at, np.int64))
+    return table.filter(there), np.asarray(at, np.int64)
 
 
 def _no_time(field: str, value: int, per_ms: int, state: str, keeps_wrong: bool) -> str:

@@ -100,8 +100,8 @@ class Directory:
         )
 
 
-def mergeable(runs: Sequence[TupleRun], combines: bool) -> int:
-    """Return how many of a pane's last runs to merge with the run that is added now; 0: none.
+def mergeable(runs: Sequence[TupleRun], combines: bool) -> Sequence[TupleRun]:
+    """Return the last ones of a pane's runs that are merged with the run that is added now.
 
     Partial results are always merged, because equal keys become one row; tuples only while they are few.
     """
@@ -113,7 +113,7 @@ def mergeable(runs: Sequence[TupleRun], combines: bool) -> int:
                 break
             same += 1
         if same < _FAN_IN - 1:
-            return taken
+            return runs[len(runs) - taken :]
         taken, level = taken + same, level + 1
 
 
