@@ -295,7 +295,7 @@ def _ranges(
     for spot, start in starts.items():
         end, epoch = start + counts.get(spot, 0), seen.bounds[spot].epoch
         before = seen.held.get(spot)
-        # Where reading was moved, what is before belongs to nobody's batch: the epoch of now is the only one known.
+        # Where reading was moved, what is before belongs to no batch: the epoch of now is the only one known.
         since = before.epoch if before is not None and before.end == start else epoch
         ranges[spot] = OffsetRange(spot, seen.topics[spot.topic].id, start, end, epoch, since)
     return list(ranges.values())

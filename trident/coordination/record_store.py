@@ -49,7 +49,7 @@ class NotWrittenError(Exception):
         self.cause = cause
 
 
-class Chunk(NamedTuple):
+class LogChunk(NamedTuple):
     """A chunk and how many records it has."""
 
     name: str
@@ -73,7 +73,7 @@ class Head:
     count: int = 0
     is_held: bool = True
     turn: int = 0
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[LogChunk, ...] = ()
     records: tuple[bytes, ...] = ()
     tag: Any = field(default=None, compare=False)
 
@@ -108,7 +108,7 @@ class Head:
             if about.pop("version") != VERSION:
                 raise LogError(f"{where} is of another format version; use the version that wrote the log")
             *segment, count = about.pop("position")
-            about |= {"segment": SegmentName(*segment), "chunks": tuple(Chunk(*each) for each in about["chunks"])}
+            about |= {"segment": SegmentName(*segment), "chunks": tuple(LogChunk(*each) for each in about["chunks"])}
             return Head(**about, count=count, records=tuple(records), tag=tag)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptLogError(where, 0, f"not a head of a log: {error}") from error

@@ -21,8 +21,8 @@ from trident.coordination.record_store import (
     CHUNKS,
     HEAD,
     NO_SEGMENT,
-    Chunk,
     Head,
+    LogChunk,
     NotWrittenError,
     RecordStore,
     frame_payloads,
@@ -240,7 +240,7 @@ class StoredLog(DurableLog):
             name = f"{_chunk_place(head.segment, count - len(records))}-{secrets.token_hex(8)}"
             if len(data) > self._store.part_bytes:
                 name += f".{-(-len(data) // self._store.part_bytes)}"
-            made[name], chunks, records = data, (*chunks, Chunk(name, len(records))), ()
+            made[name], chunks, records = data, (*chunks, LogChunk(name, len(records))), ()
         new = replace(head, count=count, turn=head.turn + 1, chunks=chunks, records=records)
         self._claim.put(new, made, committed, beside)
 
@@ -378,7 +378,7 @@ class StoredReader(Closes):
         payloads += head.records
         return payloads[len(payloads) - (head.count - first) :]
 
-    def _records_of(self, chunk: Chunk, found: StoredNode) -> list[bytes]:
+    def _records_of(self, chunk: LogChunk, found: StoredNode) -> list[bytes]:
         where = f"{self._place}/{chunk.name}"
         records = read_payloads(found.data, where)
         if len(records) != chunk.length:

@@ -427,7 +427,7 @@ def test_equal_length_and_slide_are_allowed() -> None:
         (lambda s: s.tumbling_window(2, "x", Sum(), "n"), r"no field 'x' of stream 's'; it has \['w', 'n', 'at'\]"),
         (lambda s: s.tumbling_window(2, "w", Sum(), "n"), "Sum needs a number, but field 'w' is string"),
         (lambda s: s.tumbling_window(2, Count()), "window of Count does not say what its output is called"),
-        (lambda s: s.tumbling_window(2, Count, "n"), "expected an object with combine"),
+        (lambda s: s.tumbling_window(2, Count, "n"), r"which is a class; give an object: Count\(\)"),
         (lambda s: s.window(SESSIONS, Count(), "n"), "gap 0:00:01 by event time at, delay 0:00:00 needs a key"),
         (lambda s: s.group_by("w").window(SessionWindow.of(S, "n"), Count(), "c"), "event time 'n' is int; it must be a tim"),
         (lambda s: s.group_by("w").window(SessionWindow.of(S, "x"), Count(), "c"), "no field 'x' of stream 's'; it has"),
