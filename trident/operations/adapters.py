@@ -135,11 +135,11 @@ def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any
                 "types, Fields('length: int')"
             )
         return operation
-    if inspect.isclass(operation) and has(operation, method):
-        raise TopologyError(
-            f"stream {stream!r} got the class {operation.__name__}; give an object: {operation.__name__}()"
-        )
     if has(operation, method):
+        if inspect.isclass(operation):
+            raise TopologyError(
+                f"stream {stream!r} got the class {operation.__name__}; give an object: {operation.__name__}()"
+            )
         return operation
     if isinstance(operation, Expression):
         raise TopologyError(f"stream {stream!r} got the expression {operation!r}; select and where take expressions")
