@@ -79,7 +79,7 @@ def test_a_decimal_with_more_digits_than_its_type_is_a_bad_line(tmp_path: Path) 
     assert found == [(good[0], None, None), (None, None, '{"v":10000}'), (None, None, '{"s":[{"d":1}]}')]
 
 
-BENT = [
+ODD_NUMBERS = [
     "9" * 41,
     "1" + "0" * 60,
     "-" + "9" * 40,
@@ -109,7 +109,7 @@ def decimal_texts(random_: random.Random) -> list[str]:
 @pytest.mark.parametrize("ddl", DECIMALS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_number_is_the_decimal_that_is_written_or_a_bad_line(tmp_path: Path, ddl: str, seed: int) -> None:
-    texts, type_ = BENT + decimal_texts(random.Random(seed)), simple_type(ddl)
+    texts, type_ = ODD_NUMBERS + decimal_texts(random.Random(seed)), simple_type(ddl)
     assert type_ is not None
     fitting = {text: value for text in texts if (value := type_.form(Decimal(text))) is not NO_VALUE}
     write(tmp_path / "a.csv", "".join(f"{text}\n" for text in ["v", *texts]).encode())
