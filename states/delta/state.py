@@ -278,12 +278,6 @@ class DeltaState(SpecKinds[str | os.PathLike[str]]):
     """States in Delta tables, as `StateSpec`s for `persistent_aggregate` and its like: opaque, or by one of the methods.
 
     Each takes the path of the table; `options` are the fields of `DeltaOptions`.
-
-    Examples
-    --------
-    >>> spec = DeltaState("state/word-count", compact_after_commits=32)
-    >>> spec.required_num_partitions
-    1
     """
 
     opaque, transactional, non_transactional = kinds(DeltaOptions)
