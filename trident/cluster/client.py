@@ -46,11 +46,7 @@ class ClusterClient(Closes):
     machine.
     `token`: what changes need; by default that in the folder of the cluster.
     `patience_s`: for how long it tries again when no Nimbus answers.
-
-    Raises
-    ------
-    ClusterUnreachable
-        The cluster's state does not answer.
+    Raises `ClusterUnreachable`: the cluster's state does not answer.
     """
 
     def __init__(self, address: str, token: str | None = None, patience_s: float = 20.0) -> None:
@@ -79,13 +75,8 @@ class ClusterClient(Closes):
 
         `submission`: what makes this submission one, chosen at random by default. A client that was interrupted may give it
         again.
-
-        Raises
-        ------
-        NameTaken
-            The cluster has a topology of this name.
-        NotAllowed
-            The token is missing or wrong.
+        Raises `NameTaken`: the cluster has a topology of this name.
+        Raises `NotAllowed`: the token is missing or wrong.
         """
         self._send(package, progress)
         wanted = {

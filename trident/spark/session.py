@@ -66,15 +66,15 @@ _OF_HEAP = 4  # with a third of the heap in results, Spark was seen to hang
 _OUTSIDE = ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
 # In local mode these print, at level ERROR, the same exception that the driver raises; the others keep their errors. The last
 # one belongs to a streaming query.
+_ECHOING_SCHEDULER = "org.apache.spark.scheduler.TaskSetManager"
 _ECHOING_LOGGERS = (
     "org.apache.spark.executor.Executor",
-    "org.apache.spark.scheduler.TaskSetManager",
+    _ECHOING_SCHEDULER,
     "org.apache.spark.TaskContextImpl",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
 )
 
-# On a cluster it echoes a failed job in the same way; and only there a job may wait for executors that do not come.
-_ECHOING_SCHEDULER = "org.apache.spark.scheduler.TaskSetManager"
+# Only on a cluster a job may wait for executors that do not come; and there only the scheduler echoes a failed one.
 _WAITING_LOGGER = "org.apache.spark.scheduler.TaskSchedulerImpl"
 
 _jvm_outputs: list[JvmOutput] = []  # the output of this process's JVM, if we read it
@@ -130,10 +130,8 @@ def stop_session(spark: SparkSession) -> None:
     def stop() -> None:
         try:
             spark.stop()
-        except (Py4JNetworkError, OSError):
-            logger.debug(
-                "Spark's JVM was gone already", exc_info=True
-            )  # where a signal goes to all processes of a group
+        except (Py4JNetworkError, OSError):  # where a signal goes to all processes of a group
+            logger.debug("Spark's JVM was gone already", exc_info=True)
         except Exception as error:  # noqa: BLE001  raised below, in the caller's thread
             errors.append(error)
 
@@ -194,9 +192,11 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], sp
         os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL_ADDRESS)
     quiet = "spark.log.level" not in asked and not _user_configures_logging(asked)
     running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call reports it
-    output = _jvm_output(quiet, running is not None)
-    if not running:
+    if running:
+        output = next(iter(_jvm_outputs), None)
+    else:
         logger.info("starting Spark, which may take up to a minute")
+        output = JvmOutput() if quiet else None
     try:
         with _sigint_handler_kept():
             gateway = running or _launch(asked, output)
@@ -213,13 +213,6 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], sp
         if output is not None:
             output.release()
             _jvm_outputs[:] = [output]
-
-
-def _jvm_output(quiet: bool, running: bool) -> JvmOutput | None:
-    """Return what reads the JVM's stderr: of a running JVM what has read it so far, if anything does."""
-    if running:
-        return _jvm_outputs[0] if _jvm_outputs else None
-    return JvmOutput() if quiet else None
 
 
 def _configure(

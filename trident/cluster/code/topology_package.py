@@ -68,13 +68,8 @@ def make_package(target: str, include: Sequence[str] = (), requirements: Path | 
 
     `include`: files and folders that are packed although no import names them, relative to the folder of the topology.
     `requirements`: a file of requirements as pip reads it; supervisors install them.
-
-    Raises
-    ------
-    NoSuchTarget
-        There is no such module, or nothing of that name in it.
-    BadPackage
-        The code cannot be loaded from what is packed, or is too large, or the requirements name files.
+    Raises `NoSuchTarget`: there is no such module, or nothing of that name in it.
+    Raises `BadPackage`: the code cannot be loaded from what is packed, or is too large, or the requirements name files.
     """
     module, _, attribute = target.rpartition(":")
     if not module or not attribute:

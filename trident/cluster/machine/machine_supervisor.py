@@ -41,10 +41,7 @@ class MachineSupervisor:
     `folder`: what it keeps on this machine; one supervisor has it at a time.
     `host`: where others reach this machine: its drivers and logs are served there.
     `ports`: the ports that name its slots. Nothing listens on them.
-
-    Raises
-    ------
-    ClusterError, ConfigError, EnvironmentProblem
+    Raises `ClusterError`, `ConfigError`, `EnvironmentProblem`.
     """
 
     def __init__(
@@ -237,8 +234,5 @@ class MachinePages(ClusterPages):
 def _without_secrets(page: Page) -> Page:
     """Return a page of what was printed without secrets, in whole lines: half of an address does not show what it is."""
     whole, end, _ = page["text"].rpartition("\n")
-    return (
-        {**page, "text": redacted(whole + end), "next": page["lineEnd"]}
-        if end
-        else {**page, "text": redacted(page["text"])}
-    )
+    shown = {"text": redacted(whole + end), "next": page["lineEnd"]} if end else {"text": redacted(page["text"])}
+    return {**page, **shown}
