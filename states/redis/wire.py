@@ -6,11 +6,13 @@ redis-py leave this module as errors of `trident.errors`; the answers of the ser
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha1
+from itertools import count
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -245,22 +247,23 @@ class Wire:
 
     def persist(self, doing: str, attempt: Callable[[], Result]) -> Result:
         """Return what `attempt` returns; it is called again, on new connections, while they break."""
-
-        def attempt_once() -> Result:
+        waited_s = 0.0
+        for failures in count(1):
             self._at = self.servers.name
-            return attempt()
-
-        def goes_on(error: Exception, failures: int, waited_s: float) -> bool:
-            if not _is_transient(error):
-                return False
-            self.servers.forget()
-            # A slot that is being moved, or a node that is replaced, takes longer than a broken connection.
-            return failures <= self._retries.retries or (_is_moving(error) and waited_s < self._patience_s)
-
-        try:
-            return self._retries.run(attempt_once, driver().exceptions.RedisError, goes_on)
-        except driver().exceptions.RedisError as error:
-            raise _backend_error(error, doing, self._at) from error
+            try:
+                return attempt()
+            except driver().exceptions.RedisError as error:
+                transient = _is_transient(error)
+                if transient:
+                    self.servers.forget()
+                # A slot that is being moved, or a node that is replaced, takes longer than a broken connection.
+                patient = _is_moving(error) and waited_s < self._patience_s
+                if not transient or (failures > self._retries.retries and not patient):
+                    raise _backend_error(error, doing, self._at) from error
+            pause_s = self._retries.pause_s(failures)
+            time.sleep(pause_s)
+            waited_s += pause_s
+        raise AssertionError("unreachable")
 
     def names(self, doing: str, match: tuple[bytes, ...]) -> Iterator[list[bytes]]:
         """Iterate over pages of the names that match, as SCAN is told; a name may occur twice, and others may occur too.
