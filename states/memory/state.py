@@ -254,11 +254,11 @@ class _MemoryFactory(Kinds[int]):
     id: str
     kind: StateType
     home: str
+    max_size: int
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> MemoryMap:
         """Open one partition; the data of an earlier state object of the same factory and name are found again."""
-        max_size = getattr(self, "max_size", 0)  # of one that forgets
-        data = data_of(self.id, self.home, max_size, conf, partition_index, num_partitions)
+        data = data_of(self.id, self.home, self.max_size, conf, partition_index, num_partitions)
         return MemoryMap(self.kind, data, conf.prefix, partition_index, conf.value_type, conf.migrate)
 
     @classmethod
@@ -287,6 +287,7 @@ class MemoryMapState(_MemoryFactory):
     id: str = field(default_factory=lambda: uuid4().hex)
     kind: StateType = StateType.OPAQUE
     home: str = field(default_factory=this_process, repr=False)
+    max_size = 0  # no option of this one
 
     Factory: ClassVar[type[MemoryMapState]]
     """Trident's name for the factory; the class itself."""
