@@ -48,7 +48,6 @@ class CassandraMapFactory(StoreMapFactory):
     options: CassandraOptions
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
-        """Open partition `partition_index`."""
         if self.options.layout == "binary":
             return super().__call__(conf, partition_index, num_partitions)
         columns = self._columns(conf)

@@ -152,8 +152,7 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
         return [prev if head in fell else curr for head, prev, curr in rows]
 
     def values_before(self, txid: int, winners: Winners) -> list[Any]:
-        values = self.before(txid, winners)
-        return values if isinstance(values, list) else as_list(values)
+        return as_list(self.before(txid, winners))
 
     def latest(self) -> list[Any]:
         """Return what was written last."""
