@@ -102,9 +102,8 @@ class TypedTable:
         rest, unique = (" NOT NULL", "UNIQUE") if is_old else ("", "UNIQUE NULLS NOT DISTINCT")
         if is_bytes := self._columns.is_bytes:
             rest, unique = " NOT NULL", "PRIMARY KEY"  # by which a subscription of PostgreSQL's knows the rows
-        texts = {
-            column: ' COLLATE "C"' for column in keys if column.form.sql == "text"
-        }  # no upgrade of the system changes it
+        # A collation that no upgrade of the system changes.
+        texts = {column: ' COLLATE "C"' for column in keys if column.form.sql == "text"}
         types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
         value_rest = rest if is_bytes else ""
         types += [f"{column.quoted} {column.form.sql}{value_rest}" for column in self._columns.all[len(keys) :]]

@@ -75,7 +75,6 @@ class ClusterClient(Closes):
 
         `submission`: what makes this submission one, chosen at random by default. A client that was interrupted may give it
         again.
-
         Raises `NameTaken`: the cluster has a topology of this name.
         Raises `NotAllowed`: the token is missing or wrong.
         """

@@ -75,14 +75,9 @@ class TransactionalValue(NamedTuple):
 def stand_before(
     txids: npt.NDArray[np.int64], attempts: npt.NDArray[np.int64], txid: int, winners: Winners
 ) -> npt.NDArray[np.bool_]:
-    """Answer `OpaqueValue.stands_before` for each of many values.
+    """Answer `OpaqueValue.stands_before` for each of many values, as bool, shape (n,).
 
     `txids`, `attempts`: int64, shape (n,): the first two fields of the values.
-
-    Returns
-    -------
-    numpy.ndarray
-        bool, shape (n,): True where `curr` is the value before batch `txid`, False where `prev` is.
     """
     stand: npt.NDArray[np.bool_] = winners.won_each(txids, attempts) | (attempts == UNKNOWN_ATTEMPT)
     return stand & (txids < txid)

@@ -70,17 +70,12 @@ class Winners:
         return (one_range and self.ranges[at - 1][1] == attempt) or highest <= self.adopted
 
     def won_each(self, txids: npt.NDArray[np.int64], attempts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Answer `won` for each of many values.
+        """Answer `won` for each of many values, as bool, shape (n,).
 
         Parameters
         ----------
         txids, attempts
             int64, shape (n,): who wrote each value.
-
-        Returns
-        -------
-        numpy.ndarray
-            bool, shape (n,).
         """
         stand: npt.NDArray[np.bool_] = txids <= self.adopted
         if not len(txids) or not self.ranges:
@@ -106,11 +101,8 @@ class Winners:
 
     def with_types(self, types: Iterable[Iterable[Any]]) -> Winners:
         """Return the winners with the former types of a state's values."""
-        return Winners(
-            self.ranges,
-            self.adopted,
-            tuple((one[0], one[1], one[2] if len(one) > 2 else None) for one in map(tuple, types)),
-        )
+        whole = tuple((one[0], one[1], one[2] if len(one) > 2 else None) for one in map(tuple, types))
+        return Winners(self.ranges, self.adopted, whole)
 
     @staticmethod
     def of(ranges: Iterable[Iterable[int]], adopted: int = 0, types: Iterable[Iterable[Any]] = ()) -> Winners:

@@ -100,23 +100,17 @@ class PackageManifest:
                     f"the package has a manifest of version {values['version']}; this version of the software reads "
                     f"{_VERSION}. Use the same version of Trident everywhere"
                 )
-            return cls._of(values)
+            if values["kind"] not in ("trident", "bolts"):
+                raise ValueError(f"kind {values['kind']!r}")
+            return cls(
+                kind=values["kind"],
+                components={str(name): ComponentFacts(**facts) for name, facts in values["components"].items()},
+                meaning={what: dict(values["meaning"].get(what, {})) for what in ("states", "streams")},
+                files={str(path): str(digest) for path, digest in values["files"].items()},
+                **{name: str(values[name]) for name in ("target", "name", "trident", "python", "requirements")},
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadPackage(f"the package has no readable manifest ({MANIFEST}): {error!r}") from error
-
-    @classmethod
-    def _of(cls, values: Mapping[str, Any]) -> Self:
-        components = {str(name): ComponentFacts(**facts) for name, facts in values["components"].items()}
-        texts = {name: str(values[name]) for name in ("target", "name", "trident", "python", "requirements")}
-        if values["kind"] not in ("trident", "bolts"):
-            raise ValueError(f"kind {values['kind']!r}")
-        return cls(
-            kind=values["kind"],
-            components=components,
-            meaning={what: dict(values["meaning"].get(what, {})) for what in ("states", "streams")},
-            files={str(path): str(digest) for path, digest in values["files"].items()},
-            **texts,
-        )
 
     def check_versions(self) -> None:
         """Refuse to run code that was made for another minor version of Python or another release of Trident.

@@ -306,7 +306,7 @@ class Orders:
             if self._ordered.is_set():
                 return "ordered", base
             try:
-                now = self._read(base)
+                now = self._read()
             except ClusterError as error:
                 logger.debug("the cluster's state does not answer: %s", error)
             else:
@@ -319,7 +319,7 @@ class Orders:
             self._wait(driven)
         return ("ordered", base) if driven.running.exception() is None else ("failed", base)
 
-    def _read(self, before: StormBase) -> StormBase | None:
+    def _read(self) -> StormBase | None:
         self._changed.clear()
         base = self.base()
         return None if base is None or base.generation != self._order.generation else base

@@ -234,8 +234,5 @@ class MachinePages(ClusterPages):
 def _without_secrets(page: Page) -> Page:
     """Return a page of what was printed without secrets, in whole lines: half of an address does not show what it is."""
     whole, end, _ = page["text"].rpartition("\n")
-    return (
-        {**page, "text": redacted(whole + end), "next": page["lineEnd"]}
-        if end
-        else {**page, "text": redacted(page["text"])}
-    )
+    shown = {"text": redacted(whole + end), "next": page["lineEnd"]} if end else {"text": redacted(page["text"])}
+    return {**page, **shown}

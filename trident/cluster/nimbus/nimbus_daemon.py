@@ -107,19 +107,17 @@ class NimbusDaemon(Closes):
 
     def _routes(self) -> list[BaseRoute]:
         """Return the routes; every one of them needs the token."""
-        code = self.submissions.code
+        submit, upgrade = (awaiting(partial(self._as_leader, done)) for done in (self._submit, self._upgrade))
+
+        def has_code(asked: Request) -> Page:
+            return {"has": self.submissions.code.is_there(asked.query_params.get("has", ""))}
+
         return [
             Route(_CODE, self._put_code, methods=["PUT"]),
             Route(_CODE, replying(self._get_code, partial(Response, media_type="application/zip")), methods=["GET"]),
-            Route(
-                _CODES,
-                replying(lambda asked: {"has": code.is_there(asked.query_params.get("has", ""))}),
-                methods=["GET"],
-            ),
-            Route(_TOPOLOGY, awaiting(partial(self._as_leader, self._submit)), methods=["POST"]),
-            Route(
-                f"{_TOPOLOGY}/{{topology}}/upgrade", awaiting(partial(self._as_leader, self._upgrade)), methods=["POST"]
-            ),
+            Route(_CODES, replying(has_code), methods=["GET"]),
+            Route(_TOPOLOGY, submit, methods=["POST"]),
+            Route(f"{_TOPOLOGY}/{{topology}}/upgrade", upgrade, methods=["POST"]),
         ]
 
     async def _put_code(self, request: Request) -> Response:

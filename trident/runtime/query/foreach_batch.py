@@ -273,8 +273,7 @@ class ForeachBatch(Closes):
         return unpickled, (cloudpickle.dumps((_revived, type(self), self.__getstate__())),)
 
     def __getstate__(self) -> dict[str, Any]:
-        gone = {"_run": None, "_handed": None, "_memory_log": None, "_calls": None}
-        return {**self.__dict__, **gone}
+        return {**self.__dict__, "_run": None, "_handed": None, "_memory_log": None, "_calls": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _calls=threading.Lock())
@@ -332,14 +331,12 @@ def _config(
 
 
 def _check_graph(graph: Graph) -> None:
-    spouts = list(graph.spouts())
+    spouts = graph.spouts()
     others = [spout.id for spout in spouts if not isinstance(spout.spout, QueryBatches)]
     if others or len(spouts) != 1:
-        found = (
-            f"the stream {others[0]!r} has a source of its own"
-            if others
-            else f"it has {len(spouts)} streams of queries"
-        )
+        found = f"it has {len(spouts)} streams of queries"
+        if others:
+            found = f"the stream {others[0]!r} has a source of its own"
         raise TopologyError(
             f"topology {graph.name!r} cannot be a function for foreachBatch, because {found}: one query gives the batches of "
             "one stream, new_stream(name, QueryBatches(schema)). Join or union the other sources in the query itself"
@@ -350,5 +347,4 @@ def _check_graph(graph: Graph) -> None:
             f'state {elsewhere[0]!r} asks for placement "executors", and the process that calls foreachBatch commits the '
             'states of a query: use "auto" or "driver" for it'
         )
-    assert all(isinstance(spout, SpoutNode) for spout in spouts)
     plan_of_query(graph)

@@ -278,7 +278,7 @@ class PartitionReader:
             metadata = emit(part.attempt, collector, part.partition, deepcopy(part.last_metadata))
         tables = collector.tables()
         rows = sum(table.num_rows for table in tables)
-        self._check(part, metadata, rows)
+        self._check(call, part, metadata, rows)
         crc = checksum(tables) if self._identical and rows else None
         size = sum(table.nbytes for table in tables)
         return tables, PartitionRead(part.partition, deepcopy(metadata), rows, size, crc)
@@ -299,12 +299,10 @@ class PartitionReader:
             )
         return tables
 
-    def _check(self, part: NewPart, metadata: Any, rows: int) -> None:
-        call = self._call_text("emit_partition_batch_new", part.partition)
+    def _check(self, call: str, part: NewPart, metadata: Any, rows: int) -> None:
         if metadata is None and (rows or part.last_metadata is not None):
-            begins = (
-                "begin where this one began" if part.last_metadata is None else "read the partition from its beginning"
-            )
+            is_first = part.last_metadata is None
+            begins = "begin where this one began" if is_first else "read the partition from its beginning"
             raise SpoutError(
                 f"{call} emitted {rows} rows and returned None: the next batch would {begins}. Return where the reading ended, "
                 "as plain data; if there is nothing new, that is last_metadata"
