@@ -77,8 +77,8 @@ site: install ## build the site with the reference of all exported names, build/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "open build/site/index.html"
 
 screenshots: install servers ## take pictures of the page, in build/screenshots, and those of the README, in docs/images
-	@$(BIN)/python -m tests.ui.screenshots $(ARGS)
-	@$(BIN)/python -m tests.ui.readme_pictures
+	@$(BIN)/python -m tests.web.screenshots $(ARGS)
+	@$(BIN)/python -m tests.web.readme_pictures
 
 bench: install java servers ## measure the word count, the stores' commits and DRPC (ARGS, COMMITS, DRPC: their options)
 	@$(BIN)/python -m tests.benchmarks.wordcount $(ARGS)

@@ -19,7 +19,7 @@ from trident.cli.app import app
 from trident.cli.target import load_topology, settings
 from trident.cluster.code.topology_package import make_package
 from trident.cluster.driver.orders import config_of
-from trident.cluster.state.cluster_records import StormBase, WantedStatus
+from trident.cluster_state.cluster_records import StormBase, WantedStatus
 from trident.config import resolve
 from trident.errors import ConfigError
 from trident.explain import explain

@@ -90,8 +90,8 @@ RUNTIME = (
     "trident.arrow",
     "trident.comparing",
     "trident.alignment",
-    "trident.coordination",
-    "trident.planner",
+    "trident.log",
+    "trident.plan",
     *ENGINES,
     *INTERFACES,
     *GRAPH,
@@ -99,7 +99,7 @@ RUNTIME = (
 
 
 def _rooms(*names: str) -> tuple[str, ...]:
-    return tuple(f"trident.runtime.{name}" for name in names)
+    return tuple(f"trident.run.{name}" for name in names)
 
 
 # The first layer that has a module decides.
@@ -141,33 +141,33 @@ LAYERS = (
         deferred=(
             "trident.explain",
             "trident.observe",
-            "trident.runtime.running",
-            "trident.runtime.query.foreach_batch",
-            "trident.ui.ui_server",
+            "trident.run.running",
+            "trident.run.foreach_batch",
+            "trident.web.ui_server",
             "states.memory",
             "datasketches",
             "pyarrow",
             "sqlglot",
         ),
     ),
-    Layer(("trident.http.plain_json",), deferred=("starlette",)),
+    Layer(("trident.servers.plain_json",), deferred=("starlette",)),
     # Below the runtime: what a topology says of itself, as functions of values.
-    Layer(("trident.observe",), ("trident.http", *INTERFACES), deferred=("prometheus_client",)),
+    Layer(("trident.observe",), ("trident.servers", *INTERFACES), deferred=("prometheus_client",)),
     Layer(
         ("trident.nodes",),
         ("trident.errors", "trident.servers", *VALUES),
         deferred=("kazoo", "psycopg"),
     ),
     Layer(
-        ("trident.coordination",),
+        ("trident.log",),
         ("msgpack", "trident.nodes", "trident.servers", *INTERFACES),
         deferred=("obstore", "psycopg"),
     ),
-    Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
+    Layer(("trident.plan",), (*INTERFACES, *GRAPH)),
     Layer(
         ("trident.explain",),
-        ("trident.planner", "trident.observe", *INTERFACES, *GRAPH),
-        deferred=("trident.runtime.steps.applying",),
+        ("trident.plan", "trident.observe", *INTERFACES, *GRAPH),
+        deferred=("trident.steps.applying",),
     ),
     Layer(("trident.strict_columns",), ("numpy", "pyarrow", "trident.naming", "trident.state", "trident.types")),
     Layer(
@@ -175,11 +175,13 @@ LAYERS = (
         ("pyarrow", "trident.errors", "trident.fields", "trident.moments", "trident.strict_columns", "trident.types"),
     ),
     Layer(("trident.comparing",), ("numpy", "pyarrow", "trident.arrow", *VALUES)),
-    Layer(("trident.http",), ("trident.errors", "trident.extras", "trident.roles"), deferred=("starlette", "uvicorn")),
-    Layer(("trident.drpc.server",), ("starlette", "trident.drpc", "trident.errors", "trident.http")),
+    Layer(
+        ("trident.servers",), ("trident.errors", "trident.extras", "trident.roles"), deferred=("starlette", "uvicorn")
+    ),
+    Layer(("trident.drpc.server",), ("starlette", "trident.drpc", "trident.errors", "trident.servers")),
     # The rooms of the runtime, from the bottom up: each may import those that it names and none above it.
-    Layer(("trident.runtime.steps",), RUNTIME),
-    Layer(("trident.runtime.windows",), (*_rooms("steps"), *RUNTIME)),
+    Layer(("trident.steps",), RUNTIME),
+    Layer(("trident.windows",), (*_rooms("steps"), *RUNTIME)),
     Layer(
         ("trident.spark",),
         # zmq: messages between the driver and workers that stay, of batches and of bolts
@@ -189,18 +191,18 @@ LAYERS = (
             "zmq",
             "cloudpickle",
             "trident.observe",
-            "trident.planner",
+            "trident.plan",
             *_rooms("steps"),
             *INTERFACES,
             *GRAPH,
         ),
-        deferred=("trident.runtime.reading.data_source",),
+        deferred=("trident.data_source",),
     ),
-    Layer(("trident.runtime.engine",), (*_rooms("steps", "windows"), "trident.spark", *RUNTIME)),
+    Layer(("trident.engine",), (*_rooms("steps", "windows"), "trident.spark", *RUNTIME)),
     # Where a log is may be written in the cluster's state.
-    Layer(("trident.runtime.reading",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster.cluster_log",)),
+    Layer(("trident.read",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster_state.cluster_log",)),
     Layer(
-        ("trident.runtime.commit",),
+        ("trident.run",),
         # local_processes: files of dead letters appear whole and durable
         (*_rooms("steps", "windows", "engine", "reading"), "trident.servers.local_processes", *RUNTIME),
     ),
@@ -215,20 +217,20 @@ LAYERS = (
     ),
     Layer(
         ("trident.drpc",),
-        ("trident.http", *_rooms("steps", "engine", "reading"), *RUNTIME),
+        ("trident.servers", *_rooms("steps", "engine", "reading"), *RUNTIME),
         deferred=("trident.drpc.server",),
     ),
     Layer(
-        ("trident.runtime",), ("trident.spark", *RUNTIME), deferred=("trident.explain", "trident.drpc.local")
+        ("trident.run",), ("trident.spark", *RUNTIME), deferred=("trident.explain", "trident.drpc.local")
     ),  # running topologies, on top of all rooms
     # The page and the REST interface: what is served is asked of `ClusterPages`.
     Layer(
-        ("trident.ui",),
+        ("trident.web",),
         (
             "starlette",
             "uvicorn",
             "httpx",
-            "trident.http",
+            "trident.servers",
             "trident.observe",
             "trident.storm",
             "trident.errors",
@@ -242,7 +244,7 @@ LAYERS = (
     Layer(("trident.crashtest.injected",), deferred=("pyspark",)),
     Layer(("trident.crashtest",), ("trident.servers", *VALUES), deferred=("deltalake", "psycopg", "pyarrow")),
     Layer(("trident.errors",), ("trident.errors",)),
-    Layer(("trident.cluster.state",), ("trident.errors", "trident.nodes", "trident.servers", *VALUES)),
+    Layer(("trident.cluster_state",), ("trident.errors", "trident.nodes", "trident.servers", *VALUES)),
     # The upper storeys. None of them is imported from below, but where a door is named above.
     Layer(
         ("trident.cluster",),
@@ -253,14 +255,14 @@ LAYERS = (
             "cloudpickle",
             "trident.errors",
             "trident.extras",
-            "trident.ui",
-            "trident.http",
+            "trident.web",
+            "trident.servers",
             "trident.observe",
             "trident.nodes",
             "trident.servers",
             "trident.spark",
-            "trident.coordination",
-            "trident.planner",
+            "trident.log",
+            "trident.plan",
             "trident.storm",
             *_rooms("running", "reading", "start"),
             *INTERFACES,
@@ -276,15 +278,15 @@ LAYERS = (
             "trident.cluster",
             "trident.errors",
             "trident.crashtest",
-            "trident.ui",
+            "trident.web",
             "trident.drpc",
             "trident.extras",
-            "trident.http",
+            "trident.servers",
             "trident.observe",
             "trident.servers",
             "trident.spark",
-            "trident.coordination",
-            "trident.planner",
+            "trident.log",
+            "trident.plan",
             "trident.explain",
             "trident.storm",
             "trident.reading",
@@ -292,7 +294,7 @@ LAYERS = (
             *INTERFACES,
             *GRAPH,
         ),
-        deferred=("click", "trident.runtime.replaying", "examples", "spouts", "states"),
+        deferred=("click", "trident.run", "examples", "spouts", "states"),
     ),
     # Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.
     Layer(("trident.storm.execution",), ("cloudpickle", "trident.observe", "trident.storm", *INTERFACES)),
@@ -304,7 +306,7 @@ LAYERS = (
     Layer(
         ("trident.storm",),
         ("trident.observe", *INTERFACES),
-        deferred=("trident.reading", "trident.runtime.reading.state_reader", "trident.storm.spark.running_storm"),
+        deferred=("trident.reading", "trident.read.state_reader", "trident.storm.spark.running_storm"),
     ),
     Layer(
         ("trident.testing",),
@@ -317,9 +319,9 @@ LAYERS = (
             "trident.arrow",
             "trident.comparing",
             "trident.roles",
-            "trident.coordination",
+            "trident.log",
             "trident.drpc",
-            "trident.planner",
+            "trident.plan",
             "trident.observe",
             *_rooms("running", "drive", "reading", "start", "loop", "spouts", "steps", "engine", "commit"),
             *INTERFACES,
@@ -327,7 +329,7 @@ LAYERS = (
         ),
         deferred=("states.memory",),  # a driver with in_memory=True
     ),
-    Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py
+    Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.run",)),  # trident/__init__.py
     *(
         Layer((f"states.{store}",), (*FOR_STORES, "pyarrow", *_brought_by_extra(store), *ALSO_OF_STORES.get(store, ())))
         for store in stores()
@@ -460,9 +462,9 @@ def _tree(root: Path, files: dict[str, str]) -> Path:
         ("trident/graph.py", "import pyspark", "trident.graph imports pyspark; its layer may import"),
         ("trident/state/maps.py", "from pyspark.sql import Row", "trident.state.maps imports pyspark.sql"),
         ("trident/state/maps.py", "def f():\n    import pyarrow", "trident.state.maps imports pyarrow"),
-        ("trident/state/maps.py", "from ..runtime import session", "trident.state.maps imports trident.runtime"),
+        ("trident/state/maps.py", "from ..runtime import session", "trident.state.maps imports trident.run"),
         ("trident/spout/interfaces.py", "import pyarrow", "imports pyarrow at its top"),
-        ("trident/topology.py", "from trident.runtime.running import start", "trident.runtime.running at its top"),
+        ("trident/topology.py", "from trident.run.running import start", "trident.run.running at its top"),
         ("trident/testing/contracts.py", "import redis", "trident.testing.contracts imports redis"),
         ("trident/errors.py", "from trident import fields", "trident.errors imports trident"),
         ("states/redis/state.py", "from states.memory import MemoryMap", "states.redis.state imports states.memory"),
@@ -493,7 +495,7 @@ def test_a_right_import_is_let_through(tmp_path: Path) -> None:
         "trident/state/__init__.py": "from .maps import OpaqueMap",
         "trident/state/maps.py": "import json\nfrom trident import errors\nfrom trident.errors import TridentError",
         "trident/spout/interfaces.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyarrow as pa",
-        "trident/topology.py": "def start():\n    from trident.runtime.running import start",
+        "trident/topology.py": "def start():\n    from trident.run.running import start",
         "states/delta/state.py": "import deltalake\nfrom states.delta.layout import x",
         "states/redis/state.py": "import redis\nfrom trident.state import OpaqueMap",
         "examples/count.py": "from trident import TridentTopology\nfrom states.redis import RedisState",
@@ -562,7 +564,7 @@ def test_a_circle_is_found(tmp_path: Path, back: str) -> None:
 def test_importing_the_framework_loads_neither_an_engine_nor_a_driver() -> None:
     forbidden = ("pyspark", "py4j", "pandas", *DRIVERS)
     script = (
-        "import sys, trident, trident.state, trident.spout, trident.operations, trident.planner, trident.coordination\n"
+        "import sys, trident, trident.state, trident.spout, trident.operations, trident.plan, trident.log\n"
         f"print(sorted(name for name in {forbidden!r} if name in sys.modules))"
     )
     command = [sys.executable, "-c", script]

@@ -19,7 +19,7 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from trident import TridentState, TridentTopology, exactly_once
 from trident.operations import Count, Split
-from trident.runtime.running import RunningTopology
+from trident.run.running import RunningTopology
 from trident.state import StateSpec
 
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ from trident.state.interfaces import StateFactory, StateSpec
 
 if TYPE_CHECKING:
     from trident.observe.events import TopologyListener
-    from trident.runtime.query.one_aggregate import ExactlyOnce
+    from trident.one_aggregate import ExactlyOnce
 
 
 def exactly_once(
@@ -66,7 +66,7 @@ def exactly_once(
 
         totals.write(spark.read.parquet("orders/2026-11-25"), batch="2026-11-25")  # or by a job that a scheduler starts
     """
-    from trident.runtime.query.one_aggregate import ExactlyOnce, OneAggregate
+    from trident.one_aggregate import ExactlyOnce, OneAggregate
 
     keys, inputs = ([one] if isinstance(one, str) else list(one) for one in (group_by, of))
     declared = OneAggregate(

@@ -24,10 +24,10 @@ from trident import Config
 from trident.cli.app import app
 from trident.cli.get import KeyListing, LookupAnswer, read
 from trident.cli.target import settings
-from trident.coordination.file_log import FileLog
 from trident.errors import ForeignLogError, LogError, TopologyError, UnsupportedOperation
-from trident.http.plain_json import plain
+from trident.log.file_log import FileLog
 from trident.operations import Avg, Count, Sum
+from trident.servers.plain_json import plain
 from trident.topology import TridentTopology
 
 pytestmark = pytest.mark.slow

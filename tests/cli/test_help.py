@@ -15,7 +15,7 @@ from tests.command_list import PAGE, with_tables
 from tests.harness.commands import trident
 from trident import __version__
 from trident.cli.app import app
-from trident.coordination.file_log import FileLog
+from trident.log.file_log import FileLog
 
 COMMANDS = (
     "run", "ui", "get", "drpc", "log", "dead-letters", "state", "explain", "demo", "crashtest", "up", "nimbus", "supervisor",
@@ -128,7 +128,7 @@ ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
 
 SERVERS = ("starlette", "uvicorn", "httpx", "psutil", "kazoo", "obstore", "redis", "psycopg", "confluent_kafka")
 
-FRAMEWORK = ("trident.topology", "trident.stream", "trident.state", "trident.coordination", "trident.runtime")
+FRAMEWORK = ("trident.topology", "trident.stream", "trident.state", "trident.log", "trident.run")
 
 PROGRAM = """
 import sys

@@ -15,10 +15,10 @@ import pytest
 from tests.harness.commands import trident
 from trident.cli.log import _no_log, report, short
 from trident.cli.log import log as print_log
-from trident.coordination import log_state
-from trident.coordination.file_log import FileLog
-from trident.coordination.records import CommitRecord, DefineRecord, LayoutRecord, StartRecord, TopologyRecord
 from trident.errors import CorruptLogError, LogError
+from trident.log import log_state
+from trident.log.file_log import FileLog
+from trident.log.records import CommitRecord, DefineRecord, LayoutRecord, StartRecord, TopologyRecord
 from trident.retention import Retention
 from trident.spout.interfaces import TransactionAttempt
 

@@ -24,9 +24,9 @@ from tests.crash.fused_wrappers import Chunks, CrashingMap, CrashingState, Storm
 from tests.harness.topology_runs import open_view
 from trident.arrow import table_of
 from trident.config import Config
-from trident.coordination.log_address import open_reader
-from trident.coordination.log_state import LogState
 from trident.fields import Fields
+from trident.log.log_address import open_reader
+from trident.log.log_state import LogState
 from trident.operations import Count, Sum
 from trident.servers.log_addresses import Database
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt

@@ -16,7 +16,6 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from tests.coordination.log_homes import PostgresHome, stored_home
 from tests.crash.case import (
     BATCHES,
     EXACT,
@@ -33,11 +32,12 @@ from tests.crash.case import (
 from tests.crash.driver import observer
 from tests.crash.fuse import OPENING, RECONCILING, Arm, Died, Fuse
 from tests.crash.fused_wrappers import crashing_log
-from trident.coordination.log_address import open_reader
-from trident.coordination.log_interface import MemoryLog
-from trident.coordination.log_state import LogState
+from tests.log.log_homes import PostgresHome, stored_home
 from trident.errors import FencedError
-from trident.runtime.running import RunningTopology, start
+from trident.log.log_address import open_reader
+from trident.log.log_interface import MemoryLog
+from trident.log.log_state import LogState
+from trident.run.running import RunningTopology, start
 from trident.servers.log_addresses import ZooKeeperAddress
 
 ROOT = Path(__file__).parent.parent.parent

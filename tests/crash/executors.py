@@ -15,7 +15,7 @@ from states.memory import MemoryMapState
 from tests.harness.quick_java import QUICK_JVM
 from trident import Config, TridentTopology
 from trident.operations import Count, Split
-from trident.runtime.running import start
+from trident.run.running import start
 from trident.spark.session import spark_session, stop_session
 from trident.spout.interfaces import TransactionAttempt
 

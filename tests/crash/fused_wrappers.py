@@ -10,14 +10,14 @@ from typing import Any, ClassVar, cast
 from unittest import mock
 
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
-from trident.coordination import log_address, postgres_records
-from trident.coordination.file_log import FileLog, LogFile
-from trident.coordination.framing import HEAD_BYTES, decode
-from trident.coordination.object_records import ObjectRecords
-from trident.coordination.postgres_records import PostgresRecords
-from trident.coordination.record_store import Head
-from trident.coordination.stored_log import StoredLog
-from trident.coordination.zookeeper_records import ZooKeeperRecords
+from trident.log import log_address, postgres_records
+from trident.log.file_log import FileLog, LogFile
+from trident.log.framing import HEAD_BYTES, decode
+from trident.log.object_records import ObjectRecords
+from trident.log.postgres_records import PostgresRecords
+from trident.log.record_store import Head
+from trident.log.stored_log import StoredLog
+from trident.log.zookeeper_records import ZooKeeperRecords
 from trident.state import IBackingMap, Key, MapState, OpaqueMap, Sentinel, Snapshot, SnapshottableMap, Txid
 from trident.state.forwarding import MapWrapper
 from trident.state.kinds import LaterWrite

@@ -23,12 +23,12 @@ from tests.crash.driver_runs import DriverServer, run_here
 from tests.crash.partition_driver import config_of, topology_of
 from tests.spout.folder_source import noted, numbers_in, write
 from trident.config import Config
-from trident.coordination.log_interface import MemoryLog
 from trident.errors import BackendError, FencedError, LogHeldError
+from trident.log.log_interface import MemoryLog
 from trident.operations import Count, ReducerAggregator
-from trident.runtime.running import start
-from trident.runtime.steps.key_columns import partition_of
+from trident.run.running import start
 from trident.state import Key, OpaqueMap, Sentinel, StateConf, StateSpec
+from trident.steps.key_columns import partition_of
 from trident.topology import TridentTopology
 from trident.tuples import TridentTuple
 

@@ -38,7 +38,7 @@ from trident.operations import (
     arrow_function,
     col,
 )
-from trident.planner import make_plan, make_request_plan
+from trident.plan import make_plan, make_request_plan
 
 
 class Joined(ReducerAggregator[str]):

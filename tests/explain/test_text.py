@@ -27,9 +27,9 @@ from trident.explain import Explanation
 from trident.graph import Graph, PersistNode, QueryNode
 from trident.operations import Count, Split
 from trident.operations.names import MergedCombiner
-from trident.runtime.steps.applying import step_runs
 from trident.spout import SpoutType
 from trident.state import StateSpec, StateType
+from trident.steps.applying import step_runs
 
 GOLDEN = Path(__file__).parent / "golden"
 TOPOLOGIES: list[Callable[[], TridentTopology]] = [word_count, stock, everything]
@@ -107,7 +107,7 @@ def test_declaring_loads_no_engine_and_explaining_no_spark() -> None:
     script = (
         "import sys; from spouts import FixedBatchSpout; from trident import TridentTopology; t = TridentTopology('t')\n"
         "t.new_stream('in', FixedBatchSpout('a: string', 1, ['x'])).peek(print)\n"
-        "print('trident.runtime' in sys.modules, len(t.explain()) > 50, 'pyspark' in sys.modules)"
+        "print('trident.run' in sys.modules, len(t.explain()) > 50, 'pyspark' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.split(), done.stderr) == (["False", "True", "False"], "")

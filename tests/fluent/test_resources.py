@@ -17,8 +17,8 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import Stream, TopologyError, TridentTopology
 from trident.operations import Count
-from trident.planner import make_plan
-from trident.planner.plan import commit_loads, stage_memory
+from trident.plan import make_plan
+from trident.plan.plan import commit_loads, stage_memory
 from trident.spark.spark_resources import cores_of_executors, memory_settings, undone_memory
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from trident import Config, TridentTopology
-from trident.runtime.running import start
+from trident.run.running import start
 from trident.spout import TransactionAttempt
 
 _NEEDED = (
@@ -43,7 +43,7 @@ _NEEDED = (
     "states.memory",
     "states.redis",
     "trident.cli.app",
-    "trident.runtime.running",
+    "trident.run.running",
     "trident.testing",
 )
 

@@ -29,7 +29,7 @@ from trident.observe import (
     monitoring,
 )
 from trident.observe.events import event_logger, event_of
-from trident.runtime.running import RunningTopology
+from trident.run.running import RunningTopology
 
 DELIVERY = "trident.observe.monitoring"
 

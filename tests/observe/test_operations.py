@@ -16,6 +16,7 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import FailTimes, keep, run_all, start
 from trident import BatchFailedError, FailedException, TridentTopology, TridentTuple
+from trident.engine.task_output import TaskOutput
 from trident.explain.drawing import edges_of_plan, operations_of_plan
 from trident.observe.batch_committed import BatchCommitted, Phases, Read
 from trident.observe.component_statistics import Figures, WindowStatistics
@@ -23,10 +24,9 @@ from trident.observe.events import WHOLE_TOPOLOGY, ErrorFeed
 from trident.observe.time_series import BUCKETS, WINDOWS_S
 from trident.observe.topology_status import HEARTBEAT_BYTES, heartbeat_of
 from trident.operations import BaseFilter, Count, Split
-from trident.planner import make_plan
-from trident.runtime.commit.committer import Committed
-from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.loop.operation_totals import OperationTotals, read_statistics
+from trident.plan import make_plan
+from trident.run.committer import Committed
+from trident.run.operation_totals import OperationTotals, read_statistics
 
 SENTENCES = ["the cow jumped over the moon", "the man went", "", "four score and seven years ago"]
 WORDS = [word for sentence in SENTENCES for word in sentence.split(" ") if word]

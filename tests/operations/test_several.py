@@ -46,8 +46,8 @@ from trident.operations import (
 )
 from trident.operations.adapters import aggregate_type
 from trident.operations.several import several, value_of
-from trident.runtime.steps.aggregates import is_native, merge_partials, partial
-from trident.runtime.steps.failures import TupleErrors
+from trident.steps.aggregates import is_native, merge_partials, partial
+from trident.steps.failures import TupleErrors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

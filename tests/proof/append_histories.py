@@ -24,7 +24,7 @@ from tests.crash.case import rows_of
 from tests.crash.driver_runs import DriverServer
 from tests.harness.servers import Server
 from tests.proof.proof_table import RowServers, Trial
-from trident.coordination.log_address import open_reader
+from trident.log.log_address import open_reader
 
 _READERS, _ROWS = 2, 600
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from kazoo.client import KazooClient
 
-from tests.coordination.log_homes import FileHome, Home, ZooKeeperHome, stored_home
-from tests.coordination.test_log_drivers import ACTS, DRIVERS, Model, check_many
 from tests.harness.topology_runs import RowsState, start
+from tests.log.log_homes import FileHome, Home, ZooKeeperHome, stored_home
+from tests.log.test_log_drivers import ACTS, DRIVERS, Model, check_many
 from tests.proof.proof_table import RowServers, Trial
-from tests.runtime.loop.test_coordinator import Coordinating
+from tests.run.test_coordinator import Coordinating
 from tests.spout.partition_source import Source
 from tests.spout.test_partitioned_engines import declared
 from tests.state.test_crash_schedules import PAIRINGS, STORES, schedule_of
@@ -31,9 +31,9 @@ from tests.stores.catalog import STORES as CATALOG
 from tests.stores.catalog import Home as StoreHome
 from tests.storm.test_tuple_trees import SPOUT, Told
 from trident.errors import FencedError, StaleTransactionError, TridentError
-from trident.runtime.steps.key_columns import partitions_of
 from trident.spout import SpoutType
 from trident.state import Snapshot, StateType
+from trident.steps.key_columns import partitions_of
 from trident.storm.execution.messages import Tracking
 
 _STEPS = 30

@@ -14,14 +14,14 @@ import pytest
 
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S, FailTimes, Points, RowsSpout, dict_state, keep, start
-from tests.runtime.loop.test_loop import looping
+from tests.run.test_loop import looping
 from tests.spout.partition_source import Source, Transactional
 from tests.spout.test_partitioned import BOTH, FailingPoints, Fails, sums, totals
 from trident import BatchFailedError, Fields, TridentTopology
-from trident.coordination.log_reader import LogReader
 from trident.errors import FencedError
+from trident.log.log_reader import LogReader
 from trident.operations import Count, Sum
-from trident.runtime.loop.batch import Clock
+from trident.run.batch import Clock
 from trident.spout import Definition, ICommitterTridentSpout, Lag, SpoutType, TransactionAttempt
 
 HOUR_MS = 3_600_000

@@ -15,7 +15,7 @@ from tests.spout.test_partitioned import Fails
 from trident import BatchFailedError, Fields, TopologyError, TridentTopology
 from trident.errors import InexactPairingError
 from trident.operations import Count
-from trident.runtime.spouts.batch_spouts import as_trident_spout
+from trident.run.batch_spouts import as_trident_spout
 from trident.spout import IRichSpout, OutputFieldsDeclarer, TopologyContext
 
 

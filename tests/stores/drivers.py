@@ -9,12 +9,12 @@ from typing import Any
 
 from tests.stores.catalog import TOPOLOGY, Home
 from tests.stores.interruptions import Reach, SeamedState, go_on
-from trident.coordination.log_interface import MemoryLog
-from trident.coordination.records import CommitRecord, ResetRecord
-from trident.runtime.reading.views import StateView
-from trident.runtime.steps.key_columns import partitions_of
+from trident.log.log_interface import MemoryLog
+from trident.log.records import CommitRecord, ResetRecord
+from trident.read.views import StateView
 from trident.state import Key, OpaqueMap, Txid
 from trident.state.txid import RETRY_BITS
+from trident.steps.key_columns import partitions_of
 from trident.testing.backend.schedules import Add
 
 KEYS: list[Key] = [(f"key {number:02}",) for number in range(20)]

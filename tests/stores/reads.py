@@ -15,9 +15,9 @@ from typing import Any
 
 from tests.stores.catalog import Home
 from tests.stores.drivers import KEYS, Driver
-from trident.coordination.log_interface import MemoryLog
 from trident.errors import StaleTransactionError
-from trident.runtime.steps.key_columns import partitions_of
+from trident.log.log_interface import MemoryLog
+from trident.steps.key_columns import partitions_of
 
 READERS = 2
 READS_PER_BATCH = 20

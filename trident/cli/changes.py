@@ -23,10 +23,10 @@ import typer
 from trident.cli.console import EndingSignals, say, visible
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
-from trident.http.plain_json import json_answer, plain, to_json
-from trident.http.server_thread import Guard, ServerThread, bearer, is_loopback
+from trident.read.change_feed import ChangedBatch, ChangeFeed
 from trident.reading import changes
-from trident.runtime.reading.change_feed import ChangedBatch, ChangeFeed
+from trident.servers.plain_json import json_answer, plain, to_json
+from trident.servers.server_thread import Guard, ServerThread, bearer, is_loopback
 from trident.topology import TridentTopology
 
 OpenFeed = Callable[[str | None], ChangeFeed]

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TextIO
 import typer
 
 from trident.errors import FencedError, TridentError
-from trident.http.server_thread import is_loopback
 from trident.naming import amount, counted
+from trident.servers.server_thread import is_loopback
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-    from trident.runtime.running import RunningTopology
+    from trident.run.running import RunningTopology
     from trident.storm.spark.running_storm import RunningStormTopology
 
 logger = logging.getLogger("trident.cli")

@@ -15,11 +15,11 @@ from rich.console import Console
 
 from trident.cli.console import PIPE_WIDTH, is_wide, print_json, results, show, show_facts, visible
 from trident.config import Config
-from trident.coordination.log_address import open_reader, read_history
-from trident.coordination.log_reader import exists
-from trident.coordination.log_state import LogState
-from trident.coordination.records import LETTERS, TIME, CommitRecord, numbers_of
 from trident.errors import LogError
+from trident.log.log_address import open_reader, read_history
+from trident.log.log_reader import exists
+from trident.log.log_state import LogState
+from trident.log.records import LETTERS, TIME, CommitRecord, numbers_of
 from trident.naming import amount, counted, cut
 from trident.redaction import redacted
 from trident.servers.log_addresses import is_log_address

@@ -24,16 +24,16 @@ from trident.cli.commands import (
     option,
 )
 from trident.cli.console import print_json, problems, say, show, visible
-from trident.http.plain_json import plain
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
+from trident.servers.plain_json import plain
 
 if TYPE_CHECKING:
     from trident.config import Config
-    from trident.coordination.log_interface import TransactionLogReader
-    from trident.planner.meaning import TopologyChanges
-    from trident.runtime.replaying.rehearsing import Rehearsed
-    from trident.runtime.replaying.verifying import ValueOrigin, Verified
+    from trident.log.log_interface import TransactionLogReader
+    from trident.plan.meaning import TopologyChanges
+    from trident.replay.rehearsing import Rehearsed
+    from trident.replay.verifying import ValueOrigin, Verified
     from trident.topology import TridentTopology
 
 WRONG = 4
@@ -153,8 +153,8 @@ def diff_command(
     Exit codes: 0 the totals go on, 1 failed, 2 wrong usage, 4 the new code would be refused, 130 ended by Ctrl-C.
     """
     from trident.cli.target import load_both, load_topology
-    from trident.planner.meaning import Meaning, compare, meaning_of
-    from trident.runtime.reading.open_partitions import refused_by_stores
+    from trident.plan.meaning import Meaning, compare, meaning_of
+    from trident.read.open_partitions import refused_by_stores
 
     with ExitStack() as opened:
         reader = None
@@ -179,7 +179,7 @@ def diff_command(
 
 
 def _open_log(log: str, opened: ExitStack) -> TransactionLogReader:
-    from trident.coordination.log_address import open_reader
+    from trident.log.log_address import open_reader
 
     reader = opened.enter_context(closing(open_reader(log)))
     if not reader.is_there():
@@ -203,7 +203,7 @@ def _print_changes(compared: TopologyChanges, topology: str) -> None:
 
 def rehearse(former: TridentTopology, new: TridentTopology, config: Config, last: int, as_json: bool) -> int:
     """Say what new code would change; returns the exit code, which tells whether it would, or would be refused."""
-    from trident.planner.meaning import compare, meaning_of
+    from trident.plan.meaning import compare, meaning_of
     from trident.reading import rehearse_upgrade
 
     compared = compare(meaning_of(former.graph()), meaning_of(new.graph()))

@@ -17,14 +17,14 @@ from urllib.parse import quote
 from trident import __version__
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.topology_package import TopologyPackage
-from trident.cluster.state.cluster_address import STATE_FILE, find_token, folder_of, is_embedded, open_cluster_state
-from trident.cluster.state.cluster_records import WantedStatus
-from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews, with_last_error
-from trident.coordination.log_reader import exists
+from trident.cluster_state.cluster_address import STATE_FILE, find_token, folder_of, is_embedded, open_cluster_state
+from trident.cluster_state.cluster_records import WantedStatus
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed, TridentError
+from trident.log.log_reader import exists
 from trident.roles import Closes
-from trident.ui.cluster_pages import client_of, error_of
+from trident.web.cluster_pages import client_of, error_of
 
 if TYPE_CHECKING:
     import httpx

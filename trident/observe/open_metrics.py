@@ -12,13 +12,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trident.extras import needs_package
-from trident.http.server_thread import is_loopback, listens_at, stranger, url_of
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.component_statistics import Figures
 from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
 from trident.observe.health import is_stalled
 from trident.observe.time_series import ALL_TIME, WINDOWS_S
 from trident.observe.topology_status import TopologyStatus
+from trident.servers.server_thread import is_loopback, listens_at, stranger, url_of
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -1,6 +1,6 @@
 """The built-in operations.
 
-Most also have an Arrow kernel that gives equal results (`trident.runtime.steps.applying`, `trident.runtime.steps.aggregates`).
+Most also have an Arrow kernel that gives equal results (`trident.steps.applying`, `trident.steps.aggregates`).
 """
 
 from __future__ import annotations

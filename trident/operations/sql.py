@@ -378,4 +378,4 @@ SQL_FUNCTIONS = (
     "timestamp",
     "convert_timezone", "from_utc_timestamp", "to_utc_timestamp",
 )  # fmt: skip
-"""The functions that there are, by Spark's names; tests/runtime/steps compares each with Spark."""
+"""The functions that there are, by Spark's names; tests/steps compares each with Spark."""

@@ -13,11 +13,11 @@ from deltalake import DeltaTable, QueryBuilder
 
 from tests.harness.cluster_machines import MachineCluster
 from tests.harness.commands import until
-from trident.cluster.state.cluster_address import is_embedded
-from trident.coordination.lock import list_log
-from trident.coordination.log_address import open_reader
-from trident.coordination.log_state import LogState
+from trident.cluster_state.cluster_address import is_embedded
 from trident.errors import ClusterError, LogError
+from trident.log.lock import list_log
+from trident.log.log_address import open_reader
+from trident.log.log_state import LogState
 from trident.state.txid import epoch_of
 
 

@@ -15,8 +15,8 @@ from trident.cluster.driver.orders import as_proved
 from trident.cluster.nimbus.assigning import Assign, DriverHealth, Forget, Health, MarkFailed, Picture, RollBack, decide
 from trident.cluster.nimbus.nimbus import _MAX_PAUSE_S, Nimbus
 from trident.cluster.nimbus.submissions import rebalance
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import (
+from trident.cluster_state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_records import (
     Assignment,
     DriverDeath,
     NodePort,
@@ -25,7 +25,7 @@ from trident.cluster.state.cluster_records import (
     WantedStatus,
     WorkerHeartbeat,
 )
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.storm_cluster_state import StormClusterState
 
 NOW = 10_000.0
 

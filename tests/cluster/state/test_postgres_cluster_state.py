@@ -11,8 +11,8 @@ import pytest
 from tests.harness.cluster_states import LOST_ANSWERS, address_on, opened
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster_state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_state import ClusterState
 from trident.errors import ClusterError, ClusterUnreachable
 from trident.nodes.polled_nodes import SqlTable
 from trident.servers.log_addresses import PostgresAddress

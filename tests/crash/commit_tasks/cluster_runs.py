@@ -20,7 +20,7 @@ from tests.crash.commit_tasks.task_case import BATCHES, TaskCase
 from tests.crash.commit_tasks.task_seams import executors_of, set_rules
 from tests.harness.quick_java import QUICK_JVM
 from trident.errors import TridentError
-from trident.runtime.running import start
+from trident.run.running import start
 from trident.spark.session import spark_session
 from trident.spout.interfaces import TransactionAttempt
 

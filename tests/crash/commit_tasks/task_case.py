@@ -15,8 +15,8 @@ from tests.crash.commit_tasks.task_seams import Fault, FaultyStates, Tables
 from tests.crash.fuse import Fuse
 from tests.harness.topology_runs import open_view
 from trident.config import Config
-from trident.coordination.log_reader import LogReader
-from trident.coordination.log_state import LogState
+from trident.log.log_reader import LogReader
+from trident.log.log_state import LogState
 from trident.operations import Sum
 from trident.state import StateSpec, StateType
 from trident.topology import TridentTopology

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 
 from states.delta import DeltaMapState, DeltaOptions
+from trident.engine import tasks
 from trident.errors import BackendError
-from trident.runtime.commit import committing
-from trident.runtime.engine import tasks
+from trident.run import committing
 from trident.state import Key, MicroBatchIBackingMap, SnapshottableMap, StateConf, StateType, map_for
 from trident.state.forwarding import MapWrapper
 from trident.state.txid import Sentinel, Txid

@@ -31,7 +31,7 @@ from tests.spouts.messages.driving import LIMIT_S
 from trident import TridentTopology
 from trident.arrow import arrow_type
 from trident.errors import ConfigError, SpoutError
-from trident.runtime.commit.dead_letters import DeadLetters
+from trident.run.dead_letters import DeadLetters
 from trident.storm import BaseRichBolt, LocalCluster, TopologyBuilder, Tuple
 
 ACCOUNTS = Json("account: string, amount: bigint")

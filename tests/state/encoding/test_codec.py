@@ -22,7 +22,6 @@ from tests.harness.crashing_stores import DictMap
 from tests.state.samples import hashables, mostly, outcome, recut, same, values
 from trident.errors import CorruptValueError, WrongKeyError
 from trident.fields import Fields
-from trident.runtime.steps.key_columns import partition_of, partitions_of
 from trident.state import (
     CodecSerializer,
     Key,
@@ -46,6 +45,7 @@ from trident.state.encoding.codec import (
     encode_tuples,
 )
 from trident.state.encoding.equal_keys import canonical_key, canonical_keys, declared_keys
+from trident.steps.key_columns import partition_of, partitions_of
 from trident.testing.backend.schedules import Add
 from trident.types import plain_number
 

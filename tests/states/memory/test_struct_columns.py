@@ -18,10 +18,10 @@ from trident.fields import struct_fields
 from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.adapters import aggregate_type
 from trident.operations.several import several, value_of
-from trident.runtime.steps.aggregates import is_native, merging_function
 from trident.state import CodecSerializer, OpaqueMap, SerializedMap
 from trident.state.columns.number_columns import NumberColumn, NumberForm
 from trident.state.values import CombinerUpdates
+from trident.steps.aggregates import is_native, merging_function
 
 pytestmark = pytest.mark.usefixtures("always_columns")
 

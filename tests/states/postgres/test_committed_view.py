@@ -21,9 +21,9 @@ from tests.crash.driver_runs import DriverServer, run_killed_at_random
 from tests.harness.servers import Server
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
-from trident.coordination.log_address import open_log, open_reader
-from trident.coordination.log_state import LogState
-from trident.coordination.records import AdoptRecord, CommitRecord
+from trident.log.log_address import open_log, open_reader
+from trident.log.log_state import LogState
+from trident.log.records import AdoptRecord, CommitRecord
 from trident.operations import Avg, Count, Max, Sum
 from trident.state import OpaqueValue
 

@@ -16,15 +16,15 @@ from states.memory import MemoryMapState
 from states.memory.state import MemoryBackingMap
 from states.redis import RedisState
 from tests.harness.topology_runs import RowsState
-from tests.runtime.random_topologies import Random
+from tests.run.random_topologies import Random
 from tests.testing.simulation import mistaken_topologies as mistaken
 from tests.testing.simulation import right_topologies as right
 from tests.testing.simulation.mistaken_topologies import ROWS
 from trident import TridentTopology
-from trident.coordination.log_interface import MemoryLog
 from trident.errors import BatchFailedError, ConfigError, InexactPairingError, TridentError
+from trident.log.log_interface import MemoryLog
 from trident.operations import Count
-from trident.runtime.start import recovery
+from trident.run import recovery
 from trident.spout import SpoutType
 from trident.state import Key, OpaqueValue, StateSpec, map_commits, map_state
 from trident.testing import SimulationFailed, simulate

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Self
 
 from trident import __version__
-from trident.cluster.state.cluster_records import TopologyKind
+from trident.cluster_state.cluster_records import TopologyKind
 from trident.config import SETTINGS_FILE
 from trident.errors import BadPackage
 from trident.naming import amount
@@ -69,7 +69,7 @@ class PackageManifest:
     `trident`, `python`: the version of Trident and the minor version of Python that made it.
     `requirements`: the text of a requirements file; "" if there is none.
     `components`: of spouts and bolts, by id.
-    `meaning`: of Trident: what its states and streams mean, as `trident.planner.meaning` has it: `{"states": …, "streams": …}`.
+    `meaning`: of Trident: what its states and streams mean, as `trident.plan.meaning` has it: `{"states": …, "streams": …}`.
     `files`: the SHA-256 of each file, by its path in the package.
     """
 

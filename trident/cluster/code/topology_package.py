@@ -26,14 +26,14 @@ from trident.cluster.code.package_archive import (
     files_of,
     find_module,
 )
-from trident.cluster.state.cluster_records import TopologyKind
+from trident.cluster_state.cluster_records import TopologyKind
 from trident.config import Config
 from trident.errors import BadPackage, ConfigError, TridentError
-from trident.planner.meaning import meaning_of
-from trident.runtime.reading.targets import NoSuchTarget, folder_of, load_one_of, parts_of
+from trident.plan.meaning import meaning_of
 from trident.setting_types import nest_spark_conf
 from trident.spark.shipping import ship_modules_of
 from trident.storm import StormConfig, StormTopology, TopologyBuilder
+from trident.targets import NoSuchTarget, folder_of, load_one_of, parts_of
 from trident.topology import TridentTopology
 
 _KINDS = (TridentTopology, TopologyBuilder, StormTopology)

@@ -17,14 +17,14 @@ from trident import __version__
 from trident.cluster.code.code_store import CodeCache
 from trident.cluster.machine.driver_slot import DriverSlot, Wanted
 from trident.cluster.machine.machine_folder import MachineFolder, read_log
-from trident.cluster.state.cluster_address import TOKEN_VARIABLE, cluster_at, open_cluster_state
-from trident.cluster.state.cluster_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.cluster_address import TOKEN_VARIABLE, cluster_at, open_cluster_state
+from trident.cluster_state.cluster_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, NoLeader, NoSuchTopology
 from trident.nodes.interface import NodeEvent
 from trident.redaction import redacted
-from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages, client_of
-from trident.ui.ui_server import UIServer
+from trident.web.cluster_pages import ClusterPages, LogOf, Page, TopologyPages, client_of
+from trident.web.ui_server import UIServer
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from trident.cluster.nimbus.assigning import (
     decide,
 )
 from trident.cluster.nimbus.submissions import rolled_back
-from trident.cluster.state.cluster_records import (
+from trident.cluster_state.cluster_records import (
     Assignment,
     NodePort,
     StormBase,
@@ -32,7 +32,7 @@ from trident.cluster.state.cluster_records import (
     WorkerHeartbeat,
     machine_names,
 )
-from trident.cluster.state.storm_cluster_state import LEADER, NIMBUSES, StormClusterState
+from trident.cluster_state.storm_cluster_state import LEADER, NIMBUSES, StormClusterState
 from trident.errors import ClusterError, ClusterUnreachable
 
 logger = logging.getLogger(__name__)

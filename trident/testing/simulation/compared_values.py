@@ -19,7 +19,7 @@ from trident.errors import ConfigError, CorruptValueError
 from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.operations.interfaces import Operation
 from trident.roles import has
-from trident.runtime.start.opened_topology import OpenedTopology
+from trident.run.opened_topology import OpenedTopology
 from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import Key
 from trident.state.map_state import MapStateFactory

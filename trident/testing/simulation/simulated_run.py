@@ -14,11 +14,11 @@ from trident.config import Config
 from trident.errors import StateError, describe
 from trident.fields import Fields
 from trident.graph import Graph, Node, PersistNode, SpoutNode
-from trident.planner import make_plan
-from trident.planner.guarantees import spout_type_of
-from trident.runtime.drive import Drive
-from trident.runtime.running import new_memory_log
-from trident.runtime.start.opened_topology import OpenedTopology
+from trident.plan import make_plan
+from trident.plan.guarantees import spout_type_of
+from trident.run.drive import Drive
+from trident.run.opened_topology import OpenedTopology
+from trident.run.running import new_memory_log
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.testing.simulation.compared_values import Contents, contents_of
 from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan

@@ -21,7 +21,7 @@ from tests.harness.topology_runs import start
 from trident import TridentError, TridentTopology, open_state, verify_state
 from trident.errors import TopologyError
 from trident.operations import Count, Max, Min, Sum
-from trident.runtime.loop.loop import BatchLoop
+from trident.run.loop import BatchLoop
 
 pytestmark = pytest.mark.slow
 
