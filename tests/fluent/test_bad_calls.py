@@ -1,6 +1,6 @@
 """Calls that cannot be meant so: streams that do not fit, built-ins given the wrong types, classes, names, recursion.
 
-The calls of single streams are in `test_topology.py`, what only shows in a batch is in `runtime/test_bad_input.py`.
+The calls of single streams are in `test_topology.py`, what only shows in a batch is in `run/test_bad_input.py`.
 """
 
 from __future__ import annotations

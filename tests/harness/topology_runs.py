@@ -1,4 +1,4 @@
-"""What the tests of the runtime share: states that can be looked into, gates that user code waits at, and starts."""
+"""What the tests of running topologies share: states that can be looked into, gates that user code waits at, and starts."""
 
 from __future__ import annotations
 

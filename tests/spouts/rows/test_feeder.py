@@ -21,7 +21,7 @@ from trident.spout import ITridentSpout, TransactionAttempt
 
 
 class Driver:
-    """What the runtime does with a spout, in a thread of its own until `stop`."""
+    """What a topology does with a spout, in a thread of its own until `stop`."""
 
     def __init__(self, spout: FeederBatchSpout) -> None:
         self.committed: list[list[tuple[Any, ...]]] = []
