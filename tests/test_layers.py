@@ -564,7 +564,7 @@ DOORS = {
 }
 DECLARED = ("fluent", "stream", "targets", "topology")
 ARROW = ("alignment", "arrow", "comparing", "strict_columns")
-ASKED_FROM_OUTSIDE = ("data_source", "foreach_aggregate", "one_aggregate", "reading")
+ASKED_FROM_OUTSIDE = ("data_source", "one_aggregate", "reading")
 FLOORS = 13
 
 

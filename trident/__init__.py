@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from trident.fields import Fields
     from trident.fluent.combining import JoinOutFieldsMode, JoinType
-    from trident.foreach_aggregate import exactly_once
+    from trident.one_aggregate import exactly_once
     from trident.reading import (
         changes,
         forget_keys,
@@ -57,7 +57,7 @@ _HOMES = (
     "stream",
     "topology",
     "reading",
-    "foreach_aggregate",
+    "one_aggregate",
 )
 
 if not TYPE_CHECKING:

@@ -39,9 +39,9 @@ class DRPCServer(ServerThread):
         Where to listen; port 0 takes a free one (see `port`).
     token
         Required of every request as `Authorization: Bearer <token>`, before its body is read; None: any client may ask, but no
-        page of another site (see `trident.servers.server_thread`). Use one on any host but this one. Not needed for
-        `GET /health`, which gives the topology's name, its last committed batch and, where that cannot be read, the error; nor for what is
-        refused in any case: bad requests (400, 404 and 405 of other pages) and too many connections (503).
+        page of another site (see `trident.servers.server_thread`). Use one on any host but this one. Not needed for `GET
+        /health`, which gives the topology's name, its last committed batch and, where that cannot be read, the error; nor for
+        what is refused in any case: bad requests (400, 404 and 405 of other pages) and too many connections (503).
     timeout_s
         Seconds within which a request is answered, its body included, once its head has come.
     max_request_bytes
