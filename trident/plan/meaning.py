@@ -259,7 +259,7 @@ def _stream_changes(
 
 
 def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
-    state = graph.state(node.state)
+    state, sources = graph.state(node.state), graph.sources_of(node.id)
     kind, key, value, of = state.spec.kind, state.key_fields.typed, state.value.typed, node.inputs.typed
     facts: dict[str, Any] = {
         "kind": "custom" if kind is None else kind.value,
@@ -267,7 +267,7 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
         "value": value,
         "by": _by(node),
         "of": of,
-        "streams": sorted(spout.id for spout in graph.sources_of(node.id)),
+        "streams": sorted(spout.id for spout in sources),
     }
     if (serializer := state.spec.facts.serializer) is not None:
         facts[SERIALIZER] = name_of_serializer(serializer)

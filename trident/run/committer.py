@@ -31,7 +31,7 @@ from trident.state.kinds import LaterWrite
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
-from trident.steps.aggregates import Merging, combining, is_native, rows_of, totals_fit
+from trident.steps.aggregates import Merging, check_totals, combining, is_native, rows_of
 from trident.steps.applying import apply_query
 from trident.steps.failures import (
     DEFAULT_BOUNDS,
@@ -165,16 +165,16 @@ class PartitionCommit:
             node.updater.update_state(state.given, keys, out)
             return out.rows
         aggregator, group = aggregation.aggregator, aggregation.group
-        native, is_typed, checked = is_native(aggregator), bool(aggregation.outputs.types[0]), list[Any]()
+        native, is_typed = is_native(aggregator), bool(aggregation.outputs.types[0])
 
         def check(values: Sequence[Any]) -> None:
             """Refuse a value that the declared type does not have: user code made it, or a total has grown beyond it."""
-            is_done = bool(checked) and checked[0] is values  # before it was put
-            checked[:] = [values]
-            if is_typed and not is_done and not (native and totals_fit(aggregation, values)):
+            if is_typed:
                 of = (lambda at: TridentTuple(group, keys[at])) if group.names else (lambda at: None)
                 typed_columns(node.id, aggregation.outputs, [values], of)
 
+        if native:
+            check = partial(check_totals, aggregation, check)
         updaters: Sequence[Any]
         if aggregation.combines:
             updaters = CombinerUpdates(
@@ -188,7 +188,8 @@ class PartitionCommit:
             return [(values[0],)]
         update = (state.facts.multi_update_once if once else None) or state.multi_update
         values = update(keys, updaters)
-        check(values)
+        if not isinstance(updaters, CombinerUpdates) or updaters.checked is not values:
+            check(values)
         return [(*key, value) for key, value in zip(keys, values, strict=True)]
 
 

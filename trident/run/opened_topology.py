@@ -123,8 +123,8 @@ class OpenedTopology:
         if self.plan is not plan:
             self.closers.close("states")
             self.states = writers_of(self.plan, config, to_close)
-        self.lasting = lasting_states(self.plan, self.states)
         check_stores(compared, self.states)
+        self.lasting = lasting_states(self.plan, self.states)
         reconcile(
             self.plan, log, self.states, config.state_recovery, partial(make_state, self.plan, config),
             partial(rewind, graph, config, log, compared.recorded), self.executors,

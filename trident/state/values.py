@@ -100,7 +100,7 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
 
     `combine_all` combines two lists of values, faster than `combine` does one after the other. `is_pure` says that both leave
     what they are given as it is, so what is stored need not be copied for them. `check` is called with all values before any
-    is put, and raises for one that must not be.
+    is put, and raises for one that must not be; `checked` are the last ones that it has let pass.
     """
 
     def __init__(
@@ -113,12 +113,14 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
     ) -> None:
         self._combine, self._args, self._combine_all, self._is_pure = combine, args, combine_all, is_pure
         self._check = check
+        self.checked: Sequence[V] | None = None
 
     def update_all(self, stored: list[V | None]) -> list[V]:
         """Return what each updater would give for its stored value; nothing of `stored` is changed."""
         values = self._values(stored)
         if self._check is not None:
             self._check(values)
+            self.checked = values
         return values
 
     def _values(self, stored: list[V | None]) -> list[V]:

@@ -7,6 +7,7 @@ Min, Max, First and Last run as Arrow kernels, also several in one value; any ot
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -72,17 +73,26 @@ def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
     return is_native(aggregation.aggregator) and not _may_overflow(aggregation, table)
 
 
-def totals_fit(aggregation: Aggregation, values: Sequence[Any]) -> bool:
-    """Whether it is certain that values of a native aggregator are of its type: only what adds may lead beyond it."""
+def check_totals(aggregation: Aggregation, check: Callable[[Sequence[Any]], None], values: Sequence[Any]) -> None:
+    """Check values of a native aggregator, unless it is certain that they fit: only what adds may lead beyond a type."""
     for part in _parts(aggregation):
-        type_ = simple_type(part.outputs.types[0])
-        if type(part.aggregator) not in (Sum, Count) or type_ is None or type_.name == "double":
+        if type(part.aggregator) not in (Sum, Count) or (limit := _limit_of(part.outputs.types[0])) is None:
             continue
-        totals = values if part is aggregation else [value[part.outputs.names[0]] for value in values]
-        limit = type_.limit if type_.wire else 10 ** type_.digits[0]
+        name = part.outputs.names[0]  # None: not written, as where a replay into a store lets what it has stand
+        found = values if part is aggregation else [value and value[name] for value in values]
+        totals = [one for one in found if one is not None]
         if not -limit < min(totals, default=0) <= max(totals, default=0) < limit:
-            return False
-    return True
+            check(values)
+            return
+
+
+@cache
+def _limit_of(ddl: str | None) -> int | None:
+    """Return what totals of a type are below, and above if it is negated; None if they may be any."""
+    type_ = simple_type(ddl)
+    if type_ is None or type_.name == "double":
+        return None
+    return type_.limit if type_.wire else 10 ** type_.digits[0]
 
 
 def is_plain_key(type_: str | None) -> bool:
