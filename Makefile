@@ -11,9 +11,10 @@ BIN := .venv/bin
 # versions of all extras, and runs a job with each.
 COMPAT := lowest-3.11 3.5-3.11 4.0-3.12 4.1-3.13 4.2-3.13 4.3-3.11 4.3-3.12 4.3-3.13 4.3-3.14
 # What depends on Spark: sessions, jobs, clusters, streaming queries, DataFrames.
-COMPAT_TESTS := $(addprefix tests/,cluster runtime/test_semantics.py runtime/commit runtime/reading/test_views.py \
-	runtime/engine/test_repartitioning.py fluent/test_resources.py spouts/spark/test_dataframe_spout.py \
-	spouts/spark/test_structured_streaming.py runtime/query/test_foreach_batch.py)
+COMPAT_TESTS := $(addprefix tests/,cluster run/test_semantics.py read/test_views.py $(addprefix run/test_,committing.py \
+	partitions_in_executors.py placements_agree.py windows_in_executors.py worker_states.py) \
+	engine/test_repartitioning.py fluent/test_resources.py spouts/spark/test_dataframe_spout.py \
+	spouts/spark/test_structured_streaming.py run/test_foreach_batch.py)
 LOCK_EXTRAS := dev all
 MIN_JAVA := 17
 SOURCES := $(foreach folder,trident states spouts examples tests,$(if $(wildcard $(folder)/*.py),$(folder)))
@@ -77,8 +78,8 @@ site: install ## build the site with the reference of all exported names, build/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "open build/site/index.html"
 
 screenshots: install servers ## take pictures of the page, in build/screenshots, and those of the README, in docs/images
-	@$(BIN)/python -m tests.ui.screenshots $(ARGS)
-	@$(BIN)/python -m tests.ui.readme_pictures
+	@$(BIN)/python -m tests.web.screenshots $(ARGS)
+	@$(BIN)/python -m tests.web.readme_pictures
 
 bench: install java servers ## measure the word count, the stores' commits and DRPC (ARGS, COMMITS, DRPC: their options)
 	@$(BIN)/python -m tests.benchmarks.wordcount $(ARGS)

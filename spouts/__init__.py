@@ -19,21 +19,8 @@ from spouts.rows import FeederBatchSpout, FixedBatchSpout, RateSpout
 from spouts.spark import DataFrameSpout, StructuredStreamingSpout
 
 __all__ = [
-    "CsvFileSpout",
-    "DataFrameSpout",
-    "DeltaSpout",
-    "FeederBatchSpout",
-    "FixedBatchSpout",
-    "JsonFileSpout",
-    "KafkaSpout",
-    "OpaqueTridentKafkaSpout",
-    "ParquetFileSpout",
-    "RateSpout",
-    "RedisStreamBolt",
-    "RedisStreamRichSpout",
-    "StateChangesSpout",
-    "StructuredStreamingSpout",
-    "TextFileSpout",
-    "TransactionalRedisStreamSpout",
+    "CsvFileSpout", "DataFrameSpout", "DeltaSpout", "FeederBatchSpout", "FixedBatchSpout", "JsonFileSpout",
+    "KafkaSpout", "OpaqueTridentKafkaSpout", "ParquetFileSpout", "RateSpout", "RedisStreamBolt", "RedisStreamRichSpout",
+    "StateChangesSpout", "StructuredStreamingSpout", "TextFileSpout", "TransactionalRedisStreamSpout",
     "TransactionalTridentKafkaSpout",
-]
+]  # fmt: skip

@@ -40,7 +40,7 @@ from trident.stream import TridentState
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from trident.runtime.reading.change_feed import ChangeFeed, FeedPosition
+    from trident.read.change_feed import ChangeFeed, FeedPosition
 
 __all__ = ["StateChangesSpout"]
 
@@ -72,8 +72,8 @@ class StateChangesSpout(DriverRows):
         since: int | str | None = None,
         max_batches: Limit = 100,
     ) -> None:
-        from trident.runtime.reading.change_feed import FeedPosition
-        from trident.runtime.reading.targets import load_topology
+        from trident.read.change_feed import FeedPosition
+        from trident.targets import load_topology
 
         if since is not None:
             FeedPosition.of(since)
@@ -87,7 +87,7 @@ class StateChangesSpout(DriverRows):
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> _ChangesCoordinator:
         """Open the driver's side: the log and the store of the other topology."""
-        from trident.runtime.reading.change_feed import ChangeFeed
+        from trident.read.change_feed import ChangeFeed
 
         feed = ChangeFeed(self._graph, self._state, self._config, self._since)
         return _ChangesCoordinator(feed, self._fields, self._most, is_chosen=self._since is None)
@@ -97,7 +97,7 @@ class StateChangesSpout(DriverRows):
 
 
 def _fields(graph: Graph, state: str) -> Fields:
-    from trident.runtime.reading.views import columns_of
+    from trident.read.views import columns_of
 
     columns = columns_of(graph.state(state))
     *keys, value = columns.types
@@ -140,7 +140,7 @@ class _ChangesCoordinator(ThrottledCoordinator):
 
     @staticmethod
     def _position(definition: Definition) -> FeedPosition:
-        from trident.runtime.reading.change_feed import FeedPosition
+        from trident.read.change_feed import FeedPosition
 
         by = definition["by"]
         return FeedPosition(int(definition["until"]), None if by is None else (by[0], by[1]))

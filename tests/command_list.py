@@ -11,8 +11,6 @@ from typer.main import get_command
 
 from trident.cli.app import app
 
-__all__ = ["PAGE", "with_tables"]
-
 PAGE = Path(__file__).parents[1] / "docs" / "command-line.md"
 _HEAD = ["| option | meaning |", "|---|---|"]
 _EVERYWHERE = {"--help", "--debug"}  # the page says so at its beginning

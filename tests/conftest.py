@@ -18,6 +18,8 @@ from hypothesis import settings
 
 from tests.harness import leftovers, quick, quick_java, workers
 from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis, start_s3
+from tests.harness.topology_runs import GATES
+from trident import TridentTopology
 from trident.spark.environment import pin_worker_python
 
 if TYPE_CHECKING:
@@ -237,3 +239,16 @@ def kafka_topics(kafka_server: KafkaCluster) -> Topics:
     from tests.harness.kafka_topics import Topics
 
     return Topics(kafka_server.bootstrap)
+
+
+@pytest.fixture
+def topology() -> TridentTopology:
+    return TridentTopology("t")
+
+
+@pytest.fixture
+def gate(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A gate of its own for the test; open at the end, so that nothing waits for ever."""
+    name: str = request.node.name
+    yield name
+    GATES.open(name)

@@ -7,8 +7,6 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-__all__ = ["module_list"]
-
 ROOT = Path(__file__).parents[1]
 _PACKAGES = ("trident", "states", "spouts")
 

@@ -13,8 +13,6 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-__all__ = ["NOTEBOOKS", "run"]
-
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.house_figures import ROOT, exported, parsed, stores
 
-__all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "public_names"]
-
 PUBLIC = (
     "trident", "trident.operations", "trident.state", "trident.spout", "trident.errors", "trident.storekit", "trident.testing",
     "trident.observe", "trident.drpc", "trident.spark", "trident.storm", "trident.storm.testing",

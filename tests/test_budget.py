@@ -1,4 +1,7 @@
-"""The budgets: how many lines and modules each part may have. A budget is lowered with what becomes smaller, never raised."""
+"""The budgets: how many lines and modules each part may have. A budget is lowered with what becomes smaller, never raised.
+
+What is new on purpose, such as a store, stands in `NEW` with its own lines, until the budgets are written again.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,31 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (74_803, 340),
-    "states": (12_876, 65),
-    "spouts": (10_502, 49),
-    "tests": (120_990, 685),
+    "trident": (74_559, 332),
+    "states": (12_809, 65),
+    "spouts": (10_380, 48),
+    "tests": (120_259, 621),
     "examples": (760, 8),
-    "docs": (7_234, 41),
+    "docs": (7_140, 41),
 }
+NEW: dict[str, dict[str, tuple[int, int]]] = {}  # "SQLiteState": {"states": (140, 4), "tests": (5, 0), "docs": (30, 1)}
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("part", BUDGETS)
 def test_a_part_keeps_to_its_budget(part: str) -> None:
     lines, modules = _size(part)
-    most_lines, most_modules = BUDGETS[part]
-    assert lines <= most_lines, f"{part}/ has {lines} lines, and may have {most_lines}: take something away"
-    assert modules <= most_modules, f"{part}/ has {modules} modules, and may have {most_modules}"
+    most_lines, most_modules = _most(part)
+    advice = f"take something away; if a store, a source or an operation is new, give it a row in NEW of {Path(__file__).name}"
+    assert lines <= most_lines, f"{part}/ has {lines} lines, and may have {most_lines}: {advice}"
+    assert modules <= most_modules, f"{part}/ has {modules} modules, and may have {most_modules}: {advice}"
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("part", BUDGETS)
 def test_a_budget_is_lowered_with_what_is_there(part: str) -> None:
     lines, modules = _size(part)
-    most_lines, most_modules = BUDGETS[part]
+    most_lines, most_modules = _most(part)
     assert most_lines - lines <= SPARE, f"lower the lines of {part}/ in {Path(__file__).name} to {lines}"
     assert most_modules - modules <= SPARE // 20, f"lower the modules of {part}/ to {modules}"
 
@@ -52,6 +57,13 @@ def test_a_raised_budget_is_found() -> None:
     assert _raised({"a": (10, 2)}, {"a": (10, 3)}) == ["a"]
     assert _raised({"a": (10, 2)}, {}) == ["a"]
     assert _raised({"a": (10, 2)}, {"a": (9, 2), "new": (1, 1)}) == []
+
+
+@pytest.mark.quick
+def test_what_is_new_has_its_own_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NEW, "a store", {"states": (140, 4), "docs": (30, 1)})
+    assert _most("states") == (BUDGETS["states"][0] + 140, BUDGETS["states"][1] + 4)
+    assert _most("spouts") == BUDGETS["spouts"]
 
 
 def _raised(before: Mapping[str, tuple[int, int]], now: Mapping[str, tuple[int, int]]) -> list[str]:
@@ -76,6 +88,11 @@ def _budgets_of_the_commit_before() -> dict[str, tuple[int, int]]:
     )
     assert found.value is not None
     return dict(ast.literal_eval(found.value))
+
+
+def _most(part: str) -> tuple[int, int]:
+    rows = [BUDGETS[part], *(row[part] for row in NEW.values() if part in row)]
+    return sum(lines for lines, _ in rows), sum(modules for _, modules in rows)
 
 
 def _size(part: str) -> tuple[int, int]:

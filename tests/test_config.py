@@ -19,11 +19,12 @@ from trident.cli.app import app
 from trident.cli.target import load_topology, settings
 from trident.cluster.code.topology_package import make_package
 from trident.cluster.driver.orders import config_of
-from trident.cluster.state.cluster_records import StormBase, WantedStatus
+from trident.cluster_state.cluster_records import StormBase, WantedStatus
 from trident.config import resolve
 from trident.errors import ConfigError
 from trident.explain import explain
 from trident.operations import Count
+from trident.storm import StormConfig
 from trident.testing import TopologyTestDriver
 
 
@@ -92,6 +93,12 @@ def test_the_mapping_has_every_key() -> None:
 def test_what_cannot_be_is_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         Config.of(settings)
+
+
+@pytest.mark.parametrize("declared", [Config, StormConfig])
+def test_what_is_no_mapping_of_settings_is_refused(declared: Any) -> None:
+    with pytest.raises(ConfigError, match=r"a mapping, not a str; give one by name, master='local\[2\]'"):
+        declared.of("local[2]")
 
 
 @pytest.mark.parametrize(

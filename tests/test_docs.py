@@ -344,7 +344,7 @@ def test_every_path_that_is_named_is_there(page: str) -> None:
 
 
 def test_the_functions_in_the_life_of_a_batch_are_in_their_files() -> None:
-    page = text_of(DOCS / "internals" / "architecture.md")
+    page = "\n".join(text_of(DOCS / "internals" / f"{name}.md") for name in ("architecture", "placement"))
     life = rows(page, "| step | file | functions |")
     header = "| file | function | what it does |"
     walks = [row for part in page.split("\n## ") if header in part for row in rows(part, header)]
@@ -356,6 +356,12 @@ def test_the_functions_in_the_life_of_a_batch_are_in_their_files() -> None:
         defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         assert names
         assert set(names) - defined == set(), file
+
+
+def test_the_architecture_is_read_in_an_hour() -> None:
+    page = text_of(DOCS / "internals" / "architecture.md")
+    assert len(page.splitlines()) <= 220
+    assert len(rows(page, "| … | file |")) <= 60
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
-"""The tables of docs/operations.md are true, on both engines: the code makes of the rows on the left those on the right.
-
-A row of a table is a batch. A column is a stream, with its fields; one that the code assigns is a result, any other goes in.
-"""
+"""The tables of docs/operations.md and docs/storm/bolts.md say what the code says and gives, on both engines."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,9 +18,14 @@ import pytest
 
 import trident
 import trident.operations
+import trident.storm
 from states.memory import MemoryMapState
+from tests.harness.connect_servers import ConnectServer
 from tests.harness.topology_runs import RowsSpout, keep, run_all
+from tests.test_docs import DOCS, blocks, environment, lookup, rows, text_of
 from trident import Fields, GroupedStream, Stream, TridentState, TridentTopology
+from trident.storm import StormTopology
+from trident.storm.storm_topology import GroupingKind
 
 PAGE = Path(__file__).parent.parent / "docs" / "operations.md"
 _NOT_OPERATIONS = {
@@ -157,7 +162,8 @@ def test_every_operation_is_on_the_page() -> None:
     }
     assert [name for name in sorted(offered - _NOT_OPERATIONS) if f".{name}(" not in code] == []
     built_in = set(importlib.import_module("trident.operations").__all__) - _INTERFACES
-    assert [name for name in sorted(built_in) if not re.search(rf"\b{name}[.(]", code)] == []
+    missing = [name for name in sorted(built_in) if not re.search(rf"\b{name}[.(]", code)]
+    assert missing == [], "use it in a program of docs/operations.md, and show what it gives"
 
 
 @pytest.mark.parametrize(
@@ -168,3 +174,80 @@ def test_a_wrong_table_is_found(wrong: str) -> None:
     (case,) = cases(page)
     with pytest.raises(AssertionError):
         test_an_operation_gives_what_the_page_says(case, "in_process")
+
+
+BOLTS_PAGE = DOCS / "storm" / "bolts.md"
+(PROGRAM,) = blocks(DOCS / "deploying.md", "py")
+_NAME = re.compile(r"`([A-Z]\w*(?:\.\w+)?)`")
+
+
+def test_every_name_of_the_table_of_names_is_there() -> None:
+    table = rows(text_of(BOLTS_PAGE), "| Storm | streamparse | here |")
+    assert len(table) > 20
+    for *_, here in table:
+        names = _NAME.findall(here)
+        assert names or "trident.storm.testing" in here, here
+        for name in names:
+            assert lookup("trident.storm", name) is not None
+
+
+def test_every_class_that_users_need_is_named() -> None:
+    users = set(trident.storm.__all__) - {"WorkerLostError", "SpoutDeclarer", StormTopology.__name__}
+    page = text_of(BOLTS_PAGE)
+    assert [name for name in sorted(users) if name not in page] == []
+
+
+def _texts() -> str:
+    """All texts of the code: those that are split over lines are one, and a value is `…`."""
+    found = []
+    package = Path(trident.__file__).parent
+    for path in sorted(path for room in ("storm", "observe") for path in (package / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))  # type: ignore[misc]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(re.sub(r"%\.?\d*[a-z]", "…", node.value))
+    return "\n".join(found)
+
+
+TEXTS = _texts()
+
+
+@pytest.mark.parametrize("row", rows(text_of(BOLTS_PAGE), "| error | what to do |"), ids=lambda row: row[0])
+def test_every_error_that_is_explained_is_raised(row: list[str]) -> None:
+    assert row[0].strip("`") in TEXTS
+
+
+def test_every_grouping_is_explained() -> None:
+    said = " ".join(row[0] for row in rows(text_of(BOLTS_PAGE), "| call | a tuple goes to |"))
+    kinds: tuple[str, ...] = GroupingKind.__args__  # type: ignore[attr-defined]
+    assert [kind for kind in kinds if f"`{kind}_grouping(" not in said] == []
+
+
+def test_every_figure_is_explained() -> None:
+    said = " ".join(row[0] for row in rows(text_of(BOLTS_PAGE), "| figure | |"))
+    said += text_of(DOCS / "monitoring.md")
+    figures = lookup("trident.observe.component_statistics", "Figures")
+    assert [field.name for field in dataclasses.fields(figures) if f"`{field.name}`" not in said] == []
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_the_program_for_spark_connect_runs(connect_server: ConnectServer, tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books/moon.txt").write_text("the cow jumped over the moon\n", encoding="utf-8")
+    here = PROGRAM.replace('"/data', f'"{tmp_path}').replace("sc://localhost:15002", connect_server.url)
+    assert "/data" not in here
+    (tmp_path / "program.py").write_text(here, encoding="utf-8")
+    for _ in range(8):
+        done = subprocess.run(
+            [sys.executable, "program.py"], cwd=tmp_path, env=environment(), timeout=200, check=False,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        if "failed to connect back" not in done.stderr:  # ten seconds were too few for the server's process
+            break
+    else:
+        raise AssertionError("the server is overloaded")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", PROGRAM, re.MULTILINE)

@@ -19,7 +19,7 @@ from tests.harness.commands import started, until
 from tests.harness.environments import Environment, build_wheel, needed, unpack
 from tests.harness.kafka_topics import Topics
 from tests.test_docs import ROOT, environment
-from trident.cli.doctor import EXTRAS
+from trident.extras import EXTRAS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

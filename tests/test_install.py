@@ -69,7 +69,7 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
 def test_every_module_is_imported_from_where_it_was_installed(installed: Environment, tmp_path: Path) -> None:
     (tmp_path / "every.py").write_text(_EVERY_MODULE, encoding="utf-8")
     names = installed.run(installed.python, "every.py", *PACKAGES, cwd=tmp_path).split()
-    assert {"trident.stream", "trident.runtime.loop.loop", "states.delta.map", "spouts.files.line_spouts"} <= set(names)
+    assert {"trident.stream", "trident.run.loop", "states.delta.map", "spouts.files.line_spouts"} <= set(names)
 
 
 @pytest.mark.long

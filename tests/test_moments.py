@@ -23,7 +23,7 @@ from trident.errors import SpoutError, TopologyError
 from trident.moments import moment_of
 from trident.operations import col
 from trident.operations.sql import sql
-from trident.runtime.steps.vector_steps import evaluate
+from trident.steps.vector_steps import evaluate
 
 OSLO = dt.timezone(dt.timedelta(hours=2))
 WALL = dt.datetime(2024, 3, 31, 2, 30)

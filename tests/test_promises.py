@@ -115,7 +115,9 @@ def test_a_promise_is_a_sentence_or_a_row() -> None:
 
 
 def test_the_marks_of_a_test_are_found() -> None:
-    assert marks("tests/crash/test_executors.py::test_killed_executors_cost_no_tuple_and_double_none") is not None
+    assert (
+        marks("tests/crash/test_surviving_driver.py::test_killed_executors_cost_no_tuple_and_double_none") is not None
+    )
     assert "mark.long" in str(
         marks("tests/crash/test_crash_matrix.py::test_a_driver_killed_by_the_clock_loses_nothing")
     )

@@ -26,7 +26,7 @@ from spouts import (
     TextFileSpout,
     TransactionalRedisStreamSpout,
 )
-from spouts.files.file_settings import FileSettings
+from spouts.files.line_spouts import FileSettings
 from spouts.messages.deliveries import RetryPolicy
 from spouts.redis.stream_server import RedisServerOptions, RedisServerSettings
 from states.cassandra import CassandraState
@@ -59,7 +59,7 @@ def needed(declared: Any) -> dict[str, Any]:
         for each in dataclasses.fields(declared)
         if each.default is each.default_factory is dataclasses.MISSING or each.default == ""
     ]
-    return {name: given[name] for name in must}
+    return {name: given.get(name, name) for name in must}
 
 
 SETTINGS = [  # a serializer is checked by what it can do

@@ -148,7 +148,7 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "aggregate with a class": (
         lambda s: s.persistent_aggregate(MemoryMapState(), Count, "n"),
-        r"got <class .*Count'>, expected an object with combine \(CombinerAggregator\) or reduce",
+        r"got <class .*Count'>, which is a class; give an object: Count\(\)",
     ),
     "aggregate with a function": (
         lambda s: s.persistent_aggregate(MemoryMapState(), Split(), "n"),
@@ -439,6 +439,8 @@ def test_an_attribute_that_is_nowhere_is_no_attribute(stream: Stream) -> None:
         stream.shuffleTwice  # noqa: B018  the look-up itself is refused
     with pytest.raises(AttributeError, match="'Stream' has no attribute 'shuffle_twice'$"):
         stream.shuffle_twice  # noqa: B018  as above
+    with pytest.raises(AttributeError, match="no attribute 'union'; it is a method of the topology: topology.merge$"):
+        stream.union  # noqa: B018  as above
 
 
 # ---- what only a start can see ---------------------------------------------------------------------------------------

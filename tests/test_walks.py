@@ -19,7 +19,7 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from trident import TridentState, TridentTopology, exactly_once
 from trident.operations import Count, Split
-from trident.runtime.running import RunningTopology
+from trident.run.running import RunningTopology
 from trident.state import StateSpec
 
 ROOT = Path(__file__).parents[1]
@@ -76,7 +76,7 @@ def shortest(walks: list[Walk]) -> Walk:
 WARM_BATCH = Walk(47, 212)
 LOOK_UP = Walk(14, 25)
 START = Walk(84, 390)
-EXACTLY_ONCE = Walk(43, 171)
+EXACTLY_ONCE = Walk(43, 158)
 SPARE = Walk(2, 12)
 WARM = 3
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from trident.fields import Fields
     from trident.fluent.combining import JoinOutFieldsMode, JoinType
-    from trident.foreach_aggregate import exactly_once
+    from trident.one_aggregate import exactly_once
     from trident.reading import (
         changes,
         forget_keys,
@@ -40,36 +40,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "BatchFailedError",
-    "Config",
-    "FailedException",
-    "FencedError",
-    "Fields",
-    "GroupedStream",
-    "JoinOutFieldsMode",
-    "JoinType",
-    "QueryBatches",
-    "ReportedFailedException",
-    "Stream",
-    "TopologyError",
-    "TridentCollector",
-    "TridentError",
-    "TridentState",
-    "TridentTopology",
-    "TridentTuple",
-    "__version__",
-    "changes",
-    "exactly_once",
-    "forget_keys",
-    "migrate_state",
-    "move_state",
-    "open_state",
-    "open_states",
-    "read_history",
-    "rehearse_upgrade",
-    "verify_state",
-    "why",
-]
+    "BatchFailedError", "Config", "FailedException", "FencedError", "Fields", "GroupedStream", "JoinOutFieldsMode",
+    "JoinType", "QueryBatches", "ReportedFailedException", "Stream", "TopologyError", "TridentCollector",
+    "TridentError", "TridentState", "TridentTopology", "TridentTuple", "__version__", "changes", "exactly_once",
+    "forget_keys", "migrate_state", "move_state", "open_state", "open_states", "read_history", "rehearse_upgrade",
+    "verify_state", "why",
+]  # fmt: skip
 
 _HOMES = (
     "errors",
@@ -81,7 +57,7 @@ _HOMES = (
     "stream",
     "topology",
     "reading",
-    "foreach_aggregate",
+    "one_aggregate",
 )
 
 if not TYPE_CHECKING:

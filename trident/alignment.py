@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
 from functools import partial, reduce
 from typing import Any
 
@@ -19,7 +20,7 @@ from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, struct_type
 from trident.moments import IN_SPARK, moment_of
 from trident.strict_columns import beyond_python
-from trident.types import TYPES
+from trident.types import NO_VALUE, TYPES, decimal_type
 
 Convert = Callable[[pa.Array, pa.DataType, str], pa.Array]
 
@@ -255,6 +256,56 @@ def _read(texts: pa.Array, type_: pa.DataType, path: str, in_utc: bool = False) 
         return pa.array([None if one is None else moment_of(one, ddl, in_utc) for one in texts.to_pylist()], type_)
     except ValueError as error:
         raise pa.ArrowInvalid(f"{path}: {error}") from None
+
+
+def read_decimals(texts: Any, type_: pa.DataType, where: str) -> Any:
+    """Return the decimals that texts say; raises `pa.ArrowInvalid` that names the column and the first text that is none."""
+    try:
+        made = texts.cast(type_)
+    except pa.ArrowInvalid:
+        stripped = pc.ascii_trim(texts, " \t")
+        if not stripped.equals(texts):
+            return read_decimals(stripped, type_, where)
+        for text in texts.drop_null().to_pylist():
+            _check_decimal(text, type_, where)
+        raise
+    check_decimals(texts, made, where)
+    return made
+
+
+def check_decimals(texts: Any, made: Any, where: str) -> None:
+    """Raise `pa.ArrowInvalid` for a text that Arrow reads as another decimal.
+
+    Beyond 38 digits it wraps around, counting those behind the point that the type has, and it makes 0 of 1e-39.
+    """
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    if longest + made.type.scale <= 38 and not _has_exponents(texts):
+        return
+    for text, value in zip(texts.to_pylist(), made.to_pylist(), strict=True):
+        is_doubted = value is not None and (len(text) + made.type.scale > 38 or "e" in text or "E" in text)
+        if is_doubted and _check_decimal(text, made.type, where) != value:
+            raise pa.ArrowInvalid(f"{where}: {text!r} is not a {ddl_of(made.type)}")
+
+
+def _has_exponents(texts: Any) -> bool:
+    for chunk in texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]:
+        data = chunk.buffers()[2]
+        if data is not None and any(
+            mark in data.to_pybytes() for mark in (b"e", b"E")
+        ):  # of slices all, which is faster
+            return True
+    return False
+
+
+def _check_decimal(text: str, type_: pa.DataType, where: str) -> Any:
+    """Return the decimal that a text is; raises `pa.ArrowInvalid` if it is none of a type."""
+    try:
+        value = decimal_type(type_.precision, type_.scale).form(Decimal(text))
+    except InvalidOperation:
+        raise pa.ArrowInvalid(f"{where}: {text!r} is not a number") from None
+    if value is NO_VALUE:
+        raise pa.ArrowInvalid(f"{where}: a number has more digits than {type_}: {text!r}")
+    return value
 
 
 _VARIANTS = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%e": "%d", "%-": "%"}

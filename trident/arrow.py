@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from trident.errors import CorruptValueError, TopologyError
 from trident.fields import Fields, split_commas, struct_fields
-from trident.strict_columns import UNFIT, Misfit, beyond_python, is_kept_by_float, strict_array, strict_column
+from trident.strict_columns import UNFIT, Misfit, impossible_in, is_kept_by_float, strict_array, strict_column
 from trident.types import simple_type
 
-__all__ = ["UNFIT", "Misfit", "beyond_python", "strict_array", "strict_column"]  # of other modules, beside those here
+__all__ = ["UNFIT", "Misfit", "impossible_in", "strict_array", "strict_column"]  # of another module
 
 
 @lru_cache(maxsize=1024)
@@ -160,11 +160,9 @@ def python_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
 
     A map whose keys are lists or structs is a list of pairs.
 
-    Raises
-    ------
-    ValueError
-        A map has a key twice.
+    Raises `ValueError`: a map has a key twice.
     """
+    array = one_array(array) if isinstance(array, pa.ChunkedArray) else array  # each look at it is faster
     values: list[Any] = array.to_pylist()
     return [_with_dicts(value, array.type) for value in values] if _has_map(array.type) else values
 

@@ -197,7 +197,7 @@ class Config(Settings):
     @staticmethod
     def of(conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> Config:
         """Build from another config or a mapping; text values are read as the type of their key."""
-        base = conf.given if isinstance(conf, Config) else dict(conf or {})
+        base = conf.given if isinstance(conf, Config) else Config.of_mapping(conf)
         made = Config(**read_settings(Config, {**base, **settings}))
         if isinstance(conf, Config):
             vars(made)["_origins"].update({name: conf.origins[name] for name in base if name not in settings})

@@ -153,17 +153,13 @@ class TopologyChangedError(TopologyError):
         changes = "\n".join(
             f"  {text}\n    To do: {remedy.replace('{name}', self.topology)}" for text, remedy in self.differences
         )
+        warning = "\nallow_changed_topology takes all of these as they are: settle the others first"
+        takes_all = any("allow_changed_topology" in remedy for _, remedy in self.differences)
         return (
             f"topology {self.topology!r} is not what its log was written with, so what is stored would be misread. "
-            f"Nothing was written; with its former declaration the topology goes on.\n{changes}{self._warning}"
+            "Nothing was written; with its former declaration the topology goes on.\n"
+            f"{changes}{warning if takes_all and len(self.differences) > 1 else ''}"
         )
-
-    @property
-    def _warning(self) -> str:
-        takes_all = len(self.differences) > 1 and any(
-            "allow_changed_topology" in remedy for _, remedy in self.differences
-        )
-        return "\nallow_changed_topology takes all of these as they are: settle the others first" if takes_all else ""
 
 
 class ConfigError(TridentError, ValueError):
@@ -501,14 +497,7 @@ class StatePlaceError(StateMismatchError):
 class RewindError(StateMismatchError):
     """A state whose store was set back cannot be brought forward again (`state_recovery="rewind"`).
 
-    Parameters
-    ----------
-    state
-        The state.
-    why
-        What is in the way.
-    replayed
-        How many batches were replayed before.
+    `why`: what is in the way; `replayed`: how many batches were replayed before.
     """
 
     def __init__(self, state: str, why: str, replayed: int) -> None:
@@ -527,12 +516,7 @@ class RewindError(StateMismatchError):
 class StateMovedError(StateMismatchError):
     """The topology declares a place that `trident state move` has moved the state from, or has not filled yet.
 
-    Parameters
-    ----------
-    state
-        The state.
-    note
-        What the store says: `moved to MODULE:TOPOLOGY`, or `moving`.
+    `note`: what the store says: `moved to MODULE:TOPOLOGY`, or `moving`.
     """
 
     def __init__(self, state: str, note: str) -> None:
@@ -569,14 +553,7 @@ class KeyConflictError(StateError):
 
     Only an updater of `partition_persist` can do that: it chooses its keys. Nothing of the batch is committed.
 
-    Parameters
-    ----------
-    state, key
-        The state, and how the key is shown.
-    one, other
-        The two partitions.
-    txid
-        The batch; None where a reader found different values for the key.
+    `one`, `other`: the two partitions; `txid`: the batch, None where a reader found different values for the key.
     """
 
     can_heal = False
@@ -601,14 +578,7 @@ class KeyConflictError(StateError):
 class StateReadError(StateMismatchError):
     """A reader found a store that does not belong to the log: moved away, rolled back, foreign, or without its last writes.
 
-    Parameters
-    ----------
-    state, partition
-        The state and partition that were read.
-    expected, found
-        The last commit as the log has it, and as the store has it.
-    wrong
-        What is wrong with the store.
+    `expected`, `found`: the last commit as the log has it, and as the store has it; `wrong`: what is wrong with the store.
     """
 
     _text_of_args = (
@@ -624,12 +594,7 @@ class StateReadError(StateMismatchError):
 class StateLossDetected(StateError):
     """The store lost data that it had acknowledged: a restart without persistence, an eviction, an expiry.
 
-    Parameters
-    ----------
-    what
-        The state, its partition and the server.
-    found
-        The sign of the loss.
+    `what`: the state, its partition and the server; `found`: the sign of the loss.
     """
 
     can_heal = False

@@ -1,27 +1,98 @@
-"""Packages that only some uses need: if one is missing, the error says what to install."""
+"""Packages that only some uses need: which they are, and what to install if one is missing."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from trident.errors import EnvironmentProblem, describe
+from trident.errors import ConfigError, EnvironmentProblem, describe
 
 MINIMUM_PYSPARK = (3, 5)
 _OURS = ("", "trident", "states", "spouts")
+
+
+class Extra:
+    """What an extra brings, or a package of your own: an entry point in `trident.stores` or `trident.spouts` names one.
+
+    Parameters
+    ----------
+    packages
+        The module that each package is imported by.
+    names
+        The states, spouts and bolts that need it.
+    more
+        What else needs it.
+    """
+
+    # Not a dataclass: to make one takes longer than all else here, in each process that imports Trident.
+    def __init__(self, packages: Mapping[str, str], names: tuple[str, ...] = (), more: str = "") -> None:
+        if isinstance(packages, str) or isinstance(names, str):
+            like = "packages={'apsw': 'apsw'}, names=('SQLiteState',)"
+            raise ConfigError(f"Extra({packages!r}, {names!r}): give a dict and a tuple, as {like}")
+        self.packages, self.names, self.more = packages, names, more
+
+    @property
+    def uses(self) -> str:
+        """What needs the packages, in a line."""
+        return ", ".join([*self.names, *filter(None, [self.more])])
+
+
+def _brings(packages: str, names: str = "", more: str = "") -> Extra:
+    """Return the extra with packages, needed by these names; a package's module has its name where nothing else is known."""
+    modules = {package: _MODULES.get(package, package.replace("-", "_")) for package in packages.split()}
+    return Extra(modules, tuple(names.split()), more)
+
+
+_MODULES = {
+    "pyzmq": "zmq", "cassandra-driver": "cassandra.cluster", "kazoo": "kazoo.client", "grpcio": "grpc",
+    "grpcio-status": "grpc_status", "googleapis-common-protos": "google.rpc",
+}  # fmt: skip
+_HTTP = "starlette uvicorn uvloop"
+EXTRAS = {
+    "cli": _brings("typer rich", more="the command trident"),
+    "spark": _brings("pyspark pyzmq", "DataFrameSpout StructuredStreamingSpout", "topologies on Spark"),
+    "delta": _brings("deltalake pyarrow", "DeltaState DeltaSpout", "trident demo"),
+    "redis": _brings("redis hiredis", "RedisState TransactionalRedisStreamSpout RedisStreamRichSpout RedisStreamBolt"),
+    "memcached": _brings("pymemcache", "MemcachedState"),
+    "cassandra": _brings("cassandra-driver", "CassandraState"),
+    "postgres": _brings("psycopg", "PostgresState", "a log or a cluster in PostgreSQL"),
+    "kafka": _brings(
+        "confluent-kafka fastavro", "KafkaTopicState OpaqueTridentKafkaSpout TransactionalTridentKafkaSpout KafkaSpout"
+    ),
+    "zookeeper": _brings("kazoo", more="a log or a cluster in ZooKeeper"),
+    "object-store": _brings("obstore", more="a log in an object store"),
+    "sketches": _brings("datasketches", more="CountDistinct(approximate=True)"),
+    "sql": _brings("sqlglot", more="SQL text in where, select and group_by"),
+    "drpc": _brings(_HTTP, more="requests over HTTP"),
+    "metrics": _brings("prometheus-client", more="metrics_port"),
+    "storm": _brings("pyzmq", more="spouts and bolts on Spark"),
+    "connect": _brings("grpcio grpcio-status googleapis-common-protos zstandard", more="topologies on Spark Connect"),
+    "ui": _brings(f"{_HTTP} httpx", more="the page of a topology: ui_port, trident run --ui"),
+    "cluster": _brings(f"{_HTTP} httpx kazoo psutil", more="trident up, trident submit"),
+}
+ALWAYS = _brings(
+    "pyarrow numpy msgpack cloudpickle",
+    "MemoryMapState TextFileSpout CsvFileSpout JsonFileSpout ParquetFileSpout FixedBatchSpout FeederBatchSpout RateSpout "
+    "StateChangesSpout",
+)
 
 
 @contextmanager
 def needs_package(what: str, extra: str, package: str = "", module: str = "") -> Iterator[None]:
     """Import packages inside of this; `EnvironmentProblem` if one is missing.
 
-    `what`, `extra`: for the message: "a log in ZooKeeper", and the extra of this package that brings what is missing.
-    `package`, `module`: the package, and the name that it is imported by, if it is not its own: an import that fails for
-    another module raises that error. By default any package that is missing is meant.
+    Parameters
+    ----------
+    what, extra
+        For the message: "a log in ZooKeeper", and the extra of this package that brings what is missing, or what else is to
+        be installed, as "trident-sqlite[apsw]".
+    package, module
+        The package, and the name that it is imported by, if it is not its own: an import that fails for another module
+        raises that error. By default any package that is missing is meant.
     """
     try:
         yield
@@ -29,8 +100,9 @@ def needs_package(what: str, extra: str, package: str = "", module: str = "") ->
         missing = (error.name or "").partition(".")[0]
         if missing in _OURS or (package and missing != (module or package)):
             raise
+        install = f"trident-spark[{extra}]" if extra in EXTRAS else extra
         raise EnvironmentProblem(
-            f"{what} needs the package {package or missing} ({error}); pip install 'trident-spark[{extra}]'"
+            f"{what} needs the package {package or missing} ({error}); pip install '{install}'"
         ) from error
 
 

@@ -42,11 +42,7 @@ def moment_of(text: str, type_: str, in_utc: bool = False) -> Any:
     """Return the date, the aware datetime in UTC or the naive one that a text says.
 
     `in_utc`: whoever wrote a `timestamp` without an offset means UTC.
-
-    Raises
-    ------
-    ValueError
-        It is none of this type; the message says why, and what to do.
+    Raises `ValueError`: it is none of this type; the message says why, and what to do.
     """
     found = _TEXT.fullmatch(text.strip())
     if found is None:

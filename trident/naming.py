@@ -11,6 +11,7 @@ from trident.tuples import TridentTuple
 _MAX_SHOWN = 300
 
 _ALIASES = {"build": "start", "new_drpcstream": "new_drpc_stream"}
+_OF_TOPOLOGY = {"join": "topology.join", "merge": "topology.merge", "union": "topology.merge"}
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
@@ -88,4 +89,5 @@ class TridentNames:
             raise AttributeError(
                 f"{here!r} has no attribute {name!r}; it is called {snake!r} here", name=name, obj=self
             )
-        raise AttributeError(f"{here!r} has no attribute {name!r}", name=name, obj=self)
+        instead = f"; it is a method of the topology: {_OF_TOPOLOGY[snake]}" if snake in _OF_TOPOLOGY else ""
+        raise AttributeError(f"{here!r} has no attribute {name!r}{instead}", name=name, obj=self)

@@ -12,14 +12,14 @@ from trident.stream import TridentState
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from trident.coordination.records import CommitRecord
     from trident.graph import Graph
-    from trident.runtime.reading.change_feed import ChangeFeed
-    from trident.runtime.reading.state_reader import JointReader, StateReader
-    from trident.runtime.replaying.rehearsing import Rehearsed
-    from trident.runtime.replaying.verifying import ValueOrigin, Verified
-    from trident.runtime.start.moving import Moved
-    from trident.runtime.start.rewriting import Forgotten
+    from trident.log.records import CommitRecord
+    from trident.read.change_feed import ChangeFeed
+    from trident.read.state_reader import JointReader, StateReader
+    from trident.replay.rehearsing import Rehearsed
+    from trident.replay.verifying import ValueOrigin, Verified
+    from trident.run.moving import Moved
+    from trident.run.rewriting import Forgotten
 
 
 def open_state(
@@ -64,7 +64,7 @@ def open_state(
             for word, count in counts.get_tuples(prefix="th", limit=10):
                 print(word, count)
     """
-    from trident.runtime.reading.state_reader import StateReader
+    from trident.read.state_reader import StateReader
 
     graph, config = _resolve(topology, conf, settings)
     return StateReader(graph, _name(state), config)
@@ -107,7 +107,7 @@ def open_states(
             found = states.multi_get({"revenue": ["oslo"], "orders": ["oslo"]})
             print(found["revenue"], found["orders"], "after batch", states.txid)
     """
-    from trident.runtime.reading.state_reader import JointReader
+    from trident.read.state_reader import JointReader
 
     graph, config = _resolve(topology, conf, settings)
     return JointReader(graph, [_name(state) for state in states], config)
@@ -155,7 +155,7 @@ def changes(
                 for key, before, after in batch.changes:
                     print(batch.txid, key, before, "->", after)
     """
-    from trident.runtime.reading.change_feed import ChangeFeed
+    from trident.read.change_feed import ChangeFeed
 
     graph, config = _resolve(topology, conf, settings)
     return ChangeFeed(graph, _name(state), config, since)
@@ -199,7 +199,7 @@ def move_state(
     StateError
         The new place is not empty, a store does not belong to the log, or one cannot list its keys.
     """
-    from trident.runtime.start.moving import move_state
+    from trident.run.moving import move_state
 
     former, new, config = _both_resolved(topology, to, conf, settings)
     called = called or (to if isinstance(to, str) else "its new declaration")
@@ -227,7 +227,7 @@ def migrate_state(
     StateError
         A value cannot be migrated; the values before it are.
     """
-    from trident.runtime.start.rewriting import migrate_state
+    from trident.run.rewriting import migrate_state
 
     graph, config = _resolve(topology, conf, settings)
     return migrate_state(graph, _name(state), config, progress)
@@ -266,7 +266,7 @@ def forget_keys(
     UnsupportedOperation
         The store cannot delete keys, or the state is a single value.
     """
-    from trident.runtime.start.rewriting import forget_keys
+    from trident.run.rewriting import forget_keys
 
     graph, config = _resolve(topology, conf, settings)
     return forget_keys(graph, _name(state), keys, config)
@@ -323,7 +323,7 @@ def verify_state(
             for key, found, expected, since in state.wrong:
                 print(key, found, "in place of", expected, since)
     """
-    from trident.runtime.replaying.verifying import verify_states
+    from trident.replay.verifying import verify_states
 
     graph, config = _resolve(topology, conf, settings)
     return verify_states(graph, [_name(state) for state in states], config, keys, share, progress)
@@ -374,7 +374,7 @@ def rehearse_upgrade(
             for key, now, former, new in state.changed:
                 print(state.state, key, "would become", new, "in place of", former)
     """
-    from trident.runtime.replaying.rehearsing import rehearse_upgrade
+    from trident.replay.rehearsing import rehearse_upgrade
 
     return rehearse_upgrade(*_both_resolved(topology, to, conf, settings), batches)
 
@@ -421,14 +421,14 @@ def why(
         for origin in trident.why("orders.py:topology", "revenue", "oslo", last=10):
             print(origin.batch.txid, origin.batch.spouts, origin.rows, origin.before, "->", origin.after)
     """
-    from trident.runtime.replaying.verifying import origins_of
+    from trident.replay.verifying import origins_of
 
     graph, config = _resolve(topology, conf, settings)
     return origins_of(graph, _name(state), key, config, last, rows)
 
 
 def _topology_of(topology: TridentTopology | str) -> TridentTopology:
-    from trident.runtime.reading.targets import load_topology
+    from trident.targets import load_topology
 
     return load_topology(topology) if isinstance(topology, str) else topology
 
@@ -444,7 +444,7 @@ def _resolve(topology: TridentTopology | str, conf: _Conf, settings: Mapping[str
 def _both_resolved(
     former: TridentTopology | str, new: TridentTopology | str, conf: _Conf, settings: Mapping[str, Any]
 ) -> tuple[Graph, Graph, Config]:
-    from trident.runtime.reading.targets import load_both
+    from trident.targets import load_both
 
     if isinstance(former, str) and isinstance(new, str):
         former, new = load_both(former, new)
@@ -480,6 +480,6 @@ def read_history(
     LogError
         There is no log, or it cannot be read.
     """
-    from trident.coordination.log_address import read_history as read
+    from trident.log.log_address import read_history as read
 
     return read(log_dir, first, last, since)

@@ -92,6 +92,15 @@ class Settings(Redacted):
             if not _is(value, hint):
                 raise self.refused(name, f"give {_choices(hint, value)}")
 
+    @staticmethod
+    def of_mapping(conf: Any) -> dict[str, Any]:
+        """Return the settings of a mapping; `ConfigError` for anything else, such as a master alone."""
+        if not isinstance(conf or {}, Mapping):
+            raise ConfigError(
+                f"settings are a mapping, not a {type(conf).__name__}; give one by name, master='local[2]'"
+            )
+        return dict(conf or {})
+
     def refused(self, name: str, rule: str) -> ConfigError:
         """Return the error for a setting; `rule` says what to give."""
         of = f" of {self.subject()}" if self.subject() else ""

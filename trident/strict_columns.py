@@ -2,8 +2,8 @@
 
 `pa.array(values, type)` cuts 2.75 to 2, takes 5 as a time and loses members of structs. Here a value either comes back equal
 and of its declared type, or is refused; docs/streams.md has the table of what is taken. Columns of the usual classes are
-converted by Arrow at once; only others are looked at value by value. `beyond_python` finds the times that an Arrow column holds
-and Python has none for: before year 1, after 9999.
+converted by Arrow at once; only others are looked at value by value. `impossible_in` finds what an Arrow column holds and no
+value may be: times before year 1 and after 9999, and maps that have a key twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -165,10 +165,27 @@ _DAYS = (-719_162, 2_932_896)
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 
 
+def impossible_in(array: pa.Array | pa.ChunkedArray) -> tuple[str, pa.Array]:
+    """Return what some values of a column are that no value may be, empty for nothing, and which they are, as booleans."""
+    beyond = beyond_python(array)
+    if beyond is not None:
+        return "times are from year 1 to 9999, as in Python and Spark", beyond
+    array = _in_one(array)
+    if not _has_key_twice(array):
+        return "", pa.array([], pa.bool_())
+    which = pa.array([_has_key_twice(array.slice(at, 1)) for at in range(len(array))], pa.bool_())
+    return "a map has a key twice, so its value is not known; leave one of them out where it is written", which
+
+
+def _in_one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(array, pa.ChunkedArray):
+        return array
+    return pa.chunked_array([chunk for chunk in array.chunks if len(chunk)], array.type).combine_chunks()
+
+
 def beyond_python(array: pa.Array | pa.ChunkedArray) -> pa.Array | None:
     """Return which values hold a time that Python has none for, as booleans; None if none does."""
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.chunked_array([chunk for chunk in array.chunks if len(chunk)], array.type).combine_chunks()
+    array = _in_one(array)
     if not _has_beyond(array):
         return None
     if pa.types.is_nested(array.type):
@@ -177,16 +194,35 @@ def beyond_python(array: pa.Array | pa.ChunkedArray) -> pa.Array | None:
     return pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
 
 
+def _has_key_twice(array: Any) -> bool:
+    if not pa.types.is_nested(array.type):
+        return False
+    if not pa.types.is_map(array.type):
+        return any(map(_has_key_twice, array.flatten() if pa.types.is_struct(array.type) else [array.flatten()]))
+    pairs = _pairs_of(array.drop_null() if array.null_count else array)
+    rows, (keys, items) = pc.list_parent_indices(pairs), pairs.flatten().flatten()
+    names = keys
+    if pa.types.is_nested(keys.type):
+        names = pa.array(map(repr, keys.to_pylist()))
+    elif pa.types.is_floating(keys.type):
+        names = pc.add(keys, pa.scalar(0.0, keys.type))  # -0.0 is 0.0
+    names = names.dictionary_encode()
+    numbers = pc.add(pc.multiply(rows.cast(pa.int64()), len(names.dictionary)), names.indices)
+    if pc.count_distinct(numbers).as_py() < len(keys):
+        return True
+    return _has_key_twice(keys) or _has_key_twice(items)
+
+
+def _pairs_of(maps: pa.MapArray) -> pa.ListArray:
+    return pa.ListArray.from_arrays(maps.offsets, pa.StructArray.from_arrays([maps.keys, maps.items], ["k", "v"]))
+
+
 def _has_beyond(array: Any) -> bool:
     type_ = array.type
     if pa.types.is_struct(type_):
         return any(map(_has_beyond, array.flatten()))
-    if pa.types.is_map(type_):
-        array = pa.ListArray.from_arrays(
-            array.offsets, pa.StructArray.from_arrays([array.keys, array.items], ["k", "v"])
-        )
     if pa.types.is_nested(type_):
-        return _has_beyond(array.flatten())
+        return _has_beyond((_pairs_of(array) if pa.types.is_map(type_) else array).flatten())
     if not (pa.types.is_date32(type_) or (pa.types.is_timestamp(type_) and type_.unit in _PER_DAY)):
         return False  # one in nanoseconds is between 1677 and 2262
     numbers, first, last = _numbers(array)
@@ -221,6 +257,13 @@ def _dict(value: Any, type_: Any) -> dict[Any, Any]:
     if len(made) < len(value):
         raise ValueError("it has a key twice")
     return made
+
+
+def _pairs(value: Any, type_: Any) -> list[tuple[Any, Any]]:
+    """Return the same as pairs: Python has no dictionary of lists or dictionaries."""
+    if not isinstance(value, Mapping | list | tuple):
+        raise TypeError
+    return [(key, item) for key, item in (value.items() if isinstance(value, Mapping) else value)]
 
 
 def _members(value: Any, type_: Any) -> dict[str, Any]:
@@ -258,19 +301,25 @@ def _lists(values: Sequence[Any], type_: Any) -> pa.Array:
 
 
 def _maps(values: Sequence[Any], type_: Any) -> pa.Array:
-    rows, there = _rows(values, type_, {dict}, _dict)
+    as_pairs = pa.types.is_nested(type_.key_type)
+    rows, there = _rows(values, type_, set() if as_pairs else {dict}, _pairs if as_pairs else _dict)
     ends, offsets = _places(rows, there)
-    names, items = list(chain.from_iterable(there)), list(chain.from_iterable(row.values() for row in there))
+    names, items = (
+        list(chain.from_iterable(there)),
+        list(chain.from_iterable(() if as_pairs else map(dict.values, there))),
+    )
+    if as_pairs:
+        names, items = [key for key, _ in names], [item for _, item in names]
     keys = _inner(names, type_.key_type, ends, ".keys()")
-    if keys.null_count or not (pa.types.is_string(keys.type) or pa.types.is_integer(keys.type)):
-        plain = keys.to_pylist()
-        for row, (start, end) in enumerate(pairwise(ends)):
-            if None in plain[start:end]:  # for which Arrow ends the process
-                raise Misfit(row, values[row], "a map has no key None")
-            if len(set(plain[start:end])) < end - start:  # two floats may round to the same 32 bits
-                raise Misfit(row, values[row], "two of its keys are the same key as values of their type")
+    if keys.null_count:  # for which Arrow ends the process
+        row = bisect_right(ends, keys.is_null().index(True).as_py()) - 1
+        raise Misfit(row, values[row], "a map has no key None")
     inner = _inner(items, type_.item_type, ends, lambda at, _: f"[{shown(names[at])}]")
-    return pa.MapArray.from_arrays(offsets, keys, inner)
+    made = pa.MapArray.from_arrays(offsets, keys, inner)
+    if not (pa.types.is_string(keys.type) or pa.types.is_integer(keys.type)) and _has_key_twice(made):
+        row = next(at for at in range(len(made)) if _has_key_twice(made.slice(at, 1)))
+        raise Misfit(row, values[row], "two of its keys are the same key as values of their type")
+    return made
 
 
 def _structs(values: Sequence[Any], type_: Any) -> pa.Array:

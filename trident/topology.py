@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from trident.config import Config
     from trident.explain import Explanation
     from trident.observe.events import TopologyListener
-    from trident.runtime.query.foreach_batch import ForeachBatch
-    from trident.runtime.running import Page, RunningTopology
+    from trident.run.foreach_batch import ForeachBatch
+    from trident.run.running import Page, RunningTopology
 
 _UNNAMED = re.compile(r"static\d+")
 
@@ -243,7 +243,7 @@ class TridentTopology(Declaration):
         EnvironmentProblem
             No Java, or one that is too old; or an extra is missing.
         """
-        from trident.runtime.running import new_memory_log, start
+        from trident.run.running import new_memory_log, start
 
         self._memory_log = self._memory_log or new_memory_log(self.name)
         config = self.settings(conf, **settings)
@@ -275,7 +275,7 @@ class TridentTopology(Declaration):
         TopologyError
             A stream has a source of its own, or there are several.
         """
-        from trident.runtime.query.foreach_batch import ForeachBatch
+        from trident.run.foreach_batch import ForeachBatch
 
         return ForeachBatch(
             self.name, self.graph(), conf, settings, adopt_checkpoint=adopt_checkpoint, listeners=listeners,
@@ -340,6 +340,6 @@ def _folder_of_caller() -> str:
 
 
 def _open_page(host: str, port: int) -> Page:
-    from trident.ui.ui_server import TopologyPage
+    from trident.web.ui_server import TopologyPage
 
     return TopologyPage(host, port)

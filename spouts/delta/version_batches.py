@@ -84,15 +84,14 @@ class ChangeRules:
             if name not in there.names:
                 raise SpoutError(
                     f"the Delta table {self.table} has no column {name!r} at version {version}; it has "
-                    f"{names_shown(there.names, name)}. Leave the field out and start again, or start with another "
-                    "name of the stream to read from here on"
+                    f"{names_shown(there.names, name)}. Leave the field out and start again"
                 )
             found = there.type_of(name) or ""
             if not reads_as(arrow_type(found), wanted):
                 raise SpoutError(
                     f"column {name!r} of the Delta table {self.table} is {found} at version {version}, and the stream has it "
-                    f"as {self.fields.type_of(name)}. Declare it as {found} and start again; states that keep values of the "
-                    "old type may need allow_changed_topology=True"
+                    f"as {self.fields.type_of(name)}. Declare it as {found} and start again, which says what becomes of the "
+                    "states that have values of the former type"
                 )
 
     def files(self, entry: LogEntry, partition_columns: Sequence[str], has_feed: bool) -> list[LoggedFile]:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from itertools import count, islice
-from typing import IO, Any, TextIO, cast
+from pathlib import Path
+from typing import IO, Any, TextIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from spouts.files.line_ends import RowFormat, RowParser
-from spouts.files.line_reading import LineEmitter
-from spouts.files.parsed_columns import is_extreme, may_be_small, refuse_bent_numbers, refuse_wide_decimals
-from spouts.files.ranges import Piece, check_unchanged, open_error, opened
+from spouts.files.line_ends import RowFormat
+from spouts.files.line_reading import DAMAGED, LineEmitter, unpacked
+from spouts.files.parsed_columns import is_extreme, may_be_small, refuse_bent_numbers
+from spouts.files.ranges import Piece, check_unchanged, opened
 from spouts.files.tails import Check, End
-from trident.alignment import moments_as_text, read_formatted, read_moments
+from trident.alignment import moments_as_text, read_decimals, read_formatted, read_moments
 from trident.errors import BadDataError
 from trident.fields import names_shown
 
@@ -34,10 +33,12 @@ _WIDTH = re.compile(r"Expected (\d+) columns, got (\d+)")
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?")
 _PARSE = re.compile(r"CSV parse error: (?:Row #\d+: )?")
 
+Read = Callable[[pacsv.ConvertOptions], pa.Table]
+
 
 @dataclass(frozen=True)
 class CsvFormat(RowFormat):
-    """How lines are written; see `CsvFileSpout`."""
+    """How lines are written; see `CsvFileSpout`. It reads lines where the `columns` are known."""
 
     schema: pa.Schema
     header: bool | tuple[str, ...]
@@ -48,18 +49,32 @@ class CsvFormat(RowFormat):
     missing_columns: str
     timestamp_formats: tuple[str, ...]
     decimal_point: str
+    multiline: bool
+    columns: tuple[str, ...] = ()
+    by_columns: dict[tuple[str, ...], CsvFormat] = field(default_factory=dict, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without what was made of it: options of Arrow's that were pickled call None at a line that is no row.
+        return CsvFormat, tuple(vars(self)[one.name] for one in fields(self)[:-1])
 
     @property
     def has_header(self) -> bool:  # type: ignore[override]
         return self.header is True
 
-    def names(self, path: str, lines: Iterable[str]) -> list[str]:
+    def of_file(self, path: str, header: Callable[[], bytes]) -> CsvFormat:
+        lines = [header().decode("utf-8", "replace")] if self.has_header else []
+        columns = self.names(path, lines)
+        if columns not in self.by_columns:
+            self.by_columns[columns] = replace(self, columns=columns)
+        return self.by_columns[columns]
+
+    def names(self, path: str, lines: Iterable[str]) -> tuple[str, ...]:
         """Return the names of the columns of a file; `lines` begin with its first one, if that has them.
 
         Raises `BadDataError`: they do not have the fields.
         """
         if self.header is not True:
-            return self.schema.names if self.header is False else list(self.header)
+            return tuple(self.schema.names) if self.header is False else self.header
         try:
             names = next(csv.reader(lines, **self._dialect), [])
         except csv.Error as error:
@@ -69,43 +84,7 @@ class CsvFormat(RowFormat):
             ) from error
         names[:1] = [name.removeprefix("\ufeff") for name in names[:1]]
         self.check_names(path, names)
-        return names
-
-    def parser(self, path: str, header: Callable[[], bytes]) -> CsvParser:
-        return CsvParser(self, self.names(path, [header().decode("utf-8", "replace")] if self.has_header else ()))
-
-    @property
-    def _dialect(self) -> dict[str, Any]:
-        quoting = csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL
-        return {
-            "delimiter": self.delimiter, "quotechar": self.quote, "escapechar": self.escape, "quoting": quoting
-        }  # fmt: skip
-
-    def end_of(self, path: str, line: bytes, header: Callable[[], bytes] | None) -> End:
-        """Say what a last line without a line end is: what is no row, but may be the beginning of one, is not whole."""
-        if header is None and self.has_header:
-            return End.MAYBE if b"\r" in line else End.OPEN  # \r: its reader refuses it
-        try:
-            parser = self.parser(path, header or bytes)
-        except BadDataError:  # for the reader to say
-            return End.MAYBE
-        return End.OPEN if parser.is_cut(line) else End.MAYBE
-
-    def whole_end(self, path: str, text: TextIO) -> Check:
-        """Find out whether a file ends within quotes, or with too few columns."""
-        row: list[str] = []
-        width, number = 0 if self.header is True else len(self.header or self.schema.names), 0
-        try:
-            for number, row in enumerate(csv.reader(text, strict=True, **self._dialect), 1):
-                width = width or len(row)
-                if number % _ROWS == 0:
-                    yield None
-        except csv.Error as error:
-            yield End.OPEN if "unexpected end of data" in str(error) else End.MAYBE
-            return
-        text.buffer.seek(-1, os.SEEK_END)
-        is_header = self.has_header and number == 1 and text.buffer.read() != b"\n"
-        yield End.OPEN if is_header or 0 < len(row) < width else End.MAYBE
+        return tuple(names)
 
     def check_names(self, path: str, names: Sequence[str]) -> None:
         for name in self.schema.names:
@@ -120,17 +99,104 @@ class CsvFormat(RowFormat):
                     "missing_columns='null' to have null there"
                 )
 
-    def parse_options(self, multiline: bool = False) -> pacsv.ParseOptions:
-        return pacsv.ParseOptions(
-            delimiter=self.delimiter,
-            quote_char=self.quote or False,
-            escape_char=self.escape or False,
-            newlines_in_values=multiline,
-        )
+    @property
+    def _dialect(self) -> dict[str, Any]:
+        quoting = csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL
+        return {
+            "delimiter": self.delimiter, "quotechar": self.quote, "escapechar": self.escape, "quoting": quoting
+        }  # fmt: skip
 
-    def convert_options(self) -> pacsv.ConvertOptions:
+    # ---- lines -----------------------------------------------------------------------------------------------------------
+
+    def parse(self, text: bytes) -> pa.Table:
+        if not text.strip(b"\n"):
+            return self.schema.empty_table()
+        if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
+            text = _BOM + text
+        read = pacsv.ReadOptions(column_names=self.unique_names, use_threads=False, block_size=len(text) + 1)
+
+        def read_as(convert: pacsv.ConvertOptions) -> pa.Table:
+            return pacsv.read_csv(pa.py_buffer(text), read, self.parse_options, convert)
+
+        return self.typed_table(read_as(self.convert), may_bend(text), read_as)
+
+    def is_row(self, line: bytes) -> bool:
+        return line != b"\n"
+
+    def is_open(self, line: bytes) -> bool:
+        """Whether a quoted value that begins in this line goes on after it: then it swallows a second line."""
+        marks = [one.encode() for one in (self.quote, self.escape) if one is not None]
+        if not any(mark in line for mark in marks) or (self.escape is None and self._closed.fullmatch(line)):
+            return False
+        try:
+            return int(self.parse(line + line).num_rows) != 2
+        except pa.ArrowException:
+            return True
+
+    def describe(self, error: Exception) -> str:
+        if match := _COLUMN.search(str(error)):
+            return f"column {self.columns[int(match[1])]!r}: {_COLUMN.sub('', str(error))}"
+        return _PARSE.sub("", str(error)).partition("\n")[0]
+
+    def end_of(self, line: bytes) -> End:
+        """Say that a line is not whole if it is no row, and may become one: its last value is cut, or values are missing."""
+        try:
+            rows = int(self.parse(line).num_rows)
+            is_cut = rows == 0 or (rows == 1 and self.is_open(line))
+        except pa.ArrowException as error:
+            if width := _WIDTH.search(str(error)):
+                is_cut = int(width[2]) < int(width[1])
+            else:
+                is_cut = self.describe(error).startswith(tuple(f"column {name!r}: " for name in self.columns[-1:]))
+        return End.OPEN if is_cut else End.MAYBE
+
+    def whole_end(self, text: TextIO) -> Check:
+        """Find out whether a file ends within quotes, or with too few columns."""
+        row: list[str] = []
+        width, number = 0 if self.has_header else len(self.names("", ())), 0
+        try:
+            for number, row in enumerate(csv.reader(text, strict=True, **self._dialect), 1):
+                width = width or len(row)
+                if number % _ROWS == 0:
+                    yield None
+        except csv.Error as error:
+            yield End.OPEN if "unexpected end of data" in str(error) else End.MAYBE
+            return
+        text.buffer.seek(-1, os.SEEK_END)
+        is_header = self.has_header and number == 1 and text.buffer.read() != b"\n"
+        yield End.OPEN if is_header or 0 < len(row) < width else End.MAYBE
+
+    # ---- what Arrow is asked for, and what it says -----------------------------------------------------------------------
+
+    @cached_property
+    def convert(self) -> pacsv.ConvertOptions:
+        return self._convert_options(())
+
+    @cached_property
+    def _closed(self) -> re.Pattern[bytes]:
+        """Match lines in which quotes are only around values, or doubled within: this is cheaper than a trial."""
+        mark, end = re.escape(self.quote or '"'), re.escape(self.delimiter)
+        value = f"(?:{mark}[^{mark}]*(?:{mark}{mark}[^{mark}]*)*{mark}|[^{mark}{end}]*)"
+        return re.compile(f"{value}(?:{end}{value})*\n".encode())
+
+    @cached_property
+    def unique_names(self) -> list[str]:
+        if not self.columns:  # Arrow would take the first row that it sees for names
+            raise pa.ArrowInvalid("the header of its file is an empty line, so it has no columns")
+        # Columns that are no fields may have any names, even equal ones.
+        fresh = (f"\0{number}" for number in count())
+        return [name if name in self.schema.names else next(fresh) for name in self.columns]
+
+    @cached_property
+    def parse_options(self) -> pacsv.ParseOptions:
+        marks = {"quote_char": self.quote or False, "escape_char": self.escape or False}
+        return pacsv.ParseOptions(delimiter=self.delimiter, newlines_in_values=self.multiline, **marks)
+
+    def _convert_options(self, as_text: Sequence[str]) -> pacsv.ConvertOptions:
         return pacsv.ConvertOptions(
-            column_types=pa.schema([pa.field(one.name, moments_as_text(one.type)) for one in self.schema]),
+            column_types={
+                one.name: pa.string() if one.name in as_text else _as_parsed(one.type) for one in self.schema
+            },
             include_columns=self.schema.names,
             include_missing_columns=self.missing_columns == "null",
             null_values=list(self.null_values),
@@ -139,38 +205,40 @@ class CsvFormat(RowFormat):
             decimal_point=self.decimal_point,
         )
 
-    def check_numbers(
-        self, table: pa.Table, bends: bool, read_again: Callable[[pacsv.ConvertOptions], pa.Table]
-    ) -> None:
-        """Refuse what Arrow reads as another number.
+    def _with_points(self, texts: Any) -> Any:
+        """Return texts of numbers with points as decimal points; those with two kinds of points as they are: no numbers."""
+        if self.decimal_point == ".":
+            return texts
+        return pc.replace_substring(pc.replace_substring(texts, ".", "?"), self.decimal_point, ".")
 
-        `bends`: whether there may be such numbers, besides those that it takes for infinite; see `may_bend`.
+    def typed_table(self, table: pa.Table, bends: bool, read_again: Read) -> pa.Table:
+        """Return what Arrow has read with its decimals, moments and dates, which were texts.
+
+        `bends`: whether there may be numbers that Arrow reads as others, besides those that it takes for infinite; see
+        `may_bend`.
         `read_again`: reads the same with other types.
-        Raises `pa.ArrowInvalid`: it names the column and the value.
+        Raises `pa.ArrowInvalid`: it has read another number; it names the column and the value.
         """
-        refuse_wide_decimals(table)
         columns = zip(table.schema.names, table.columns, strict=True)
-        doubted = [name for name, column in columns if _is_doubted(column, bends)]
-        if not doubted:
-            return
-        convert = self.convert_options()
-        convert.column_types = {
-            one.name: pa.string() if one.name in doubted else moments_as_text(one.type) for one in self.schema
-        }
-        texts = read_again(convert)
-        for name in doubted:
-            refuse_bent_numbers(texts[name], table[name], name)
-
-    def typed_table(self, table: pa.Table | pa.RecordBatch) -> pa.Table:
-        """Return what Arrow has read with its moments and dates, which were texts."""
+        if doubted := [name for name, column in columns if _is_doubted(column, bends)]:
+            texts = read_again(self._convert_options(doubted))
+            for name in doubted:
+                refuse_bent_numbers(texts[name], table[name], name)
 
         def column_of(one: pa.Field) -> Any:
             column = table.column(one.name)
+            if pa.types.is_decimal(one.type):
+                return read_decimals(self._with_points(column), one.type, f"column {one.name!r}")
             if self.timestamp_formats and pa.types.is_timestamp(one.type):
                 return read_formatted(column, self.timestamp_formats, one.type, f"column {one.name!r}")
             return read_moments(column, one.type, f"column {one.name!r}")
 
         return pa.Table.from_arrays([column_of(one) for one in self.schema], schema=self.schema)
+
+
+def _as_parsed(type_: pa.DataType) -> pa.DataType:
+    """Return the type as which Arrow's parser reads a column."""
+    return pa.string() if pa.types.is_decimal(type_) else moments_as_text(type_)
 
 
 def _is_doubted(column: pa.ChunkedArray, bends: bool) -> bool:
@@ -184,136 +252,60 @@ def may_bend(text: bytes) -> bool:
     return b"0x" in text or b"0X" in text or may_be_small(text)
 
 
-class CsvParser(RowParser):
-    """Reads the lines of a file whose columns are known."""
-
-    def __init__(self, format_: CsvFormat, names: Sequence[str]) -> None:
-        self._format, self._schema = format_, format_.schema
-        self._named = list(names)
-        # Columns that are no fields may have any names, even equal ones.
-        fresh = (f"\0{number}" for number in count())
-        self._names = [name if name in self._schema.names else next(fresh) for name in names]
-        self._parse, self._convert = format_.parse_options(), format_.convert_options()
-        self._closed = _closed_line(format_.delimiter, format_.quote)
-
-    def parse(self, text: bytes) -> pa.Table:
-        if not text.strip(b"\n"):
-            return self._schema.empty_table()
-        if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
-            text = _BOM + text
-        table = self._read(text, self._convert)
-        self._format.check_numbers(table, may_bend(text), lambda convert: self._read(text, convert))
-        return self._format.typed_table(table)
-
-    def _read(self, text: bytes, convert: pacsv.ConvertOptions) -> pa.Table:
-        read = pacsv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(text) + 1)
-        return pacsv.read_csv(pa.py_buffer(text), read, self._parse, convert)
-
-    def is_row(self, line: bytes) -> bool:
-        return line != b"\n"
-
-    def is_open(self, line: bytes) -> bool:
-        """Whether a quoted value that begins in this line goes on after it: then it swallows a second line."""
-        marks = [one.encode() for one in (self._format.quote, self._format.escape) if one is not None]
-        if not any(mark in line for mark in marks) or (self._format.escape is None and self._closed.fullmatch(line)):
-            return False
-        try:
-            return int(self.parse(line + line).num_rows) != 2
-        except pa.ArrowException:
-            return True
-
-    def is_cut(self, line: bytes) -> bool:
-        """Whether a line is no row, and may become one if more is added: its last value is not whole, or values are missing."""
-        try:
-            rows = int(self.parse(line).num_rows)
-        except pa.ArrowException as error:
-            if width := _WIDTH.search(str(error)):
-                return int(width[2]) < int(width[1])
-            column = _COLUMN.search(str(error))
-            is_last = column is not None and int(column[1]) == len(self._named) - 1
-            return is_last or str(error).startswith(f"column {self._named[-1]!r}: ")  # of moments
-        return rows == 0 or (rows == 1 and self.is_open(line))
-
-    def describe(self, error: Exception) -> str:
-        text = str(error)
-        match = _COLUMN.search(text)
-        if match is None:
-            return _PARSE.sub("", text).partition("\n")[0]
-        at = int(match[1])
-        return f"column {self._named[at]!r}: {_COLUMN.sub('', text)}"
-
-
-def _closed_line(delimiter: str, quote: str | None) -> re.Pattern[bytes]:
-    """Match lines in which quotes are only around values, or doubled within: this is cheaper than a trial."""
-    mark, end = re.escape(quote or '"'), re.escape(delimiter)
-    value = f"(?:{mark}[^{mark}]*(?:{mark}{mark}[^{mark}]*)*{mark}|[^{mark}{end}]*)"
-    return re.compile(f"{value}(?:{end}{value})*\n".encode())
-
-
-# ---- files whose quoted values may have line ends: each is read whole, by one task -----------------------------------------
-
-
 class WholeCsvEmitter(LineEmitter):
-    """Reads whole files as a stream, so that memory is bounded by the longest row. A bad row is an error."""
+    """Reads whole files, whose quoted values may have line ends, as a stream, so that memory is bounded by the longest row.
 
-    _format: CsvFormat
+    A bad row is an error.
+    """
 
-    def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
-        for piece in part:
-            path = piece.range.path
-            try:
-                with opened(path) as file:
-                    check_unchanged(file, piece.range, whole=True)
-                    for batch in self._batches(path, file):
-                        yield self._table(list(batch.columns), path, len(batch))
-                    check_unchanged(file, piece.range, whole=True)  # cut meanwhile, it would have looked shorter
-            except OSError as error:
-                raise open_error(path, error, "cannot read the batch defined as a whole file") from error
+    _rows: CsvFormat
 
-    def _batches(self, path: str, file: int) -> Iterator[pa.RecordBatch]:
-        with _stream(path, file) as first:
-            names, has_rows = self._names(path, first)
-        if not has_rows:  # Arrow refuses a header without a line end that it is to skip
-            return
+    def read(self, piece: Piece) -> Iterator[pa.Table]:
+        path = piece.range.path
+        self._check(piece)
+        try:
+            for table in self._rows_of(path):
+                yield self._table(list(table.columns), path, table.num_rows)
+        except pa.ArrowException as error:
+            raise BadDataError(
+                f"the CSV file {path} cannot be read: {error}. Fix it, change the fields, or raise "
+                f"max_line_bytes={self._files.max_line_bytes} if a row is longer"
+            ) from error
+        except DAMAGED as error:
+            raise BadDataError(f"the compressed file {path} is damaged or not complete: {error}") from error
+        self._check(piece)  # cut meanwhile, it would have looked shorter
+
+    def _check(self, piece: Piece) -> None:
+        with opened(piece.range.path) as file:
+            check_unchanged(file, piece.range, whole=True)
+
+    def _rows_of(self, path: str) -> Iterator[pa.Table]:
+        with unpacked(path) as data, io.TextIOWrapper(data, self._files.encoding, "replace", newline="") as lines:
+            rows = replace(self._rows, columns=self._rows.names(path, lines))
+            if rows.has_header and not next(lines, ""):
+                return  # Arrow refuses a header without a line end that it is to skip
         longest = min(self._files.max_line_bytes, 1 << 30)
-        size = longest if path.endswith(".gz") else min(longest, os.fstat(file).st_size)
-        with _stream(path, file) as data:
-            read = pacsv.ReadOptions(
-                column_names=names,
-                skip_rows_after_names=int(self._format.has_header),
-                use_threads=False,
-                block_size=size + 1,
-                encoding=self._files.encoding,
-            )
-            try:
-                with opened(path) as other, _stream(path, other) as text:  # streams of one opened file share its place
-                    bends = _may_bend(text)
-                for at, batch in enumerate(self._open(data, read, self._format.convert_options())):
+        block = longest if path.endswith(".gz") else min(longest, Path(path).stat().st_size)
+        read = pacsv.ReadOptions(
+            column_names=rows.unique_names,
+            skip_rows_after_names=int(rows.has_header),
+            use_threads=False,
+            block_size=block + 1,
+            encoding=self._files.encoding,
+        )
 
-                    def again(convert: pacsv.ConvertOptions, at: int = at) -> pa.Table:
-                        with opened(path) as other, _stream(path, other) as text:
-                            return pa.Table.from_batches([next(islice(self._open(text, read, convert), at, None))])
+        def batches(convert: pacsv.ConvertOptions) -> Iterator[pa.RecordBatch]:
+            with unpacked(path) as data:
+                yield from pacsv.open_csv(data, read, rows.parse_options, convert)
 
-                    self._format.check_numbers(pa.Table.from_batches([batch]), bends, again)
-                    yield self._format.typed_table(batch)
-            except pa.ArrowException as error:
-                raise BadDataError(
-                    f"the CSV file {path} cannot be read: {error}. Fix it, change the fields, or raise "
-                    f"max_line_bytes={longest} if a row is longer"
-                ) from error
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise BadDataError(f"the compressed file {path} is damaged or not complete: {error}") from error
+        with unpacked(path) as data:
+            bends = _may_bend(data)
+        for at, batch in enumerate(batches(rows.convert)):
 
-    def _open(
-        self, data: IO[bytes], read: pacsv.ReadOptions, convert: pacsv.ConvertOptions
-    ) -> Iterator[pa.RecordBatch]:
-        return iter(pacsv.open_csv(data, read, self._format.parse_options(True), convert))
+            def again(convert: pacsv.ConvertOptions, at: int = at) -> pa.Table:
+                return pa.Table.from_batches(islice(batches(convert), at, at + 1))
 
-    def _names(self, path: str, data: IO[bytes]) -> tuple[list[str], bool]:
-        """Return the names of the columns, and whether anything is behind a header."""
-        with io.TextIOWrapper(data, self._files.encoding, "replace", newline="") as lines:
-            names = self._format.names(path, lines)
-            return names, not self._format.has_header or bool(next(lines, ""))
+            yield rows.typed_table(pa.Table.from_batches([batch]), bends, again)
 
 
 def _may_bend(data: IO[bytes]) -> bool:
@@ -323,15 +315,3 @@ def _may_bend(data: IO[bytes]) -> bool:
             return True
         before = block[-32:]  # a number may go on in the next one
     return False
-
-
-@contextmanager
-def _stream(path: str, file: int) -> Iterator[IO[bytes]]:
-    copy = os.dup(file)
-    os.lseek(copy, 0, os.SEEK_SET)
-    with os.fdopen(copy, "rb") as raw:
-        if path.endswith(".gz"):
-            with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield cast("IO[bytes]", unpacked)
-        else:
-            yield raw

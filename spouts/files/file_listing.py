@@ -20,6 +20,7 @@ from trident.errors import SpoutError
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _Identity = tuple[int, int]
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # also a link that leads nowhere, or to itself
 
 
 class Listed(NamedTuple):
@@ -54,9 +55,8 @@ class FileSource:
         if not given or "" in given:
             raise ValueError(f"the spout was given paths={paths!r}; name a directory, a glob or a file")
         roots = tuple(os.path.abspath(os.path.expanduser(os.fspath(one))) for one in given)
-        return FileSource(
-            roots, (patterns,) if isinstance(patterns, str) else tuple(patterns), recursive, skips_underscored
-        )
+        chosen = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        return FileSource(roots, chosen, recursive, skips_underscored)
 
     def files(self, known: Container[str] = ()) -> dict[str, Listed]:
         """List all files, sorted by path. One `stat` a file, no file is opened.
@@ -68,14 +68,9 @@ class FileSource:
         walk = _Walk(self)
         for root in self.roots:
             if _is_glob(root):
-                folder = _folder_of(root)
-                fixed = len(folder.split("/")) if folder != "/" else 1
-                _check_listed(folder)
-                for path in glob.iglob(root, recursive=self.recursive):
-                    if not any(map(self.skips, path.split("/")[fixed:])):
-                        walk.add(path, named=False)
+                walk.add_glob(root)
             else:
-                walk.add(root, named=True)
+                walk.add_named(root)
         return walk.finish(known)
 
     def reaches(self, path: str) -> bool:
@@ -114,101 +109,99 @@ class _Walk:
     def __init__(self, source: FileSource) -> None:
         self._source = source
         self._files: dict[str, Listed] = {}
-        self._names: dict[_Identity, set[str]] = {}  # of files that have several, maybe not all of them here
-        self._seen_files: set[_Identity] = set()
+        self._first: dict[_Identity, str] = {}
+        self._names: dict[_Identity, set[str]] = {}  # of the files that have several
         self._seen_dirs: set[_Identity] = set()
         self._dirs: list[str] = []
-        self._links: list[tuple[str, bool]] = []
+        self._links: list[tuple[str, bool]] = []  # and whether one is in a directory that is read
 
-    def add(self, path: str, named: bool) -> None:
-        """Take a path that the user named (it must be there) or that a glob found (it may be anything)."""
-        try:
-            status = os.stat(path)
-        except FileNotFoundError as error:
-            if not named:
-                return
-            raise SpoutError(f"cannot read files from {path}: there is no such file or directory") from error
-        except OSError as error:
-            raise SpoutError(f"cannot read files from {path}: {error.strerror}") from error
-        if stat.S_ISDIR(status.st_mode):
-            if named:
-                self._enter(path, status)
-        elif stat.S_ISREG(status.st_mode):
-            if not named and os.path.islink(path):
-                self._links.append((path, False))
-            else:
-                self._take(path, status)
-        elif named:
+    def add_named(self, path: str) -> None:
+        status = _status_of(path)
+        if status is None:
+            raise SpoutError(f"cannot read files from {path}: there is no such file or directory")
+        if not stat.S_ISDIR(status.st_mode) and not stat.S_ISREG(status.st_mode):
             raise SpoutError(f"cannot read files from {path}: it is neither a regular file nor a directory")
+        self._take(path, status)
+
+    def add_glob(self, root: str) -> None:
+        """Take the files that match; what else does, such as a directory, is passed over."""
+        folder = _folder_of(root)
+        self._scan(folder, is_read=False)  # where a directory cannot be listed, a glob says that nothing is in it
+        fixed = len(folder.split("/")) if folder != "/" else 1
+        for path in glob.iglob(root, recursive=self._source.recursive):
+            if any(map(self._source.skips, path.split("/")[fixed:])):
+                continue
+            if os.path.islink(path):
+                self._links.append((path, False))
+            elif (status := _status_of(path)) is not None and not stat.S_ISDIR(status.st_mode):
+                self._take(path, status)
 
     def finish(self, known: Container[str]) -> dict[str, Listed]:
-        self._drain()
-        while self._links:
+        while self._dirs or self._links:
+            while self._dirs:
+                self._scan(self._dirs.pop())
             links, self._links = sorted(self._links), []
             for path, in_directory in links:
                 self._follow(path, in_directory)
-            self._drain()
         for names in self._names.values():
             for other in sorted(names, key=lambda path: (path not in known, path))[1:]:
                 del self._files[other]
         return dict(sorted(self._files.items()))
 
-    def _drain(self) -> None:
-        while self._dirs:
-            self._scan(self._dirs.pop())
-
-    def _scan(self, directory: str) -> None:
+    def _scan(self, directory: str, is_read: bool = True) -> None:
         try:
             with os.scandir(directory) as entries:
-                for entry in entries:
+                for entry in entries if is_read else ():
                     self._visit(entry)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return  # removed since it was found; its files are gone with it
         except OSError as error:
-            raise _listing_error(directory, error) from error
+            raise SpoutError(
+                f"cannot list the directory {directory}: {error.strerror}; "
+                "make it readable for the user that runs the driver, or leave it out with a glob"
+            ) from error
 
     def _visit(self, entry: os.DirEntry[str]) -> None:
         if self._source.skips(entry.name):
             return
         if entry.is_symlink():
             self._links.append((entry.path, True))
-            return
-        try:
-            if entry.is_dir(follow_symlinks=False):
-                if self._source.recursive:
-                    self._enter(entry.path, entry.stat(follow_symlinks=False))
-            elif self._source.matches(entry.name) and entry.is_file(follow_symlinks=False):
+        elif self._source.recursive if entry.is_dir(follow_symlinks=False) else self._source.matches(entry.name):
+            try:
                 self._take(entry.path, entry.stat(follow_symlinks=False))
-        except FileNotFoundError:
-            return
+            except FileNotFoundError:
+                return
 
     def _follow(self, path: str, in_directory: bool) -> None:
-        try:
-            status = os.stat(path)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                return  # a dangling link, or one that leads to itself
-            raise SpoutError(f"cannot read files from {path}: {error.strerror}") from error
-        if stat.S_ISDIR(status.st_mode):
-            if self._source.recursive and in_directory:
-                self._enter(path, status)
+        status = _status_of(path)
+        if status is None:
             return
-        matches = not in_directory or self._source.matches(os.path.basename(path))
-        if stat.S_ISREG(status.st_mode) and matches and (status.st_dev, status.st_ino) not in self._seen_files:
+        if stat.S_ISDIR(status.st_mode):
+            is_read = self._source.recursive and in_directory
+        else:
+            is_read = not in_directory or self._source.matches(os.path.basename(path))
+        if is_read and (status.st_dev, status.st_ino) not in self._first:
             self._take(path, status)
-
-    def _enter(self, path: str, status: os.stat_result) -> None:
-        identity = (status.st_dev, status.st_ino)
-        if identity not in self._seen_dirs:
-            self._seen_dirs.add(identity)
-            self._dirs.append(path)
 
     def _take(self, path: str, status: os.stat_result) -> None:
         identity = (status.st_dev, status.st_ino)
-        self._seen_files.add(identity)
-        self._files[path] = Listed(status.st_size, (status.st_ino, status.st_ctime_ns))
-        if status.st_nlink > 1:
-            self._names.setdefault(identity, set()).add(path)
+        if stat.S_ISREG(status.st_mode):
+            self._files[path] = Listed(status.st_size, (status.st_ino, status.st_ctime_ns))
+            if (first := self._first.setdefault(identity, path)) != path:
+                self._names.setdefault(identity, {first}).add(path)
+        elif stat.S_ISDIR(status.st_mode) and identity not in self._seen_dirs:
+            self._seen_dirs.add(identity)
+            self._dirs.append(path)
+
+
+def _status_of(path: str) -> os.stat_result | None:
+    """Return what a path leads to; None if that is nothing."""
+    try:
+        return os.stat(path)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return None
+        raise SpoutError(f"cannot read files from {path}: {error.strerror}") from error
 
 
 def _is_glob(root: str) -> bool:
@@ -219,20 +212,3 @@ def _folder_of(root: str) -> str:
     """Return the folder that a glob has everything in."""
     before = root[: re.search(r"[*?[]", root).start()]  # type: ignore[union-attr]
     return before.rpartition("/")[0] or "/"
-
-
-def _check_listed(directory: str) -> None:
-    """Raise `SpoutError` for a directory that cannot be listed, of which a glob says that nothing is in it."""
-    try:
-        os.scandir(directory).close()
-    except (FileNotFoundError, NotADirectoryError):
-        return  # nothing matches yet
-    except OSError as error:
-        raise _listing_error(directory, error) from error
-
-
-def _listing_error(directory: str, error: OSError) -> SpoutError:
-    return SpoutError(
-        f"cannot list the directory {directory}: {error.strerror}; "
-        "make it readable for the user that runs the driver, or leave it out with a glob"
-    )

@@ -13,9 +13,9 @@ from typing import Annotated, TextIO
 
 import pyarrow as pa
 
-from spouts.files.file_coordinator import FileCut, FileFormat, Rest
-from spouts.files.ranges import FileRange, Position, bytes_before, check_goes_on, opened, position_in
-from spouts.files.tails import Check, End, Tail, gz_end
+from spouts.files.file_coordinator import FileCut, FileFormat, Look, Rest
+from spouts.files.ranges import FileRange, Position, bytes_before, check_goes_on, position_in
+from spouts.files.tails import Check, End, gz_end
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
 from trident.setting_types import NumberBounds
 
@@ -24,8 +24,17 @@ SHOWN = 200
 LineLimit = Annotated[int, NumberBounds(int, "a whole number", 1, 512 << 20)]
 
 
-class RowParser(ABC):
-    """Reads the lines of one file, which are rows."""
+class RowFormat(ABC):
+    """A format whose rows are lines.
+
+    `has_header`: whether the first line of a file is no row.
+    """
+
+    has_header = False
+
+    def of_file(self, path: str, header: Callable[[], bytes]) -> RowFormat:
+        """Return the format of one file, which alone can read lines; `header` reads the first line of the file."""
+        return self
 
     @abstractmethod
     def parse(self, text: bytes) -> pa.Table:
@@ -43,22 +52,11 @@ class RowParser(ABC):
     def describe(self, error: Exception) -> str:
         """Say what is wrong with a line, by the names of the fields."""
 
-
-class RowFormat(ABC):
-    """A format whose rows are lines."""
-
-    has_header = False
-    """Whether the first line of a file is no row."""
-
     @abstractmethod
-    def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
-        """Return the parser of a file. `header` reads its first line."""
+    def end_of(self, line: bytes) -> End:
+        """Say what a last line without a line end is, which it has here."""
 
-    @abstractmethod
-    def end_of(self, path: str, line: bytes, header: Callable[[], bytes] | None) -> End:
-        """Say what a last line without a line end is; `header` reads the first line, None: it is the first one itself."""
-
-    def whole_end(self, path: str, text: TextIO) -> Check:
+    def whole_end(self, text: TextIO) -> Check:
         """Find out what the end of a file is whose rows may have several lines."""
         yield End.MAYBE
 
@@ -83,67 +81,61 @@ class LineFiles(FileFormat):
     def is_whole(self, path: str) -> bool:
         return self.whole or path.endswith(".gz")
 
-    def size(self, path: str, start: int, end: int) -> int | None:
-        """Say how many bytes a range has; None if they are compressed, because what they unpack to is then unknown."""
-        return None if path.endswith(".gz") else end - start
+    def position_at(self, path: str, file: int, offset: int) -> Position:
+        return position_in(file, offset)
 
-    def position_at(self, path: str, offset: int) -> Position:
-        with opened(path) as file:
-            return position_in(file, offset)
+    def goes_on(self, path: str, file: int, end: int) -> bool:
+        return os.fstat(file).st_size > end and (self.is_whole(path) or _after_completion(file, end) == end)
 
-    def goes_on(self, path: str, end: int) -> bool:
-        with opened(path) as file:
-            return os.fstat(file).st_size > end and (self.is_whole(path) or _after_completion(file, end) == end)
+    def first_line(self, file: int, stop: int) -> bytes:
+        """Return the first line of an open file, up to `stop`, as UTF-8 without its end."""
+        first = os.pread(file, line_end_after(file, 0, stop), 0).decode(self.encoding, "replace")
+        return first.removeprefix("\ufeff").rstrip("\r\n").encode()
 
-    def find(self, path: str, before: Position | None, room: int, alone: bool, tail: Tail) -> FileCut:
-        with opened(path) as file:
-            status = os.fstat(file)
-            tail.sees(status)
-            check_goes_on(path, file, status.st_size, before)
-            start, size = 0 if before is None else before.offset, status.st_size
-            if self.is_whole(path):
-                return self._find_whole(path, file, size, start, room, alone, tail)
-            if start and size > start:
-                start = _after_completion(file, start)
-                if _is_within_line(file, start):
-                    if os.pread(file, 2, start) != b"\r":
-                        raise self._goes_on(path, file, start)
-                    tail.hold(start)  # the other half of the line end is due
-                    return FileCut(None, Rest.HELD, None)
-            if start >= size:
-                return FileCut(None, Rest.NOTHING, position_in(file, start) if start else None)
-            if start + room < size:
-                return self._find_part(path, file, start, size, room, alone, tail)
-            before_end = bytes_before(file, size)
-            if before_end.endswith(b"\n"):
-                position = Position(size, zlib.crc32(before_end))
-                return FileCut(FileRange(path, start, size, position.crc), Rest.NOTHING, position)
-            return self._find_tail(path, file, start, _line_end_before(file, start, size), size, tail)
+    def find(self, look: Look) -> FileCut:
+        file, start = look.file, look.before.offset
+        check_goes_on(look.path, file, look.size, look.before)
+        if self.is_whole(look.path):
+            return self._find_whole(look)
+        if start and look.size > start:
+            start = _after_completion(file, start)
+            if _is_within_line(file, start):
+                if os.pread(file, 2, start) != b"\r":
+                    raise self._goes_on(look, start)
+                look.tail.hold(start)  # the other half of the line end is due
+                return FileCut(None, Rest.HELD)
+        if start >= look.size:
+            return _cut(look, start, start, Rest.NOTHING)
+        if start + look.room < look.size:
+            return self._find_part(look, start)
+        if (last := bytes_before(file, look.size)).endswith(b"\n"):
+            return FileCut(FileRange(look.path, start, look.size, zlib.crc32(last)), Rest.NOTHING)
+        return self._find_tail(look, start, _line_end_before(file, start, look.size))
 
-    def _find_part(self, path: str, file: int, start: int, size: int, room: int, alone: bool, tail: Tail) -> FileCut:
-        end = _line_end_before(file, start, start + room)
+    def _find_part(self, look: Look, start: int) -> FileCut:
+        end = _line_end_before(look.file, start, start + look.room)
         if end == start:
-            if not alone:
-                return FileCut(None, Rest.NO_ROOM, None)
-            stop = min(size, start + self.max_line_bytes + 1)  # 1: the line end
-            end = line_end_after(file, start, stop)
-            if end == stop and os.pread(file, 1, end - 1) != b"\n":
-                if end < size:
-                    raise too_long(path, start, self.max_line_bytes)
-                return self._find_tail(path, file, start, start, size, tail)
-        return _file_cut(path, file, start, end, Rest.MORE if end < size else Rest.NOTHING)
+            if not look.alone:
+                return FileCut(None, Rest.MORE)
+            stop = min(look.size, start + self.max_line_bytes + 1)  # 1: the line end
+            end = line_end_after(look.file, start, stop)
+            if end == stop and _is_within_line(look.file, end):
+                if end < look.size:
+                    raise too_long(look.path, start, self.max_line_bytes)
+                return self._find_tail(look, start, start)
+        return _cut(look, start, end, Rest.MORE if end < look.size else Rest.NOTHING)
 
-    def _find_tail(self, path: str, file: int, start: int, end: int, size: int, tail: Tail) -> FileCut:
+    def _find_tail(self, look: Look, start: int, end: int) -> FileCut:
         """Find what to take up to `end`, behind which there is no line end, or with what is there."""
-        if size - end > self.max_line_bytes:
-            raise too_long(path, end, self.max_line_bytes)
-        is_read, is_guess = tail.may_be_read(end, lambda: self._end_of(path, file, end, size))
+        if look.size - end > self.max_line_bytes:
+            raise too_long(look.path, end, self.max_line_bytes)
+        is_read, is_guess = look.tail.may_be_read(end, lambda: self._end_of(look, end))
         if not is_read:
-            return _file_cut(path, file, start, end, Rest.HELD)
-        return _file_cut(path, file, start, size, Rest.NOTHING)._replace(is_guess=is_guess)
+            return _cut(look, start, end, Rest.HELD)
+        return _cut(look, start, look.size, Rest.NOTHING, is_guess)
 
-    def _end_of(self, path: str, file: int, start: int, size: int) -> End:
-        line = os.pread(file, size - start, start)
+    def _end_of(self, look: Look, start: int) -> End:
+        line = os.pread(look.file, look.size - start, start)
         decoder = codecs.getincrementaldecoder(self.encoding)("replace")
         text = decoder.decode(line)
         if start == 0 and self.encoding == "utf-8":
@@ -152,50 +144,51 @@ class LineFiles(FileFormat):
             return End.OPEN
         if self.rows is None:
             return End.MAYBE
+        line = text.removesuffix("\r").encode() + b"\n"
+        if start == 0 and self.rows.has_header:
+            return End.MAYBE if b"\r" in line else End.OPEN  # \r: its reader refuses it
+        try:
+            return self.rows.of_file(look.path, partial(self.first_line, look.file, start)).end_of(line)
+        except BadDataError:  # of the header, for the reader to say
+            return End.MAYBE
 
-        header = partial(self.first_line, file, start) if start else None
-        return self.rows.end_of(path, text.removesuffix("\r").encode() + b"\n", header)
-
-    def first_line(self, file: int, stop: int) -> bytes:
-        """Return the first line of an open file, up to `stop`, as UTF-8 without its end."""
-        first = os.pread(file, line_end_after(file, 0, stop), 0).decode(self.encoding, "replace")
-        return first.removeprefix("\ufeff").rstrip("\r\n").encode()
-
-    def _find_whole(self, path: str, file: int, size: int, start: int, room: int, alone: bool, tail: Tail) -> FileCut:
+    def _find_whole(self, look: Look) -> FileCut:
+        path, start, size = look.path, look.before.offset, look.size
         if start == size:
-            return FileCut(None, Rest.NOTHING, None)
+            return FileCut(None, Rest.NOTHING)
         if start:
-            if not path.endswith(".gz") and _is_within_line(file, start):
-                raise self._goes_on(path, file, start)
+            if not path.endswith(".gz") and _is_within_line(look.file, start):
+                raise self._goes_on(look, start)
             raise ReplayMismatchError(
                 f"the file {path} had {start} bytes when it was read and has {size} now; "
                 "such files are read once, whole, and do not grow. Give what is new a name of its own"
             )
-        if not tail.may_be_read_whole(lambda: self._check_whole(path)):
-            return FileCut(None, Rest.HELD, None)
-        if size > room and not alone:
-            return FileCut(None, Rest.NO_ROOM, None)
-        return _file_cut(path, file, 0, size, Rest.NOTHING)._replace(is_guess=tail.may_grow)
+        if not look.tail.may_be_read_whole(lambda: self._check_whole(path)):
+            return FileCut(None, Rest.HELD)
+        if size > look.room and not look.alone:
+            return FileCut(None, Rest.MORE)
+        return _cut(look, 0, size, Rest.NOTHING, is_guess=look.tail.rule.follows)
 
     def _check_whole(self, path: str) -> Check:
         if path.endswith(".gz"):
             yield from gz_end(path)
         elif self.rows is not None:
             with Path(path).open(encoding=self.encoding, errors="replace", newline="") as text:
-                yield from self.rows.whole_end(path, text)
+                yield from self.rows.whole_end(text)
 
-    def _goes_on(self, path: str, file: int, start: int) -> BadDataError:
-        begin = _line_end_before(file, max(0, start - self.max_line_bytes - 1), start)
-        first = os.pread(file, start - begin, begin)[-SHOWN:]
-        rest = os.pread(file, SHOWN, start).partition(b"\n")[0]
+    def _goes_on(self, look: Look, start: int) -> BadDataError:
+        begin = _line_end_before(look.file, max(0, start - self.max_line_bytes - 1), start)
+        first = os.pread(look.file, start - begin, begin)[-SHOWN:]
+        rest = os.pread(look.file, SHOWN, start).partition(b"\n")[0]
+        first_shown, rest_shown = (repr(text.decode("utf-8", "replace")) for text in (first, rest))
         way = (
             f"put what follows byte {start} into a file of its own (with the header, if the files have one)"
             if self.whole
             else f"insert a line end at byte {start}"
         )
         return BadDataError(
-            f"the file {path} goes on in the middle of a line that was given already: {_quote(first)} (bytes {begin} to "
-            f"{start}) had no line end, and the file did not change for a while; now {_quote(rest)} follows. If the first part "
+            f"the file {look.path} goes on in the middle of a line that was given already: {first_shown} (bytes {begin} to "
+            f"{start}) had no line end, and the file did not change for a while; now {rest_shown} follows. If the first part "
             f"was a whole line, {way}, and start again. If not, a half of a line is in the states: give tail='hold', so that "
             "no line is read without its end, and start once with a new log_dir and state_recovery='discard_totals', which "
             "counts again all that the sources have"
@@ -222,11 +215,8 @@ def too_long(path: str, offset: int, limit: int) -> SpoutError:
     )
 
 
-def _file_cut(path: str, file: int, start: int, end: int, rest: Rest) -> FileCut:
-    if start == end:
-        return FileCut(None, rest, None)
-    position = position_in(file, end)
-    return FileCut(FileRange(path, start, end, position.crc), rest, position)
+def _cut(look: Look, start: int, end: int, rest: Rest, is_guess: bool = False) -> FileCut:
+    return FileCut(FileRange(look.path, start, end, position_in(look.file, end).crc, is_guess), rest)
 
 
 def _is_within_line(file: int, start: int) -> bool:
@@ -240,10 +230,6 @@ def _after_completion(file: int, start: int) -> int:
     if _is_within_line(file, start) and (following[:1] == b"\n" or following == b"\r\n"):
         return start + (1 if following[:1] == b"\n" else 2)
     return start
-
-
-def _quote(text: bytes) -> str:
-    return repr(text.decode("utf-8", "replace"))
 
 
 def _line_end_before(file: int, start: int, stop: int) -> int:

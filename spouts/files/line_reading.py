@@ -10,17 +10,17 @@ import logging
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spouts.files.file_settings import FileEmitter
-from spouts.files.line_ends import SHOWN, LineFiles, RowFormat, RowParser, line_end_after, too_long
-from spouts.files.ranges import Piece, check_unchanged, open_error, opened
+from spouts.files.line_ends import SHOWN, LineFiles, RowFormat, line_end_after, too_long
+from spouts.files.ranges import FileEmitter, Piece, check_unchanged, opened
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
 from trident.fields import Fields
 
@@ -32,7 +32,8 @@ _BOM = b"\xef\xbb\xbf"
 _NEWLINE = ord("\n")
 _warned: set[str] = set()
 
-Block = tuple[int, bytes]
+DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What reading a compressed file raises if it is not one, or not whole."""
 
 
 class TextBlock(NamedTuple):
@@ -48,25 +49,23 @@ class TextBlock(NamedTuple):
     is_first: bool
 
 
-def read_texts(pieces: Iterable[Piece], files: LineFiles) -> Iterator[TextBlock]:
-    for piece in pieces:
-        range_ = piece.range
-        try:
-            with opened(range_.path) as file:
-                check_unchanged(file, range_, files.is_whole(range_.path))
-                blocks = _gz_blocks if range_.path.endswith(".gz") else _plain_blocks
-                for offset, block in blocks(file, piece, files.max_line_bytes):
-                    is_first = offset == 0
-                    if is_first and files.encoding == "utf-8" and block.startswith(_BOM):
-                        offset, block = len(_BOM), block[len(_BOM) :]
-                    if block:
-                        yield _text_of(range_.path, offset, block, is_first, files)
-        except OSError as error:
-            doing = f"cannot read the batch defined as bytes {range_.start} to {range_.end}"
-            raise open_error(range_.path, error, doing) from error
+def read_texts(piece: Piece, files: LineFiles) -> Iterator[TextBlock]:
+    path = piece.range.path
+    with opened(path) as file:
+        check_unchanged(file, piece.range, files.is_whole(path))
+        blocks = _gz_blocks if path.endswith(".gz") else _plain_blocks
+        for at, block in blocks(file, piece, files.max_line_bytes):
+            offset = len(_BOM) if at == 0 and files.encoding == "utf-8" and block.startswith(_BOM) else at
+            if len(block) > offset - at:
+                yield _text_of(path, offset, block[offset - at :], at == 0, files)
 
 
-def _plain_blocks(file: int, piece: Piece, longest: int) -> Iterator[Block]:
+def unpacked(path: str) -> IO[bytes]:
+    """Open a file as a stream of what it has unpacked."""
+    return cast("IO[bytes]", gzip.open(path)) if path.endswith(".gz") else Path(path).open("rb")
+
+
+def _plain_blocks(file: int, piece: Piece, longest: int) -> Iterator[tuple[int, bytes]]:
     """Give what begins in a piece, in blocks that end at line ends (but the last), with the offset of each."""
     range_ = piece.range
     at = piece.start if piece.start == range_.start else line_end_after(file, piece.start - 1, piece.end)
@@ -80,8 +79,8 @@ def _plain_blocks(file: int, piece: Piece, longest: int) -> Iterator[Block]:
             more = os.pread(file, stop - start - len(data), start + len(data))
             if not more:
                 raise ReplayMismatchError(
-                    f"the batch was defined as bytes {range_.start} to {range_.end} of {range_.path}, which ended at byte "
-                    f"{start + len(data)} while it was read: it was truncated. Put the file back as it was and start again"
+                    f"the batch was {range_} of {range_.path}, which ended at byte {start + len(data)} while it was read: it "
+                    "was truncated. Put the file back as it was and start again"
                 )
             data += more
         return data
@@ -95,20 +94,20 @@ def _plain_blocks(file: int, piece: Piece, longest: int) -> Iterator[Block]:
         at += len(block)
 
 
-def _gz_blocks(file: int, piece: Piece, longest: int) -> Iterator[Block]:
+def _gz_blocks(file: int, piece: Piece, longest: int) -> Iterator[tuple[int, bytes]]:
     """As `_plain_blocks`, of a compressed file."""
-    path, at = piece.range.path, 0
-    with os.fdopen(file, "rb", buffering=0, closefd=False) as raw, gzip.GzipFile(fileobj=raw) as unpacked:
+    at = 0
+    with os.fdopen(file, "rb", buffering=0, closefd=False) as raw, gzip.GzipFile(fileobj=raw) as data:
         try:
-            while block := unpacked.read(_BLOCK):
+            while block := data.read(_BLOCK):
                 if not block.endswith(b"\n"):
-                    block += unpacked.readline(longest + 1)
+                    block += data.readline(longest + 1)
                 yield at, block
                 at += len(block)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except DAMAGED as error:
             raise SpoutError(
-                f"the compressed file {path} is damaged or not complete: {error} (at byte {raw.tell()} of "
-                f"{piece.range.end}, {unpacked.tell()} bytes unpacked). Put a complete file there and start again"
+                f"the compressed file {piece.range.path} is damaged or not complete: {error} (at byte {raw.tell()} of "
+                f"{piece.range.end}, {data.tell()} bytes unpacked). Put a complete file there and start again"
             ) from error
 
 
@@ -119,8 +118,7 @@ def _text_of(path: str, offset: int, block: bytes, is_first: bool, files: LineFi
         if int(lengths.max()) > files.max_line_bytes + 1:
             longest = int(lengths.argmax())
             raise too_long(path, offset + int(ends[longest] - lengths[longest]) + 1, files.max_line_bytes)
-    text = block if block.endswith(b"\n") else block + b"\n"
-    text = _as_utf8(path, offset, text, files)
+    text = _as_utf8(path, offset, block if block.endswith(b"\n") else block + b"\n", files)
     if b"\r" in text:  # much faster to look for than both bytes
         text = text.replace(b"\r\n", b"\n")
     return TextBlock(path, offset, block, text, is_first)
@@ -159,11 +157,10 @@ def _as_utf8(path: str, offset: int, text: bytes, files: LineFiles) -> bytes:
 def _is_utf8(text: bytes) -> bool:
     # Arrow validates without making a copy of the text, which decoding would.
     whole = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, len(text)], np.int32)), pa.py_buffer(text))
-    try:
+    with suppress(pa.ArrowInvalid):
         whole.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+        return True
+    return False
 
 
 # ---- lines that are texts -----------------------------------------------------------------------------------------------
@@ -176,10 +173,13 @@ class TextEmitter(FileEmitter):
         super().__init__(fields)
         self._files = files
 
+    def read(self, piece: Piece) -> Iterator[TextBlock]:
+        return read_texts(piece, self._files)
+
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
         texts: list[TextBlock] = []
         size = 0
-        for text in read_texts(part, self._files):
+        for text in super().emit(part):
             texts.append(text)
             size += len(text.text)
             if size >= _TABLE:
@@ -189,19 +189,15 @@ class TextEmitter(FileEmitter):
             yield self._table_of(texts)
 
     def _table_of(self, texts: list[TextBlock]) -> pa.Table:
-        text = texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts])
-        # For a few lines a Python object each costs less than numpy needs to begin.
-        lines = (
-            _lines_as_array(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
-        )
-        columns: list[pa.Array[Any]] = [lines]
-        if len(self.fields) > 1:
-            columns += _sources(texts)
-        return pa.Table.from_arrays(columns, schema=self._schema)
+        lines = _lines_as_array(texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts]))
+        sources = _sources(texts) if len(self.fields) > 1 else []
+        return pa.Table.from_arrays([lines, *sources], schema=self._schema)
 
 
-def _lines_as_array(text: bytes) -> pa.StringArray:
+def _lines_as_array(text: bytes) -> pa.Array:
     """Return lines as an Arrow array, without a Python object for each."""
+    if len(text) <= _FEW_BYTES:  # for a few lines such objects cost less than numpy needs to begin
+        return pa.array(text[:-1].decode().split("\n"), pa.string())
     ends = line_ends(text)
     count = len(ends)
     # Line ends are dropped from the data, so each line moves to the front by the number of lines before it.
@@ -214,10 +210,7 @@ def _lines_as_array(text: bytes) -> pa.StringArray:
 def _sources(texts: list[TextBlock]) -> list[pa.Array[Any]]:
     starts = [np.concatenate(([0], line_ends(one.block)[:-1] + 1)) + one.offset for one in texts]
     paths = pa.array([one.path.encode("utf-8", "replace").decode() for one in texts], pa.string())
-    return [
-        paths.take(np.repeat(np.arange(len(texts)), [len(one) for one in starts])),
-        pa.array(np.concatenate(starts)),
-    ]
+    return [paths.take(np.repeat(np.arange(len(texts)), list(map(len, starts)))), pa.array(np.concatenate(starts))]
 
 
 # ---- lines that are rows ------------------------------------------------------------------------------------------------
@@ -227,7 +220,7 @@ class _Bad(NamedTuple):
     """A line that is no row; `number` counts from 0 within the block."""
 
     number: int
-    line: bytes
+    text: str
     cause: str
 
 
@@ -235,43 +228,27 @@ class LineEmitter(FileEmitter):
     """Emits lines as rows: the declared fields, then the field for lines that cannot be read, then the path's."""
 
     def __init__(
-        self, files: LineFiles, format_: RowFormat, fields: Fields, bad_lines: str | None, with_file: bool
+        self, files: LineFiles, rows: RowFormat, fields: Fields, bad_lines: str | None, with_file: bool
     ) -> None:
         super().__init__(fields, bad_lines, with_file)
-        self._files, self._format = files, format_
+        self._files, self._rows = files, rows
 
-    def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
-        path, parser = None, None
-        for text in read_texts(part, self._files):
-            if parser is None or text.path != path:
-                path, parser = text.path, self._format.parser(text.path, partial(self._header, text))
-            skipped = text.text.find(b"\n") + 1 if text.is_first and self._format.has_header else 0
+    def read(self, piece: Piece) -> Iterator[pa.Table]:
+        rows = None
+        for text in read_texts(piece, self._files):
+            rows = rows or self._rows.of_file(text.path, partial(self._header, text))
+            skipped = text.text.find(b"\n") + 1 if text.is_first and rows.has_header else 0
             body = text.text[skipped:] if skipped else text.text
-            if body:
-                yield from self._tables(text, body, bool(skipped), parser)
-
-    def _tables(self, text: TextBlock, body: bytes, is_after_header: bool, parser: RowParser) -> Iterator[pa.Table]:
-        table = _parse_rows(body, parser)
-        # A lone \r ends a row where it is not quoted, so with one the number of rows proves nothing.
-        if isinstance(table, pa.Table) and b"\r" not in body:
-            if table.num_rows:
-                yield self._complete_table(table, text.path, None)
-            return
-        for found in _parse_by_halves(_lines(body), 0, parser):
-            if isinstance(found, pa.Table):
-                yield self._complete_table(found, text.path, None)
-                continue
-            if self._bad_lines is None:
-                raise self._error(text, found, is_after_header)
-            nulls = [pa.nulls(1, one.type) for one in self._wanted]
-            yield self._complete_table(pa.table(nulls, schema=self._wanted), text.path, found.line)
-
-    def _complete_table(self, table: pa.Table, path: str, bad: bytes | None) -> pa.Table:
-        columns = list(table.columns)
-        if self._bad_lines is not None:
-            line = None if bad is None else bad.decode("utf-8", "replace")
-            columns.append(pa.repeat(pa.scalar(line, pa.string()), table.num_rows))
-        return self._table(columns, path, table.num_rows)
+            for found in _parse(body, rows) if body else ():
+                if isinstance(found, pa.Table):
+                    columns, count, line = list(found.columns), found.num_rows, None
+                elif self._bad_lines is None:
+                    raise self._error(text, found, bool(skipped))
+                else:
+                    columns, count, line = [pa.nulls(1, one.type) for one in self._wanted], 1, found.text
+                if self._bad_lines is not None:
+                    columns.append(pa.repeat(pa.scalar(line, pa.string()), count))
+                yield self._table(columns, text.path, count)
 
     def _header(self, text: TextBlock) -> bytes:
         if text.is_first:
@@ -282,57 +259,52 @@ class LineEmitter(FileEmitter):
     def _error(self, text: TextBlock, bad: _Bad, is_after_header: bool) -> BadDataError:
         number = bad.number + is_after_header
         offset = text.offset + (int(line_ends(text.block)[number - 1]) + 1 if number else 0)
-        shown = bad.line.decode("utf-8", "replace")
-        if len(shown) > SHOWN:
-            shown = f"{shown[:SHOWN]}… ({len(shown)} characters)"
+        shown = bad.text if len(bad.text) <= SHOWN else f"{bad.text[:SHOWN]}… ({len(bad.text)} characters)"
         where = f"line {_line_number(text.path, offset)} of {text.path} (at byte {offset})"
         return BadDataError(
             f"{where} is not a row: {bad.cause}. It is: {shown!r}. "
             "Fix it so that the file keeps its length, change the fields, or give bad_lines='bad_line', which puts the text "
-            "of such lines into a field of that name (start once with allow_changed_topology=True)"
+            "of such lines into a field of that name"
         )
 
 
-def _parse_rows(body: bytes, parser: RowParser) -> pa.Table | str:
-    try:
-        table = parser.parse(body)
-    except pa.ArrowException as error:
-        return parser.describe(error)
-    rows = int(np.count_nonzero(np.frombuffer(body, np.uint8) == _NEWLINE))  # faster than bytes.count
-    if table.num_rows != rows:
-        rows = sum(map(parser.is_row, _lines(body)))
-    if table.num_rows < rows:
-        return "it is not complete: a value goes on in the next line"
-    if table.num_rows > rows:
-        return "it is more than one row" + (": \\r alone ends one, too" if b"\r" in body else "")
-    last = body[body.rfind(b"\n", 0, -1) + 1 :]
-    if parser.is_open(last):
-        return "it is not complete: a quoted value does not end in this line"
-    return table
-
-
-def _parse_by_halves(lines: list[bytes], at: int, parser: RowParser) -> Iterator[pa.Table | _Bad]:
-    """Parse by halves down to the lines that are no rows, in the order of the file."""
-    found = _parse_rows(b"".join(lines), parser)
-    if isinstance(found, pa.Table) and (len(lines) == 1 or not any(b"\r" in line for line in lines)):
+def _parse(body: bytes, rows: RowFormat, at: int = 0) -> Iterator[pa.Table | _Bad]:
+    """Parse lines, by halves down to those that are no rows, in the order of the file; `at` is the number of the first."""
+    found, middle = _parse_rows(body, rows), body.rfind(b"\n", 0, len(body) // 2) + 1 or body.find(b"\n") + 1
+    # A lone \r ends a row where it is not quoted, so with one the number of rows proves nothing.
+    if isinstance(found, pa.Table) and (b"\r" not in body or middle == len(body)):
         if found.num_rows:
             yield found
-    elif len(lines) == 1:
-        yield _Bad(at, lines[0].rstrip(b"\n"), str(found))
+    elif isinstance(found, str) and middle == len(body):
+        yield _Bad(at, body.rstrip(b"\n").decode("utf-8", "replace"), found)
     else:
-        half = len(lines) // 2
-        yield from _parse_by_halves(lines[:half], at, parser)
-        yield from _parse_by_halves(lines[half:], at + half, parser)
+        yield from _parse(body[:middle], rows, at)
+        yield from _parse(body[middle:], rows, at + body.count(b"\n", 0, middle))
 
 
-def _lines(body: bytes) -> list[bytes]:
-    return [line + b"\n" for line in body.split(b"\n")[:-1]]
+def _parse_rows(body: bytes, rows: RowFormat) -> pa.Table | str:
+    """Return the rows of lines, or what is wrong with one of them."""
+    try:
+        table = rows.parse(body)
+    except pa.ArrowException as error:
+        return rows.describe(error)
+    lines = int(np.count_nonzero(np.frombuffer(body, np.uint8) == _NEWLINE))  # faster than bytes.count
+    if table.num_rows != lines:
+        lines = sum(rows.is_row(line + b"\n") for line in body.split(b"\n")[:-1])
+    if table.num_rows < lines:
+        return "it is not complete: a value goes on in the next line"
+    if table.num_rows > lines:
+        return "it is more than one row" + (": \\r alone ends one, too" if b"\r" in body else "")
+    if body.endswith(b"\n\n"):  # an open value takes empty lines along, which are no rows
+        body = body.rstrip(b"\n") + b"\n"
+    is_open = rows.is_open(body[body.rfind(b"\n", 0, -1) + 1 :])
+    return "it is not complete: a quoted value does not end in this line" if is_open else table
 
 
 def _line_number(path: str, offset: int) -> int:
     """Count the lines of a file before a byte, which only an error is worth."""
     count, left = 1, offset
-    with gzip.open(path) if path.endswith(".gz") else Path(path).open("rb") as file:
+    with unpacked(path) as file:
         while left > 0 and (data := file.read(min(left, _BLOCK))):
             count, left = count + data.count(b"\n"), left - len(data)
     return count

@@ -1,20 +1,103 @@
-"""The spouts of lines: text, CSV and JSON, each line exactly once, from files that are there, that come and that grow."""
+"""The spouts of lines: text, CSV and JSON, each line exactly once, from files that are there, that come and that grow.
+
+What all spouts of files have is here too: their settings, the choice of files, and both of their sides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Unpack
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict, Unpack
 
 from spouts.files.csv_lines import CsvFormat, WholeCsvEmitter
-from spouts.files.file_listing import Paths
-from spouts.files.file_settings import FileSettings, FileSpout
+from spouts.files.file_coordinator import FileCoordinator, FileFormat
+from spouts.files.file_listing import FileSource, Paths
 from spouts.files.line_ends import LineFiles, LineLimit
 from spouts.files.line_reading import LineEmitter, TextEmitter
 from spouts.files.parsed_columns import JsonFormat
+from spouts.files.ranges import FileEmitter
+from spouts.files.tails import WAIT_S, TailRule
 from trident.arrow import schema_of
-from trident.errors import TopologyError
+from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
-from trident.setting_types import check_arguments
+from trident.setting_types import Limit, Seconds, check_arguments
+from trident.spout.interfaces import SpoutType
+
+
+class FileSettings(TypedDict, total=False):
+    """Which files are read, and how much of them a batch has.
+
+    Attributes
+    ----------
+    max_batch_bytes
+        The greatest number of bytes of one batch, default 8 MiB. What cannot be cut (a longer line, a `.gz` file, a row
+        group) makes a batch of its own.
+    pattern
+        What the names of files in directories must match, or several patterns, of which one must match. Names with a leading
+        dot or underscore are skipped unless it has one (for `TextFileSpout`, with a dot only).
+    recursive
+        Read directories within directories too (the default). A link to what is read already is not followed.
+    follow
+        When all is read, look for new files and for what was added to old ones (the default). False: only what is there
+        at the start.
+    tail
+        With `follow`, an end that may be whole (a last line without a line end, a `.gz` file) is read when the file was not
+        changed for this many seconds, default 10; everything else goes on meanwhile. `"hold"`: a line is never read without
+        its line end. What cannot be whole is held in any case.
+    allow_empty
+        Start although there is no file yet.
+    """
+
+    max_batch_bytes: Limit
+    pattern: str | tuple[str, ...]
+    recursive: bool
+    follow: bool
+    tail: Seconds | Literal["hold"]
+    allow_empty: bool
+
+
+class FileSpout:
+    """Emits what is in files once. Transactional. A kind of file sets `_format`, where batches may end, and `_emitter`.
+
+    `kind`: of the files ("text", "CSV"), for messages.
+    `default_pattern`: what their names match unless the settings say it.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+    _format: FileFormat
+    _emitter: FileEmitter
+
+    @check_arguments
+    def __init__(
+        self, kind: str, paths: Paths, default_pattern: str | tuple[str, ...], **settings: Unpack[FileSettings]
+    ) -> None:
+        self._kind, self._settings = kind, settings
+        self._max_batch_bytes = settings.get("max_batch_bytes", 8 << 20)
+        patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)
+        self._source = FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
+
+    def get_output_fields(self) -> Fields:
+        return self._emitter.fields
+
+    def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
+        """Open the driver's side; `SpoutError` if there is no file to read, or would be those that the topology writes."""
+        for folder, name in conf.get("own_files", {}).items():
+            if self._source.covers(folder, name):
+                raise SpoutError(
+                    f"{self._source} has {folder} in it, where the topology itself writes: it would read what it has written. "
+                    "Keep them apart, or give a pattern that leaves such files out"
+                )
+        if not self._settings.get("allow_empty") and not self._source.files():
+            raise SpoutError(
+                f"no {self._kind} file to read in {self._source}. Correct the path or the pattern, or give allow_empty=True if "
+                "files will come later"
+            )
+        rule = TailRule(self._settings.get("tail", WAIT_S), self._settings.get("follow", True), now or time.time)
+        return FileCoordinator(self._format, self._source, self._max_batch_bytes, rule)
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> FileEmitter:
+        """Return the worker's side."""
+        return self._emitter
 
 
 class TextFileSpout(FileSpout):
@@ -122,11 +205,11 @@ class CsvFileSpout(FileSpout):
             )
         _check_marks(delimiter=delimiter, quote=quote, escape=escape, decimal_point=decimal_point)
         super().__init__("CSV", paths, ("*.csv", "*.csv.gz"), **files)
-        declared = _flat_fields(Fields(fields))
+        declared = _readable(Fields(fields), is_nested, "CSV cannot hold; declare it as string and parse the value")
         names = header if isinstance(header, bool) else tuple(header)
         csv = CsvFormat(
             schema_of(declared), names, delimiter, quote, escape, tuple(null_values), missing_columns,
-            tuple(timestamp_formats), decimal_point,
+            tuple(timestamp_formats), decimal_point, multiline,
         )  # fmt: skip
         if not isinstance(header, bool):
             csv.check_names("header=", list(header))
@@ -141,13 +224,10 @@ def _check_marks(**marks: str | None) -> None:
             raise ValueError(f"{name} is {mark!r}; it must be one ASCII character, and not a line end")
 
 
-def _flat_fields(fields: Fields) -> Fields:
-    for name in fields.names:
-        type_ = fields.type_of(name)
-        if type_ is not None and is_nested(type_):
-            raise TopologyError(
-                f"field {name!r} is of type {type_}, which CSV cannot hold; declare it as string and parse the value"
-            )
+def _readable(fields: Fields, is_refused: Callable[[str], bool], why: str) -> Fields:
+    for name, type_ in fields.pairs:
+        if type_ is not None and is_refused(type_):
+            raise TopologyError(f"field {name!r} is of type {type_}, which {why}")
     return fields
 
 
@@ -184,13 +264,8 @@ class JsonFileSpout(FileSpout):
     ) -> None:
         endings = ("json", "jsonl", "ndjson")
         super().__init__("JSON", paths, tuple(f"*.{one}{gz}" for one in endings for gz in ("", ".gz")), **files)
-        declared = Fields(fields)
-        for name in declared.names:
-            if "map<" in (declared.type_of(name) or ""):
-                raise TopologyError(
-                    f"field {name!r} is of type {declared.type_of(name)}, which Arrow does not read from JSON; declare a "
-                    "struct with the members that you need"
-                )
+        why = "Arrow does not read from JSON; declare a struct with the members that you need"
+        declared = _readable(Fields(fields), lambda type_: "map<" in type_, why)
         format_ = JsonFormat(schema_of(declared), unknown_fields)
         lines = LineFiles(encoding, errors, max_line_bytes, rows=format_)
         self._format, self._emitter = lines, LineEmitter(lines, format_, declared, bad_lines, with_file)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,12 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spouts.files.file_coordinator import FileCoordinator, FileCut, FileFormat, Rest
+from spouts.files.file_coordinator import FileCoordinator, FileCut, FileFormat, Look, Rest
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import FileEmitter, FileSettings, FileSpout
+from spouts.files.line_spouts import FileSettings, FileSpout
 from spouts.files.parsed_columns import leaves
-from spouts.files.ranges import FileRange, Piece, Position, open_error, opened
-from spouts.files.tails import Tail
+from spouts.files.ranges import FileEmitter, FileRange, Piece, Position, open_error
 from trident.alignment import align, check_readable, fields_of_schema, replace_leaves
 from trident.arrow import schema_of
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError, TopologyError
@@ -94,14 +93,18 @@ class ParquetFileSpout(FileSpout):
                 f"there is no Parquet file yet in {self._source} to take the types of the fields from; declare "
                 'them, as in fields="id: bigint, name: string"'
             )
-        schema = _schema_in(first)
+        try:
+            with pq.ParquetFile(first) as file:
+                schema = _read_schema(file)
+        except pa.ArrowException as error:
+            raise SpoutError(f"the types of the fields cannot be taken from {first}: {error}; declare them") from error
+        except OSError as error:
+            raise open_error(first, error, "cannot take the types of the fields") from error
         if fields is None:
             return fields_of_schema(schema)
-
-        def type_of(name: str) -> str | None:
-            return fields_of_schema(pa.schema([schema.field(name)])).types[0]
-
-        return typed_as(fields, schema.names, type_of, first)
+        return typed_as(
+            fields, schema.names, lambda name: fields_of_schema(pa.schema([schema.field(name)])).types[0], first
+        )
 
 
 class ParquetEmitter(FileEmitter):
@@ -111,35 +114,29 @@ class ParquetEmitter(FileEmitter):
         super().__init__(fields, with_file=with_file)
         self._missing_columns = missing_columns
 
-    def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
-        """Give the rows of a part, in tables of at most 131,072 rows."""
-        for piece in part:
-            range_ = piece.range
-            try:
-                with pa.OSFile(range_.path) as source:
-                    yield from self._rows(piece, source)
-            except (OSError, pa.ArrowException) as error:  # Arrow raises either for a damaged file
-                if isinstance(error, OSError) and error.errno is not None:
-                    doing = f"cannot read the batch defined as bytes {range_.start} to {range_.end}"
-                    raise open_error(range_.path, error, doing) from error
-                raise BadDataError(
-                    f"the Parquet file {range_.path} cannot be read: {str(error).strip(' .')}. {_way_out(error)}"
-                ) from error
-
-    def _rows(self, piece: Piece, source: pa.NativeFile) -> Iterator[pa.Table]:
-        path, footer = piece.range.path, _check_footer(piece.range, source)
-        found = read_groups(f"the Parquet file {path}", source, footer, piece, self._wanted, self._missing_columns)
-        for columns, rows in found:
-            yield self._table(columns, path, rows)
-
-
-def _way_out(error: Exception) -> str:
-    if isinstance(error, pa.ArrowNotImplementedError):  # the file is sound
-        return (
-            f"This is what pyarrow {pa.__version__} does not read: write the file in another way, or leave the column out, "
-            "and start again"
-        )
-    return "Put an undamaged file there, and start again"
+    def read(self, piece: Piece) -> Iterator[pa.Table]:
+        """Give the rows of a piece, in tables of at most 131,072 rows."""
+        path, what = piece.range.path, f"the Parquet file {piece.range.path}"
+        try:
+            with pa.OSFile(path) as source:
+                footer = Footer.of(path, source)
+                if footer is None or footer.crc != piece.range.crc:
+                    raise ReplayMismatchError(
+                        f"the batch was {piece.range} of {what}, which has {source.size()} bytes now and another footer: it "
+                        "was replaced. Put the file back as it was and start again"
+                    )
+                for columns, rows in read_groups(what, source, footer, piece, self._wanted, self._missing_columns):
+                    yield self._table(columns, path, rows)
+        except (OSError, pa.ArrowException) as error:  # Arrow raises either for a damaged file
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            way = "Put an undamaged file there, and start again"
+            if isinstance(error, pa.ArrowNotImplementedError):  # the file is sound
+                way = (
+                    f"This is what pyarrow {pa.__version__} does not read: write the file in another way, or leave the column "
+                    "out, and start again"
+                )
+            raise BadDataError(f"{what} cannot be read: {str(error).strip(' .')}. {way}") from error
 
 
 def read_groups(
@@ -173,6 +170,14 @@ def read_groups(
     options = {"batch_size": ROWS, "row_groups": groups, "use_threads": False}
     int96 = [name for name in _int96_columns(file) if name in names]
     exact = opened_with("ns").iter_batches(columns=int96, **options) if int96 else None
+
+    def column_as(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        if field.name not in names:
+            return align(pa.nulls(len(batch), field.type), field.type, field.name, what)
+        column, type_ = batch[field.name], schema.field(field.name).type
+        # Moments in INT96 are local times to Arrow.
+        return align(column if column.type == type_ else column.cast(type_), field.type, field.name, what)
+
     for batch in file.iter_batches(columns=names, **options):
         for name, column in zip(int96, () if exact is None else next(exact), strict=True):
             if any(map(_is_cut, leaves(batch[name]), leaves(column))):
@@ -180,7 +185,7 @@ def read_groups(
                     f"column {name!r} of {what} has a moment in INT96 with nanoseconds, which a timestamp does not have. Round "
                     "them to microseconds where they are written, or leave the column out"
                 )
-        yield [_column_as(batch, schema, field, what) for field in wanted], len(batch)
+        yield [column_as(batch, field) for field in wanted], len(batch)
 
 
 def _is_cut(micros: pa.Array, nanos: pa.Array) -> bool:
@@ -194,76 +199,47 @@ def _columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) -
     found = []
     for field in wanted:
         at = schema.get_field_index(field.name)
-        if at < 0:
-            if missing == "null" and field.name not in schema.names:
-                continue
+        if at >= 0:
+            check_readable(schema.field(at).type, field.type, field.name, what)
+            found.append(field.name)
+        elif missing == "error" or field.name in schema.names:
             raise BadDataError(
                 f"{what} has no column {field.name!r}, or has it more than once; it has "
                 f"{names_shown(schema.names, field.name)}. Leave the field out, or give missing_columns='null' to have "
                 "null there"
             )
-        check_readable(schema.field(at).type, field.type, field.name, what)
-        found.append(field.name)
     return found
-
-
-def _column_as(batch: pa.RecordBatch, schema: pa.Schema, field: pa.Field, what: str) -> pa.Array:
-    """Return a column in its type; `schema` is what `_read_schema` says of the file."""
-    at = batch.schema.get_field_index(field.name)
-    if at < 0:
-        return align(pa.nulls(len(batch), field.type), field.type, field.name, what)
-    column, type_ = batch.column(at), schema.field(field.name).type
-    if column.type != type_:  # moments in INT96 are local times to Arrow
-        column = column.cast(type_)
-    return align(column, field.type, field.name, what)
 
 
 def _read_schema(file: pq.ParquetFile) -> pa.Schema:
     """Return the schema of a file, in which Spark's INT96 are the moments that they stand for: Arrow calls them local times."""
     schema, moments = file.schema_arrow, _int96_columns(file)
-    if not moments:
-        return schema
 
-    def as_moments(type_: pa.DataType) -> pa.DataType:
-        return replace_leaves(type_, lambda one: pa.timestamp("us", "UTC") if pa.types.is_timestamp(one) else one)
+    def type_of(one: pa.DataType) -> pa.DataType:
+        return pa.timestamp("us", "UTC") if pa.types.is_timestamp(one) else one
 
-    return pa.schema([pa.field(one.name, as_moments(one.type)) if one.name in moments else one for one in schema])
+    return pa.schema(
+        [pa.field(one.name, replace_leaves(one.type, type_of)) if one.name in moments else one for one in schema]
+    )
 
 
 def _int96_columns(file: pq.ParquetFile) -> list[str]:
     """Return the names of the columns of a file that are or have moments in INT96."""
     columns = [file.schema.column(number) for number in range(len(file.schema))]
     paths = [one.path for one in columns if one.physical_type == "INT96"]
-    return [
-        name
-        for name in (file.schema_arrow.names if paths else ())
-        if any(path == name or path.startswith(f"{name}.") for path in paths)
-    ]
+    names = file.schema_arrow.names if paths else []
+    return [name for name in names if any(path == name or path.startswith(f"{name}.") for path in paths)]
 
 
 def typed_as(fields: Fields, names: Sequence[str], type_of: Callable[[str], str | None], what: str) -> Fields:
     """Return fields with their types; one that is not declared is the column's, of the columns `names` that `what` has."""
-    types = list(fields.types)
-    for at, name in enumerate(fields.names):
-        if types[at] is None:
-            if name not in names:
-                raise TopologyError(
-                    f"field {name!r} has no type, and {what} has no such column to take it from; it has "
-                    f"{names_shown(names, name)}"
-                )
-            types[at] = type_of(name)
-    return Fields.of(fields.names, types)
-
-
-def _check_footer(range_: FileRange, source: pa.NativeFile) -> Footer:
-    """Read the footer through the same descriptor as the rows; `ReplayMismatchError` if it is another one."""
-    size, footer = source.size(), Footer.of(range_.path, source)
-    if footer is None or footer.crc != range_.crc:
-        raise ReplayMismatchError(
-            f"the batch was defined as bytes {range_.start} to {range_.end} of the Parquet file {range_.path}, which has "
-            f"{size} bytes now and another footer: it was replaced. Put the file back as it was and start again"
-        )
-    return footer
+    for name, type_ in fields.pairs:
+        if type_ is None and name not in names:
+            raise TopologyError(
+                f"field {name!r} has no type, and {what} has no such column to take it from; it has "
+                f"{names_shown(names, name)}"
+            )
+    return Fields.of(fields.names, [type_of(name) if type_ is None else type_ for name, type_ in fields.pairs])
 
 
 _MAGIC = b"PAR1"
@@ -313,12 +289,11 @@ class Footer:
 
     def weights(self, bytes_per_row: float) -> list[int]:
         """Return the unpacked bytes of the row groups, or a share for each of their rows if that is more."""
-        found = []
-        for low, high in pairwise(self.bounds):
-            groups = [self.metadata.row_group(number) for number in self.groups(low, high)]
-            unpacked, rows = sum(one.total_byte_size for one in groups), sum(one.num_rows for one in groups)
-            found.append(max(unpacked, int(rows * bytes_per_row)))
-        return found
+        each = [map(self.metadata.row_group, self.groups(low, high)) for low, high in pairwise(self.bounds)]
+        sizes = [[(one.total_byte_size, one.num_rows) for one in groups] for groups in each]
+        return [
+            max(sum(size for size, _ in some), int(sum(rows for _, rows in some) * bytes_per_row)) for some in sizes
+        ]
 
 
 @dataclass(frozen=True)
@@ -327,56 +302,41 @@ class ParquetFiles(FileFormat):
 
     bytes_per_row: float
 
-    def position_at(self, path: str, offset: int) -> Position:
-        footer, _ = _footer_of(path)
+    def position_at(self, path: str, file: int, offset: int) -> Position:
+        footer = _footer_of(path, file)
         return Position(offset, 0 if footer is None else footer.crc)
 
-    def find(self, path: str, before: Position | None, room: int, alone: bool, tail: Tail) -> FileCut:
+    def find(self, look: Look) -> FileCut:
         """Find the row groups that fit a batch, and at least one if it is empty."""
-        footer, status = self._after(path, before)
-        tail.sees(status)
-        if footer is None:
-            with opened(path) as file:
-                begins_one = _MAGIC.startswith(os.pread(file, len(_MAGIC), 0))
-            if tail.may_grow and begins_one:  # a writer writes the footer last
-                tail.hold(0)
-                return FileCut(None, Rest.HELD, None)
-            raise SpoutError(
-                f"{path} has no footer: it is not a Parquet file, or its writer has not finished. Remove it, or leave it out "
-                "with pattern"
-            )
-        at = footer.bounds.index(0 if before is None else before.offset)
-        start, weight, end = at, 0, footer.bounds[at]
-        for one in footer.weights(self.bytes_per_row)[start:]:
-            if weight + one > room and not (alone and at == start):
-                break
-            at, weight, end = at + 1, weight + one, footer.bounds[at + 1]
-        if at == start:
-            return FileCut(None, Rest.NO_ROOM if at + 1 < len(footer.bounds) else Rest.NOTHING, None)
-        rest = Rest.MORE if at + 1 < len(footer.bounds) else Rest.NOTHING
-        return FileCut(FileRange(path, footer.bounds[start], end, footer.crc), rest, Position(end, footer.crc), weight)
-
-    def _after(self, path: str, before: Position | None) -> tuple[Footer | None, os.stat_result]:
-        footer, status = _footer_of(path)
-        if before is not None and (footer is None or footer.crc != before.crc or before.offset not in footer.bounds):
+        path, before, footer = look.path, look.before, _footer_of(look.path, look.file)
+        if before.offset and (footer is None or footer.crc != before.crc or before.offset not in footer.bounds):
             raise ReplayMismatchError(
-                f"the Parquet file {path} was read up to byte {before.offset} and is a different file now, of {status.st_size} "
+                f"the Parquet file {path} was read up to byte {before.offset} and is a different file now, of {look.size} "
                 "bytes: it was replaced. Its rows up to there are counted already; give new content a name of its own"
             )
-        return footer, status
+        if footer is None:
+            return _hold(look)
+        first = at = footer.bounds.index(before.offset)
+        weight = 0
+        for one in footer.weights(self.bytes_per_row)[first:]:
+            if weight + one > look.room and (at > first or not look.alone):
+                break
+            at, weight = at + 1, weight + one
+        end = footer.bounds[at]
+        rest = Rest.MORE if end < footer.bounds[-1] else Rest.NOTHING
+        return FileCut(FileRange(path, before.offset, end, footer.crc if end else 0), rest, weight)
 
 
-def _footer_of(path: str) -> tuple[Footer | None, os.stat_result]:
-    with opened(path) as file:
-        status = os.fstat(file)
-        return Footer.read(path, status.st_size, lambda length, at: os.pread(file, length, at)), status
+def _hold(look: Look) -> FileCut:
+    """Wait for the footer, which a writer writes last; `SpoutError` if it cannot come."""
+    if look.tail.rule.follows and _MAGIC.startswith(os.pread(look.file, len(_MAGIC), 0)):
+        look.tail.hold(0)
+        return FileCut(None, Rest.HELD)
+    raise SpoutError(
+        f"{look.path} has no footer: it is not a Parquet file, or its writer has not finished. Remove it, or leave it out "
+        "with pattern"
+    )
 
 
-def _schema_in(path: str) -> pa.Schema:
-    try:
-        with pq.ParquetFile(path) as file:
-            return _read_schema(file)
-    except pa.ArrowException as error:
-        raise SpoutError(f"the types of the fields cannot be taken from {path}: {error}; declare them") from error
-    except OSError as error:
-        raise open_error(path, error, "cannot take the types of the fields") from error
+def _footer_of(path: str, file: int) -> Footer | None:
+    return Footer.read(path, os.fstat(file).st_size, lambda length, at: os.pread(file, length, at))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -13,22 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from spouts.files.line_ends import RowFormat, RowParser
+from spouts.files.line_ends import RowFormat
 from spouts.files.tails import End
-from trident.alignment import moments_as_text, read_moments, replace_leaves
+from trident.alignment import check_decimals, moments_as_text, read_moments, replace_leaves
 
 _NOT_0 = "^[^eE]*[1-9]"
 """What a number begins with that is not 0."""
 _HEX = r"^\s*0[xX]"
 _SMALL = re.compile(rb"e-(?<=[\d.]e-)(?!\d{12}\b)0*(?:[2-9]\d|[1-9]\d{2,})(?![\w-])")  # but no part of a UUID
+_LONG = re.compile(rb"\d{19}")
 _WHERE = re.compile(r"\.? in row \d+|JSON parse error: ")
 _CHANGED = re.compile(r"^Column\(/(.*)\) changed from (\w+) to (\w+)$")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_OPENING, _CLOSING, _NEWLINE = b"{}\n"
+_OPENING, _CLOSING, _NEWLINE, _ZERO = b"{}\n0"
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[-+.\deE]*', re.DOTALL)
 
 
-def refuse_wide_decimals(table: pa.Table | pa.RecordBatch) -> None:
+def refuse_wide_decimals(table: pa.Table) -> None:
     """Raise `pa.ArrowInvalid` for a decimal of more digits than its type: Arrow's parsers let 1 pass for a decimal(5,5)."""
     for name, column in zip(table.schema.names, table.columns, strict=True):
         try:
@@ -40,6 +43,8 @@ def refuse_wide_decimals(table: pa.Table | pa.RecordBatch) -> None:
 
 def refuse_bent_numbers(texts: Any, made: Any, name: str) -> None:
     """Raise `pa.ArrowInvalid` for a text that Arrow reads as another number: 1e400 is infinite to it, and 0xFF may be -1."""
+    if pa.types.is_decimal(made.type):  # of Redis
+        check_decimals(texts, made, f"column {name!r}")
     is_whole = pa.types.is_integer(made.type)
     if is_whole or pa.types.is_floating(made.type):
         doubted = texts if is_whole else texts.filter(is_extreme(made))
@@ -53,8 +58,8 @@ def may_be_small(text: bytes) -> bool:
     return b"0" * 20 in text or _SMALL.search(text.lower()) is not None
 
 
-def leaves(column: Any) -> Iterator[Any]:
-    """Give the columns within one, of the members of structs, of elements, keys and values; itself if there are none."""
+def leaves(column: Any) -> list[Any]:
+    """Return the columns within one, of the members of structs, of elements, keys and values; itself if there are none."""
     if pa.types.is_struct(column.type):
         parts = column.flatten()
     elif pa.types.is_map(column.type):
@@ -62,10 +67,8 @@ def leaves(column: Any) -> Iterator[Any]:
     elif pa.types.is_list(column.type):
         parts = [pc.list_flatten(column)]
     else:
-        yield column
-        return
-    for part in parts:
-        yield from leaves(part)
+        return [column]
+    return [leaf for part in parts for leaf in leaves(part)]
 
 
 def _is_0(numbers: Any) -> Any:
@@ -79,14 +82,14 @@ def is_extreme(numbers: Any) -> Any:
 # ---- JSON ---------------------------------------------------------------------------------------------------------------
 
 
+def _with_leaves(schema: pa.Schema, type_of: Callable[[pa.DataType], pa.DataType]) -> pa.Schema:
+    return pa.schema([pa.field(one.name, replace_leaves(one.type, type_of)) for one in schema])
+
+
 @cache
 def _as_parsed(schema: pa.Schema) -> pa.Schema:
     """Return the types as which Arrow's parser reads JSON: texts in place of moments, dates and bytes, which are base64."""
-
-    def text(type_: pa.DataType) -> pa.DataType:
-        return pa.string() if pa.types.is_binary(type_) else type_
-
-    return pa.schema([pa.field(one.name, replace_leaves(moments_as_text(one.type), text)) for one in schema])
+    return _with_leaves(schema, lambda one: pa.string() if pa.types.is_binary(one) else moments_as_text(one))
 
 
 def read_objects(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore") -> pa.Table:
@@ -107,17 +110,14 @@ def read_objects(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore")
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-class JsonFormat(RowFormat, RowParser):
+class JsonFormat(RowFormat):
     """Lines that are objects, the same in all files; see `JsonFileSpout`."""
 
     def __init__(self, schema: pa.Schema, unknown_fields: str) -> None:
         self._schema, self._unknown_fields = schema, unknown_fields
 
-    def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
-        return self
-
-    def end_of(self, path: str, line: bytes, header: Callable[[], bytes] | None) -> End:
-        """Say what a last line without a line end is: an object that is closed is whole."""
+    def end_of(self, line: bytes) -> End:
+        """Say that an object is whole if it is closed, and not yet if it is open."""
         marks = _STRING.sub(b"", line.strip())
         if not marks or (marks.startswith(b"{") and (b'"' in marks or marks.count(b"{") > marks.count(b"}"))):
             return End.OPEN
@@ -136,13 +136,13 @@ class JsonFormat(RowFormat, RowParser):
 
 def json_error(error: Exception) -> str:
     """Say what is wrong with one object, by the names of its members, in place of where the parser found it."""
-    said = _CHANGED.sub(_type_change, _WHERE.sub("", str(error)))
+
+    def type_change(match: re.Match[str]) -> str:
+        where, declared, given = match.groups()
+        return f"{where.replace('/', '.') or 'the value'} is of type {given}, and not {declared}"
+
+    said = _CHANGED.sub(type_change, _WHERE.sub("", str(error)))
     return said.replace("The document is empty.", "something follows the object")
-
-
-def _type_change(match: re.Match[str]) -> str:
-    where, declared, given = match.groups()
-    return f"{where.replace('/', '.') or 'the value'} is of type {given}, and not {declared}"
 
 
 def _objects_of(text: bytes) -> tuple[int, bool]:
@@ -176,17 +176,47 @@ def _parse(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore") -> pa
 def _refuse_bent(table: pa.Table, text: bytes) -> None:
     """Raise `pa.ArrowInvalid` for a number that has become infinite, or 0, or has more digits than its type."""
     refuse_wide_decimals(table)
-    tests = [pc.is_inf, _is_0]
-    infinite, zeros = counts = [_count(table, one) for one in tests]
+    if _may_wrap(table, text):
+        lines = [line for line in text.split(b"\n") if line.strip()]
+        for at, line in enumerate(lines):
+            given = json.loads(line, parse_float=str, parse_int=str)
+            for one in table.schema:
+                _check_decimals(given.get(one.name), table[one.name][at].as_py(), one.type, one.name)
+    infinite, zeros = counts = _extremes(table)
     if infinite or (zeros and may_be_small(text)):
-
-        def with_doubles(type_: pa.DataType) -> pa.DataType:
-            return replace_leaves(type_, lambda one: pa.float64() if pa.types.is_float32(one) else one)
-
-        wide = [pa.field(one.name, with_doubles(one.type)) for one in table.schema]
-        again = _parse(_TOKEN.sub(_as_seen, text), pa.schema(wide))
-        if counts != [_count(again, one) for one in tests]:
+        wide = _with_leaves(table.schema, lambda one: pa.float64() if pa.types.is_float32(one) else one)
+        if counts != _extremes(_parse(_TOKEN.sub(_as_seen, text), wide)):
             raise pa.ArrowInvalid("a number is beyond the range of its type, too large or too near to 0")
+
+
+def _may_wrap(table: pa.Table, text: bytes) -> bool:
+    """Whether a decimal may have been read as another one, which is 0 or has some 38 digits then: see `check_decimals`."""
+    zeros = False
+    for leaf in (leaf for column in table.columns for leaf in leaves(column) if pa.types.is_decimal(leaf.type)):
+        bounds = pc.min_max(leaf).as_py()
+        if max(abs(bounds["min"] or 0), abs(bounds["max"] or 0)) >= Decimal(1).scaleb(28 - leaf.type.scale):
+            return True
+        zeros = zeros or bool(pc.any(_is_0(leaf)).as_py())
+    return zeros and (may_be_small(text) or _has_long_number(text))
+
+
+def _has_long_number(text: bytes) -> bool:
+    """Whether there are 19 digits beside each other: then two that are 9 apart, and all between, are digits."""
+    digits = np.frombuffer(text, np.uint8) - _ZERO < 10
+    places = np.flatnonzero(digits[:-9:9] & digits[4:-5:9] & digits[9::9]).tolist()
+    return any(_LONG.search(text[max(0, 9 * at - 18) : 9 * at + 28]) for at in places)
+
+
+def _check_decimals(given: Any, made: Any, type_: pa.DataType, path: str) -> None:
+    """Do what `check_decimals` does to what is within a value of JSON, as it is given, and as Arrow has read it."""
+    if made is None:
+        return
+    if pa.types.is_decimal(type_):
+        check_decimals(pa.array([given]), pa.array([made], type_), path)
+    for one in type_ if pa.types.is_struct(type_) else ():
+        _check_decimals(given.get(one.name), made[one.name], one.type, f"{path}.{one.name}")
+    for each, value in zip(given, made, strict=True) if pa.types.is_list(type_) else ():
+        _check_decimals(each, value, type_.value_type, path)
 
 
 def _of_text(texts: pa.Array, type_: pa.DataType, path: str) -> pa.Array:
@@ -204,6 +234,7 @@ def _as_seen(token: re.Match[bytes]) -> bytes:
     return b"1e-300" if is_small else token[0]
 
 
-def _count(table: pa.Table, test: Callable[[Any], Any]) -> int:
-    floats = (leaf for column in table.columns for leaf in leaves(column) if pa.types.is_floating(leaf.type))
-    return sum(int(pc.sum(test(leaf)).as_py() or 0) for leaf in floats)
+def _extremes(table: pa.Table) -> list[int]:
+    """Count the numbers that are infinite, and those that are 0."""
+    floats = [leaf for column in table.columns for leaf in leaves(column) if pa.types.is_floating(leaf.type)]
+    return [sum(int(pc.sum(test(leaf)).as_py() or 0) for leaf in floats) for test in (pc.is_inf, _is_0)]

@@ -7,14 +7,17 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
+from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
+from trident.fields import Fields
 
 _MIN_PART_BYTES = 1 << 20  # below this a Spark task costs more than what it would take over
 _SEAL_AT = 384
@@ -35,6 +38,9 @@ class FileRange(NamedTuple):
     crc: int
     is_guess: bool = False
 
+    def __str__(self) -> str:
+        return f"defined as bytes {self.start} to {self.end}"
+
 
 class Piece(NamedTuple):
     """What one task reads of a range: what begins in `start` to `end`, lines or row groups, the last one to its end."""
@@ -44,10 +50,8 @@ class Piece(NamedTuple):
     end: int
 
 
-class opened:  # noqa: N801 - used as a function
+class opened:  # noqa: N801 - used as a function, and cheaper than one
     """A file opened to be read, as a descriptor."""
-
-    __slots__ = ("_file",)
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -60,14 +64,46 @@ class opened:  # noqa: N801 - used as a function
 
 
 def open_error(path: str, error: OSError, doing: str) -> SpoutError:
+    what = f"cannot be read: {error.strerror or error}"
     if isinstance(error, FileNotFoundError):
-        return SpoutError(f"{doing}: the file {path} is gone; put it back and start again")
-    if isinstance(error, PermissionError):
-        return SpoutError(
-            f"{doing}: the file {path} may not be read by user id {os.geteuid()}; "
-            "change its permissions, or leave it out"
-        )
-    return SpoutError(f"{doing}: the file {path} cannot be read: {error.strerror or error}")
+        what = "is gone; put it back and start again"
+    elif isinstance(error, PermissionError):
+        what = f"may not be read by user id {os.geteuid()}; change its permissions, or leave it out"
+    return SpoutError(f"{doing}: the file {path} {what}")
+
+
+class FileEmitter(ABC):
+    """The worker's side.
+
+    `declared`: what is read.
+    `bad_lines`: the name of a field of type string that follows, for what cannot be read; None: there is none.
+    `with_file`: whether the path follows, as `file: string`.
+    """
+
+    is_quick: ClassVar[bool] = True  # it never waits, so the loop may call it
+
+    def __init__(self, declared: Fields, bad_lines: str | None = None, with_file: bool = False) -> None:
+        self._bad_lines, self._with_file = bad_lines, with_file
+        more = [f"{name}: string" for name in (bad_lines, "file" if with_file else None) if name is not None]
+        self.fields = Fields(declared, *more) if more else declared
+        self._wanted, self._schema = schema_of(declared), schema_of(self.fields)
+
+    def emit(self, part: Iterable[Piece]) -> Iterator[Any]:
+        """Read the pieces of files that make up a part, in tables of about a megabyte."""
+        for piece in part:
+            try:
+                yield from self.read(piece)
+            except OSError as error:
+                raise open_error(piece.range.path, error, f"cannot read the batch {piece.range}") from error
+
+    @abstractmethod
+    def read(self, piece: Piece) -> Iterator[Any]:
+        """Read a piece; `OSError` if it cannot be opened."""
+
+    def _table(self, columns: list[pa.Array], path: str, rows: int) -> pa.Table:
+        if self._with_file:
+            columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), rows))
+        return pa.Table.from_arrays(columns, schema=self._schema)
 
 
 def cut(ranges: Sequence[FileRange], parallelism: int, is_whole: Callable[[str], bool]) -> list[tuple[Piece, ...]]:
@@ -122,8 +158,11 @@ class Position(NamedTuple):
     crc: int
 
 
-class Positions:
-    """How far each file was read. Paths that were never read have no entry.
+UNREAD = Position(0, 0)
+
+
+class Positions(dict[str, Position]):
+    """How far each file was read; paths that were never read have no entry, and are `UNREAD`.
 
     A file that was read to its end may still grow, be replaced or be removed, and new files may sort anywhere, also while
     no driver runs. So a single position cannot represent the files that are done, and each has an entry of its own: path,
@@ -133,38 +172,29 @@ class Positions:
     """
 
     def __init__(self, packed: Sequence[bytes] = ()) -> None:
-        self._live: dict[str, Position] = {}
-        self._sealed: list[bytes] = list(packed[:-1])
-        self._sealed_entries = 0
-        self._tail: dict[str, Position] = {}
-        for chunk in self._sealed:
-            for path, position in _unpack(chunk):
-                self._sealed_entries += 1
-                self._put(path, position)
-        for path, position in _unpack(packed[-1]) if packed else ():
-            self.set(path, position)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._live)
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._live
-
-    def get(self, path: str) -> Position | None:
-        return self._live.get(path)
+        self._sealed, self._tail = list(packed[:-1]), dict[str, Position]()
+        self._sealed_entries, every = 0, dict[str, Position]()
+        for chunk in packed:
+            self._sealed_entries += len(self._tail)
+            self._tail = _unpack(chunk)
+            every |= self._tail
+        super().__init__((path, position) for path, position in every.items() if position.offset)
 
     def set(self, path: str, position: Position) -> None:
-        self._put(path, position)
+        if position.offset:
+            self[path] = position
+        else:
+            self.pop(path, None)
         self._tail.pop(path, None)  # to the end of the tail: what changes often is sealed last
         self._tail[path] = position
 
     def forget(self, path: str) -> None:
-        self.set(path, Position(0, 0))
+        self.set(path, UNREAD)
 
     def to_chunks(self) -> list[bytes]:
         """Return the table as chunks of bytes; `Positions(chunks)` is an equal table."""
-        if self._sealed_entries + len(self._tail) > 2 * len(self._live) + 2 * _CHUNK:
-            self._sealed, self._sealed_entries, self._tail = [], 0, dict(self._live)
+        if self._sealed_entries + len(self._tail) > 2 * len(self) + 2 * _CHUNK:
+            self._sealed, self._sealed_entries, self._tail = [], 0, dict(self)
         while len(self._tail) >= _SEAL_AT:
             oldest = dict(islice(self._tail.items(), _CHUNK))
             self._sealed.append(_pack(oldest))
@@ -173,49 +203,28 @@ class Positions:
                 del self._tail[path]
         return [*self._sealed, _pack(self._tail)] if self._tail else list(self._sealed)
 
-    def _put(self, path: str, position: Position) -> None:
-        if position.offset:
-            self._live[path] = position
-        else:
-            self._live.pop(path, None)
-
 
 def _pack(entries: dict[str, Position]) -> bytes:
     paths = b"\0".join(os.fsencode(path) for path in entries)
     numbers = np.array(list(entries.values()), dtype="<u8")
     # Byte planes: the high bytes of sizes are alike, so they vanish when the low ones do not stand between them.
-    planes = np.concatenate([_planes(numbers[:, 0], 8), _planes(numbers[:, 1], 4)])
-    return _HEAD.pack(len(entries)) + zlib.compress(planes.tobytes() + paths, 6)
+    planes = numbers.view(np.uint8).T[:12].tobytes()  # a checksum has four bytes
+    return _HEAD.pack(len(entries)) + zlib.compress(planes + paths, 6)
 
 
-def _planes(column: npt.NDArray[np.uint64], width: int) -> npt.NDArray[np.uint8]:
-    # C-ordered copy of the little-endian bytes, transposed: all lowest bytes first.
-    return np.ascontiguousarray(column).view(np.uint8).reshape(-1, 8)[:, :width].T.reshape(-1)
-
-
-def _unpack(chunk: bytes) -> Iterator[tuple[str, Position]]:
+def _unpack(chunk: bytes) -> dict[str, Position]:
     try:
         (count,) = _HEAD.unpack_from(chunk)
         data = zlib.decompress(memoryview(chunk)[_HEAD.size :])
-        paths = data[12 * count :].split(b"\0")
-        offsets = _of_planes(data[: 8 * count], 8)
-        crcs = _of_planes(data[8 * count : 12 * count], 4)
-        yield from (
-            (os.fsdecode(path), Position(offset, crc)) for path, offset, crc in zip(paths, offsets, crcs, strict=True)
-        )
+        numbers = np.zeros((count, 16), np.uint8)
+        numbers[:, :12] = np.frombuffer(data[: 12 * count], np.uint8).reshape(12, count).T
+        paths, positions = data[12 * count :].split(b"\0"), numbers.view("<u8").tolist()
+        return {os.fsdecode(path): Position(*one) for path, one in zip(paths, positions, strict=True)}
     except (struct.error, zlib.error, ValueError) as error:
         raise SpoutError(
             f"the file positions in the definition of the batch before cannot be read ({error}); "
             "the log is damaged or was written by another spout. Give the topology a log_dir of its own"
         ) from error
-
-
-def _of_planes(data: bytes, width: int) -> list[int]:
-    planes = np.frombuffer(data, np.uint8).reshape(width, -1)
-    wide = np.zeros((planes.shape[1], 8), np.uint8)
-    wide[:, :width] = planes.T
-    column: list[int] = wide.reshape(-1).view("<u8").tolist()
-    return column
 
 
 def bytes_before(file: int, end: int) -> bytes:
@@ -228,16 +237,14 @@ def position_in(file: int, offset: int) -> Position:
     return Position(offset, zlib.crc32(bytes_before(file, offset)))
 
 
-def check_goes_on(path: str, file: int, size: int, before: Position | None) -> None:
+def check_goes_on(path: str, file: int, size: int, before: Position) -> None:
     """Make sure that an open file is still the one that was read up to `before`; `ReplayMismatchError` if not."""
-    if before is None:
-        return
     if size < before.offset:
         raise ReplayMismatchError(
             f"the file {path} was read up to byte {before.offset} and has {size} bytes now: it was truncated or "
             "replaced. Its lines up to there are counted already; give new content a name of its own"
         )
-    if zlib.crc32(bytes_before(file, before.offset)) != before.crc:
+    if before.offset and position_in(file, before.offset) != before:
         raise ReplayMismatchError(
             f"the file {path} was read up to byte {before.offset}, and the bytes before that are different now: it was "
             "replaced. Give new content a name of its own"
@@ -256,17 +263,15 @@ def check_unchanged(file: int, range_: FileRange, whole: bool) -> None:
 
     A file that is read `whole` may not have grown either.
     """
-    path, start, end, crc, is_guess = range_
+    path, _, end, crc, is_guess = range_
     size = os.fstat(file).st_size
     if is_guess and whole and size > end:
         raise went_on(path, end)
-    if size < end or (whole and size != end):
-        found = "it was truncated or replaced"
-    elif zlib.crc32(bytes_before(file, end)) != crc:
+    found = "it was truncated or replaced" if size < end or (whole and size != end) else None
+    if found is None and zlib.crc32(bytes_before(file, end)) != crc:
         found = f"the bytes before {end} are different: it was replaced"
-    else:
-        return
-    raise ReplayMismatchError(
-        f"the batch was defined as bytes {start} to {end} of {path}, which has {size} bytes now, and {found}. "
-        "Put the file back as it was and start again"
-    )
+    if found is not None:
+        raise ReplayMismatchError(
+            f"the batch was {range_} of {path}, which has {size} bytes now, and {found}. "
+            "Put the file back as it was and start again"
+        )

@@ -22,10 +22,10 @@ _YOUNG_S = 3600.0
 
 
 class End(Enum):
-    """What the bytes behind the last line end are."""
+    """What the bytes behind the last line end are: the state of the end of a file, as long as it does not change."""
 
-    OPEN = "they cannot be whole"
-    MAYBE = "they may be whole"
+    OPEN = "they cannot be whole, and are held"
+    MAYBE = "they may be whole, and are waited for; then they are a guess"
     WHOLE = "nothing can be added to them"
 
 
@@ -48,81 +48,67 @@ class TailRule:
     now: Callable[[], float]
     steps: int = STEPS
 
-    @property
-    def wait_s(self) -> float:
-        """The seconds that a whole file is waited for, whatever is done with lines."""
-        return WAIT_S if self.tail == "hold" else self.tail
-
 
 class Tail:
     """The end of one file.
 
     `start`, `size`: its bytes, as far as no line end is behind them.
-    `since`: since when the file is as it is, as far as this driver knows.
-    `changed`: when it was changed, by its own word.
-    `is_unfinished`: whether it is held, and no longer only waited for.
+    `since`: since when the file is as it is, as far as this driver knows; `changed`: by its own word.
     `is_told`: whether a warning says that it is left.
     """
 
     def __init__(self, rule: TailRule) -> None:
-        self._rule = rule
-        self._seen = -1, 0
-        self._end: End | None = None
+        self.rule, self.start, self.size, self._mtime_ns = rule, 0, -1, 0
+        self.since, self.changed, self.is_told = 0.0, 0.0, False
+        self._end: End | None = None  # None: not known yet
         self._check: Check | None = None
-        self.start, self.since, self.changed = 0, 0.0, 0.0
-        self.is_unfinished, self.is_told = False, False
 
     @property
-    def size(self) -> int:
-        return self._seen[0]
-
-    @property
-    def may_grow(self) -> bool:
-        return self._rule.follows
-
-    def sees(self, status: os.stat_result) -> None:
-        seen = status.st_size, status.st_mtime_ns
-        if seen == self._seen:
-            return
-        now, is_known = self._rule.now(), self._seen[0] >= 0
-        # Of a change that was seen here, or in the future, the time is another clock's.
-        self.since = now if is_known or status.st_mtime > now else status.st_mtime
-        self.changed = min(self.since, status.st_mtime)
-        self._seen, self._end, self._check, self.is_unfinished, self.is_told = seen, None, None, False, False
-
-    def may_be_read(self, start: int, end_of: Callable[[], End]) -> tuple[bool, bool]:
-        """Whether the bytes from `start` on may be given as a line, and whether that is a guess."""
-        if not self._rule.follows:
-            return True, False
-        if self._end is None or start != self.start:
-            self.start, self._end = start, end_of()
-        self.is_unfinished = self._end is End.OPEN or self._rule.tail == "hold"
-        if self.is_unfinished:
-            return False, False
-        return self._end is End.WHOLE or self.is_quiet, self._end is End.MAYBE
-
-    def may_be_read_whole(self, check: Callable[[], Check]) -> bool:
-        if not self._rule.follows:
-            return True
-        if not self.is_quiet:
-            return False
-        if self._end is None and (self.size <= _ALWAYS_CHECKED or self._rule.now() - self.since < _YOUNG_S):
-            self._check = self._check or check()
-            while self._end is None and self._rule.steps > 0:
-                self._rule.steps -= 1
-                self._end = next(self._check, End.MAYBE)
-            if self._end is None:
-                return False
-        self.is_unfinished = self._end is End.OPEN
-        return not self.is_unfinished
+    def is_held(self) -> bool:
+        """Whether it is held until the file changes, and no longer only waited for."""
+        return self._end is End.OPEN
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the file has not changed for as long as is waited for."""
-        return self._rule.now() - self.since >= self._rule.wait_s
+        """Whether the file has not changed for as long as is waited for, with `"hold"` a whole file."""
+        return self.rule.now() - self.since >= (WAIT_S if self.rule.tail == "hold" else self.rule.tail)
+
+    def sees(self, status: os.stat_result) -> None:
+        if (status.st_size, status.st_mtime_ns) == (self.size, self._mtime_ns):
+            return
+        now = self.rule.now()
+        # Of a change that was seen here, or in the future, the time is another clock's.
+        self.since = now if self.size >= 0 or status.st_mtime > now else status.st_mtime
+        self.changed = min(self.since, status.st_mtime)
+        self.size, self._mtime_ns = status.st_size, status.st_mtime_ns
+        self._end, self._check, self.is_told = None, None, False
 
     def hold(self, start: int) -> None:
-        self.start, self.is_unfinished = start, True
+        self.start, self._end = start, End.OPEN
+
+    def may_be_read(self, start: int, end_of: Callable[[], End]) -> tuple[bool, bool]:
+        """Whether the bytes from `start` on may be given as a line, and whether that is a guess."""
+        if not self.rule.follows:
+            return True, False
+        if self._end is None or start != self.start:
+            self.start, self._end = start, End.OPEN if self.rule.tail == "hold" else end_of()
+        return self._end is End.WHOLE or (not self.is_held and self.is_quiet), self._end is End.MAYBE
+
+    def may_be_read_whole(self, check: Callable[[], Check]) -> bool:
+        if not self.rule.follows or not self.is_quiet:
+            return not self.rule.follows
+        if self._end is None and (self.size <= _ALWAYS_CHECKED or self.rule.now() - self.since < _YOUNG_S):
+            self._check = self._check or check()
+            while self._end is None and self.rule.steps > 0:
+                self.rule.steps -= 1
+                self._end = next(self._check, End.MAYBE)
+            if self._end is None:
+                return False
+        return not self.is_held
+
+    def __str__(self) -> str:
+        why = "not whole" if self.is_held else "without a line end"
+        return f"{self.size - self.start} bytes behind byte {self.start} are {why}"
 
 
 def gz_end(path: str) -> Check:

@@ -82,6 +82,7 @@ class BrokerView(Brokers):
     def topics(self, more: Iterable[str]) -> dict[str, TopicView]:
         """Return the topics that are to be read, and `more`, as far as they are there."""
         choice = self._options.topics
+        # What was read is asked for even if no pattern finds it any more: only its id says whether it was created again.
         names = {*choice.names, *more, *self._matching(choice)}
         return self._describe(sorted(names)) if names else {}
 
@@ -97,6 +98,7 @@ class BrokerView(Brokers):
     def _matching(self, choice: Topics) -> list[str]:
         if choice.pattern is None:
             return []
+        # A list of all topics has no ids, so those that match are described afterwards, as the others are.
         try:
             topics = self.client.list_topics(timeout=_ASK_S).topics
         except KafkaException as error:
@@ -110,6 +112,7 @@ class BrokerView(Brokers):
             if not isinstance(topic, KafkaException):
                 led = {each.id: each.leader is not None and each.leader.id >= 0 for each in topic.partitions}
                 views[name] = TopicView(str(topic.topic_id), led)
+            # That a topic is not there is no error yet: who asks knows whether it was read before.
             elif error_of(topic).name() != "UNKNOWN_TOPIC_OR_PART":
                 raise self.spout_error(f"asking for topic {name!r}", topic) from topic
         return views
@@ -126,6 +129,7 @@ class BrokerView(Brokers):
                 if is_away(error_of(error)):
                     self.heed(error)
                     raise self.spout_error(f"asking for the settings of topic {resource.name!r}", error) from error
+                # The right to describe configurations is a right of its own; a policy that is not told cannot be refused.
                 _log.debug("asking for the settings of topic %r: %s", resource.name, error_of(error).str())
                 continue
             if "compact" in policy:
@@ -139,6 +143,7 @@ class BrokerView(Brokers):
         wanted = list(spots)
         low = self._ask(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         end = self._ask(wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        # Both questions are on their way before an answer is waited for: a broker that is silent costs its time once.
         lows = low()
         return {
             spot: OffsetBounds(lows[spot][0], *found)
@@ -148,6 +153,7 @@ class BrokerView(Brokers):
 
     def high(self, spot: Spot) -> int | None:
         """Return where a partition ends, records of open transactions included; None if it does not answer."""
+        # Under read_committed the end lies before a transaction that is open, which would look like a loss.
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         found = self._ask([spot], latest, "read_uncommitted")()
         return found[spot][0] if spot in found and found[spot][0] >= 0 else None
@@ -159,6 +165,7 @@ class BrokerView(Brokers):
         """
         wanted = list(spots)
         found = {spot: offset for spot, (offset, _) in self._ask(wanted, OffsetSpec.for_timestamp(ms))().items()}
+        # -1 is an answer (no record is that late); below it are words of the client, which must not pass for offsets.
         for spot in wanted:
             if found.get(spot, _NO_ANSWER) < _NONE:
                 raise SourceAwayError(
@@ -169,6 +176,7 @@ class BrokerView(Brokers):
 
     def truncations(self, places: Mapping[Spot, LogPosition]) -> dict[Spot, int | None]:
         """Return where partitions were cut off, as `lost_records.truncations` does."""
+        # A consumer of its own: answers to earlier questions come to whoever polls next.
         with closing(self._new_consumer()) as consumer:
             return truncations(consumer, places, _ASK_S)
 
@@ -229,6 +237,7 @@ class BrokerView(Brokers):
                     sizes.append(len(message.value() or b"") + len(message.key() or b""))
                 # Its end, or an error that its reader will report.
                 if message.error() is not None or len(sizes) >= most:
+                    # Or the rest of this partition fills the client's queue, and the others wait behind it.
                     consumer.incremental_unassign([TopicPartition(*spot)])
             consumer.unassign()
         except KafkaException as error:
@@ -266,6 +275,7 @@ class TopicWatch:
     def start(self) -> None:
         """Make sure that a broker answers and that the named topics and partitions are there; `SpoutError` if not."""
         self._view.wait_for_brokers()
+        # Not there is believed only when it lasts: one broker may know a topic that another has not heard of yet.
         deadline = time.monotonic() + _THERE_S
         while missing := self._not_there():
             if time.monotonic() > deadline:
@@ -299,6 +309,7 @@ class TopicWatch:
         if time.monotonic() - self._looked >= self._options.refresh_s or not self._topics.keys() >= set(read):
             self._look(list(read))
         missing = [name for name in read if name not in self._topics]
+        # A broker that has just started may not know its topics yet, so one that is missing gets some seconds, each.
         self._missing = {name: self._missing.get(name, time.monotonic()) for name in missing}
         for name, since in self._missing.items():
             if time.monotonic() - since < _THERE_S:
@@ -310,6 +321,7 @@ class TopicWatch:
     def _look(self, more: list[str]) -> None:
         topics = self._view.topics(more)
         if self._refuse_compacted:
+            # Each topic is asked about once: the answer takes another request, and every look would wait for it.
             compacted = self._view.compacted_topics(topics.keys() - self._policies)
             if compacted:
                 raise compacted_topic(compacted[0])

@@ -52,6 +52,7 @@ class OffsetRange(NamedTuple):
 
 def definition_of(ranges: Sequence[OffsetRange], size: int) -> Definition:
     topics: dict[str, dict[str, Any]] = {}
+    # Sorted, so that equal positions are equal definitions, in whatever order the brokers have answered.
     for one in sorted(ranges):
         topic = topics.setdefault(one.spot.topic, {"id": one.topic_id, "ranges": [], "since": []})
         topic["ranges"].extend((one.spot.partition, one.start, one.end, one.epoch))
@@ -84,6 +85,7 @@ def parts_of(definition: Definition, parallelism: int) -> list[tuple[OffsetRange
 
     def part_of(at: int, start: int, end: int) -> OffsetRange:
         one = ranges[at]
+        # Of what is within a range no record has a later epoch than the range, so a piece may claim that one at its start.
         return one._replace(start=one.start + start, end=one.start + end, since=one.epoch if start else one.since)
 
     parts = cut_evenly([one.offsets for one in ranges], parallelism, definition["bytes"])
@@ -124,6 +126,7 @@ class BatchLimits:
     def records(self) -> int:
         most = float(self._records)
         if self._seconds is not None:
+            # A speed that was measured with few records says little about many, so batches grow step by step.
             known = _FIRST_RECORDS if self._rate is None else min(self._rate * self._seconds, _GROWTH * self._largest)
             most = min(most, known)
         return max(1, int(most * self.share))
@@ -135,6 +138,7 @@ class BatchLimits:
         if total > most:  # in proportion to what waits there; each that has any gets one
             counts = {spot: min(waiting, max(1, waiting * most // total)) for spot, waiting in backlogs.items()}
         self._measure_if_due({spot: (starts[spot], count) for spot, count in counts.items()})
+        # Each keeps at least one record: a mean that is far too large must not stop the partition.
         size = self._size_of(counts)
         limit = max(1.0, self._size * self.share)
         if size > limit:
@@ -150,6 +154,7 @@ class BatchLimits:
         if now - self._measured < _MEASURE_EVERY_S and ranges.keys() <= self._mean.keys():
             return
         first = self._measure({spot: start for spot, (start, _) in ranges.items()}, _SAMPLE, 1.0)
+        # Records of last year may be small and those of today large, so a long range is measured at both ends.
         long = {spot: start + count - _SAMPLE for spot, (start, count) in ranges.items() if count > 10 * _SAMPLE}
         last = self._measure(long, _SAMPLE, 1.0) if long else {}
         for spot in ranges:
@@ -166,7 +171,9 @@ class BatchLimits:
         began, records = self._defined.pop(txid, (0.0, 0))
         now = time.monotonic()
         if records:
+            # Batches overlap: of one that waited behind another only the time after that one is its own.
             rate = records / max(1e-3, now - max(began, self._last_done))
             self._rate = rate if self._rate is None else (self._rate + rate) / 2
+            # Halved each time, so that one exceptional batch does not permit another one for ever.
             self._largest = max(records, self._largest // 2)
         self._last_done = now

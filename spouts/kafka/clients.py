@@ -61,9 +61,12 @@ def consumer_settings(options: KafkaOptions) -> dict[str, Any]:
         "bootstrap.servers": options.bootstrap_servers,
         "isolation.level": options.isolation,
         "group.id": options.group_id or "trident",  # must be there; the consumer joins no group
+        # Offsets are committed behind what is done, and never because they were read.
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
+        # A position that is gone is an error, and not silently another one: on_data_loss decides.
         "auto.offset.reset": "error",
+        # The end of a partition is said: silence may also be a broker that hangs.
         "enable.partition.eof": True,
     }
 
@@ -78,6 +81,7 @@ def _asking_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def committed_in(consumer: Consumer, asked: Sequence[TopicPartition], timeout_s: float) -> list[TopicPartition]:
     """Return what is committed to the consumer's group; `KafkaException` if of any partition that is not known."""
     found = consumer.committed(list(asked), timeout=timeout_s) if asked else []
+    # Each partition answers for itself, and one that does not know must not pass for one without an offset.
     for each in found:
         if each.error is not None:
             raise KafkaException(each.error)
@@ -122,6 +126,7 @@ class Brokers:
         found = error_of(error) if isinstance(error, KafkaException) else error
         cause = f"{doing} at {self.servers}: {found.str()}"
         if is_away(found):
+            # A broker that refuses a handshake closes the connection, which looks as if it were away.
             secured = "SSL" in str(self.reports) or "SASL" in str(self.reports)
             check = "the settings security.protocol, sasl.* and ssl.* in config" if secured else "that the broker runs"
             return SourceAwayError(f"{cause} ({self.reports}). Check bootstrap_servers, and {check}")
@@ -165,6 +170,7 @@ class Brokers:
 
         If no answer comes, another client asks once more.
         """
+        # The broker that was asked may hang, and another one may answer at once.
         found = self._ask_topics_once(names, timeout_s)
         return self._ask_topics_once(names, timeout_s) if self._is_silent else found
 
@@ -188,6 +194,7 @@ class DeadTopic:
 
     def __init__(self, topic: str, brokers: Brokers) -> None:
         self._topic, self._brokers = topic, brokers
+        # The record counts as done when this has returned: so it must be on all replicas, and once.
         own = {
             **_asking_settings(brokers.settings), "acks": "all", "enable.idempotence": True, "linger.ms": 0,
             "error_cb": brokers.reports.error,
@@ -205,6 +212,7 @@ class DeadTopic:
         self._producer.flush(_WRITE_S)
         doing = f"writing a dead letter to topic {self._topic!r}"
         if not ended:
+            # It will be tried again, so what is still in the queue must not arrive later as well.
             self._producer.purge()
             self._producer.flush(0)
             raise SourceAwayError(

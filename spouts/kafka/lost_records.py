@@ -126,6 +126,7 @@ class LogPosition(NamedTuple):
 
 def partition_at(spot: Spot, place: LogPosition, metadata: str = "") -> TopicPartition:
     """Return what a consumer is assigned so that the broker compares the epoch first, or what is committed."""
+    # Before offset 0 there is nothing that could have been cut off.
     known: dict[str, Any] = {"leader_epoch": place.epoch} if place.epoch >= 0 and place.offset > 0 else {}
     if metadata:
         known["metadata"] = metadata
@@ -137,6 +138,7 @@ def truncation_of(error: KafkaError) -> int | None:
     text = error.str()
     if error.name() != "_LOG_TRUNCATION" and "log truncation detected" not in text:
         return None
+    # Where it was cut off librdkafka says in words only.
     match = _ENDS.search(text)
     return -1 if match is None else int(match[1])
 
@@ -150,6 +152,7 @@ def assign(consumer: Consumer, places: Mapping[Spot, LogPosition]) -> None:
     """
     given = [partition_at(spot, place) for spot, place in places.items()]
     consumer.assign(given)
+    # Behind the assignment, because only in a partition that is assigned can be sought.
     for each, place in zip(given, places.values(), strict=True):
         if place.epoch >= 0 and place.offset > 0:
             _seek(consumer, each)
@@ -183,9 +186,11 @@ def truncations(consumer: Consumer, places: Mapping[Spot, LogPosition], patience
             if message is None:
                 continue
             error, spot = message.error(), Spot(str(message.topic()), message.partition() or 0)
+            # What is no answer is passed over; a partition that gives nothing else is left out when the time is over.
             if spot in ends or (error is not None and error.name() not in _ANSWERS):
                 continue
             ends[spot] = None if error is None else truncation_of(error)
+            # It has answered: its records would fill the queue before the answers of the others.
             consumer.incremental_unassign([partition_at(spot, LogPosition(0, -1))])
     finally:
         consumer.unassign()

@@ -60,6 +60,7 @@ class OffsetWindow:
 
         Offsets in front of it that did not come are no records: they were compacted away, or belong to transactions.
         """
+        # After an assignment the client may give again what is in the topology already, or done.
         if offset < self.position:
             return False
         self.skip_to(offset)
@@ -121,6 +122,7 @@ class PartitionWork:
             if notes["trident"] != 1:
                 return work
             numbers, done, before = iter(notes["done"]), [], offset
+            # Distances and lengths, not offsets: numbers with fewer digits, and Kafka has room for few bytes.
             for distance in numbers:
                 first = before + distance
                 before = first + next(numbers)
@@ -137,6 +139,7 @@ class PartitionWork:
         """Note which topic it is of, now that it is known where reading begins."""
         self.topic_id, self.partitions = topic_id, self.partitions or partitions
         self.failures = {offset: count for offset, count in self.failures.items() if offset >= self.window.low}
+        # What stands there already need not be written again, so a restart of many tasks commits nothing.
         self._committed = self._state() if self._is_where_committed else None
 
     @property
@@ -160,6 +163,7 @@ class PartitionWork:
         else:
             self.window.cut(offset)
             self.failures = {at: count for at, count in self.failures.items() if at < offset}
+        # The committed offset is no place to go on from any more: where reading begins is committed before anything is read.
         self.epoch, self._is_where_committed = epoch, False
 
     def to_commit(self, spot: Spot) -> Any | None:
@@ -167,6 +171,7 @@ class PartitionWork:
         state = self._state()
         if state == self._committed:
             return None
+        # It counts as committed from now on; the answer comes later, and takes that back if it failed.
         self._committed = state
         low, text = state
         return partition_at(spot, LogPosition(low, self.epoch), text)
@@ -180,6 +185,7 @@ class PartitionWork:
         low = self.window.low
         failures = [[at - low, self.failures[at]] for at in sorted(self.failures)[:_MOST_FAILURES]]
         found = {"trident": 1, "topic": self.topic_id, "partitions": self.partitions, "failures": failures}
+        # Failures have the first claim: without them each restart would count from 0, and never give a record up.
         room = _MOST_BYTES - len(_json({**found, "done": []}))
         done: list[int] = []
         before = low
@@ -256,6 +262,7 @@ class Commits:
         if not failed:
             return
         _log.warning("offsets were not committed, which is tried again: %s", (error or failed[0].error).str())
+        # Only these: the answer to one commit differs from partition to partition.
         for each in failed:
             if (work := self._work.get(Spot(each.topic, each.partition))) is not None:
                 work.commit_again()

@@ -64,6 +64,7 @@ class Topics:
 
     def hold(self, topic: str, partition: int | None = None) -> bool:
         if self.pattern is not None:
+            # Kafka keeps offsets and transactions in topics of its own, which a pattern such as .* would find.
             return re.fullmatch(self.pattern, topic) is not None and not topic.startswith("__")
         return topic in self.names and (partition is None or partition in self.assigned.get(topic, (partition,)))
 
@@ -120,6 +121,7 @@ class KafkaOptions(Redacted):
         return cls(bootstrap_servers, Topics.of(topics), **checked)
 
     def __post_init__(self) -> None:
+        # Any of these would let the client move or commit positions by itself, behind the back of the log.
         for name in self.config:
             if name in _OURS:
                 raise ConfigError(f"config: {name!r} is set by {_OURS[name]}")

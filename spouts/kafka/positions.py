@@ -56,6 +56,7 @@ class PartitionPositions:
 
         None: all of it is still there. Partitions that do not say so are left out.
         """
+        # Only a change of leader can cut a partition off, so as long as the epoch is the same nothing is asked.
         doubtful = {
             spot: place
             for spot, place in read.items()
@@ -64,6 +65,7 @@ class PartitionPositions:
             and self._intact.get(spot) != LogPosition(place.offset, bounds[spot].epoch)
         }
         answers = self._view.truncations(doubtful) if doubtful else {}
+        # Asked once for each leader: what is intact under one stays so until the next.
         for spot, cut in answers.items():
             if cut is None:
                 self._intact[spot] = LogPosition(read[spot].offset, bounds[spot].epoch)
@@ -78,6 +80,7 @@ class PartitionPositions:
         Raises `SpoutError`: `on_data_loss` does not permit to leave anything out.
         """
         error: SpoutError
+        # A cut comes first: behind it are other records, however well their numbers fit.
         if cut is not None:
             offset, error = cut, truncation_error(spot, furthest, cut)
         elif position < bounds.low:
@@ -90,6 +93,7 @@ class PartitionPositions:
             offset, error = high, lost_before(spot, furthest, bounds.low, high)
             if self._options.on_data_loss == "fail":
                 self._ended[spot] = high
+        # Below 0 the broker does not know where to go on; any offset would be a guess.
         if self._options.on_data_loss == "fail" or offset < 0:
             raise error
         self.skipped += abs(position - offset)
@@ -122,6 +126,7 @@ class OwnPartitions:
         return found
 
     def of(self, topics: Mapping[str, TopicView], dead_letters: str | None) -> dict[Spot, bool]:
+        # A checksum and not Python's hash, which differs between processes; with the number, so that one topic spreads evenly.
         return {
             spot: is_led
             for spot, is_led in sorted(self._view.partitions_to_read(topics).items())
@@ -138,6 +143,7 @@ class OwnPartitions:
         Raises `SourceAwayError`: `first_poll` would choose another beginning later for a partition that does not answer.
         """
         bounds = self._view.bounds([spot for spot, is_led in new.items() if is_led])
+        # Of all partitions of these topics, not of this task's alone: only together they say what the group has seen.
         names = {spot.topic for spot in new}
         committed = self._committed_work([Spot(name, each) for name in names for each in topics[name].led], consumer)
         at_first = self._at_first(new, committed, is_first)
@@ -165,6 +171,7 @@ class OwnPartitions:
         """Return how to go on behind what is committed, of the partitions that say whether it is still there."""
         found = {}
         for spot, work in committed.items():
+            # Without an id it was another program that committed, which does not know one.
             if work.topic_id not in ("", topics[spot.topic].id):
                 _log.warning("%s was created again; it is read from its beginning", spot)
                 found[spot] = PartitionWork(bounds[spot].low, bounds[spot].epoch)
@@ -213,6 +220,7 @@ class OwnPartitions:
 
     def _at_first(self, new: Collection[Spot], committed: Mapping[Spot, PartitionWork], is_first: bool) -> list[Spot]:
         """Return the partitions of which `first_poll` decides: nothing is committed, and they were not added later."""
+        # A number from this on is a partition that was added after the group began, and is read from its first record.
         before: dict[str, int] = {}
         for spot, work in committed.items():
             if work.partitions:

@@ -89,6 +89,7 @@ class KafkaCoordinator(BatchCoordinator):
             self._asked = float("-inf")
         try:
             made = self._define(positions_of(previous), is_first=previous is None)
+        # Kafka is away, and nothing is wrong with the topology: other streams go on, and what is defined waits.
         except SourceAwayError as error:
             self._is_unsure = True
             self._complain(str(error))
@@ -122,14 +123,17 @@ class KafkaCoordinator(BatchCoordinator):
             self._watch.look_again()
             self._asked = float("-inf")
         held = self._held_ranges(read)
+        # Ids come before offsets: those of a topic that was created again are other records'.
         topics = self._watch.look({spot.topic for spot in held})
         replaced = self._find_replaced(held, topics)
         held = {spot: one for spot, one in held.items() if spot.topic not in replaced and spot.topic in topics}
         led = {**dict.fromkeys(held, False), **self._view.partitions_to_read(topics)}
         ends = self._ends(led, held)
+        # The ends bring the epochs along, which say whom to ask whether something was cut off.
         cut = self._positions.find_cuts(
             {spot: LogPosition(held[spot].end, held[spot].epoch) for spot in ends if spot in held}, ends
         )
+        # One that does not say whether what was read is still there counts as away: reading on could mix two histories.
         bounds = {spot: found for spot, found in ends.items() if spot not in held or spot in cut}
         away = [spot for spot in led if spot not in bounds]
         self._warn_away(away)
@@ -161,6 +165,7 @@ class KafkaCoordinator(BatchCoordinator):
     def _ends(self, led: Mapping[Spot, bool], read: Mapping[Spot, OffsetRange]) -> Mapping[Spot, OffsetBounds]:
         """Return where the partitions begin and end, those that answer; of late, if enough for a batch waits anyway."""
         wanted = [spot for spot, has_leader in led.items() if has_leader]
+        # While more waits than fits a batch, newer ends would not change the batch, and each question costs a round trip.
         known = set(wanted) <= self._bounds.keys() and time.monotonic() - self._asked < _FRESH_S
         if known and self._waiting(read.values()) >= self._limits.records:
             return {spot: self._bounds[spot] for spot in wanted}
@@ -244,6 +249,7 @@ class KafkaCoordinator(BatchCoordinator):
     def success(self, txid: int, definition: Definition) -> None:
         self._limits.note_done(txid)
         if self._options.group_id is not None:
+            # Behind the record, so that a crash leaves the group behind the topology and never ahead of it.
             ends = {one.spot: one.end for one in ranges_of(definition) if one.spot in self._bounds}
             self._view.commit(ends)  # of those that are there
 
@@ -268,6 +274,7 @@ class KafkaCoordinator(BatchCoordinator):
 
     def close(self) -> None:
         self._view.close()
+        # Batches that ran in this process have left their readers here, with connections and records fetched ahead.
         READERS.close(consumer_settings(self._options))
 
 
@@ -280,6 +287,7 @@ def _ranges(
     read: Mapping[Spot, OffsetRange], seen: _Seen, starts: Mapping[Spot, int], counts: Mapping[Spot, int]
 ) -> list[OffsetRange]:
     """Return how far each partition is read with a batch; those without a start rest where they are."""
+    # What was read of a topic under its former id is dropped when the new one begins, also of partitions that it lacks.
     begun = seen.replaced & {spot.topic for spot in starts}
     ranges = {
         spot: one._replace(start=one.end, since=one.epoch) for spot, one in read.items() if spot.topic not in begun
@@ -287,6 +295,7 @@ def _ranges(
     for spot, start in starts.items():
         end, epoch = start + counts.get(spot, 0), seen.bounds[spot].epoch
         before = seen.held.get(spot)
+        # Where reading was moved, what is before belongs to no batch: the epoch of now is the only one known.
         since = before.epoch if before is not None and before.end == start else epoch
         ranges[spot] = OffsetRange(spot, seen.topics[spot.topic].id, start, end, epoch, since)
     return list(ranges.values())

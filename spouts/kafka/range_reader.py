@@ -81,6 +81,7 @@ class RangeReader:
         """
         position, since = self._begin(one, one.start), time.monotonic()
         while position < one.end:
+            # Only progress sets the clock back: a partition may send marks and errors for ever, and no record.
             first = self._consumer.poll(_STEP_S)
             if first is None:
                 if time.monotonic() - since > patience_s:
@@ -98,6 +99,7 @@ class RangeReader:
             for each in errors:
                 patience_s = min(patience_s, _SHORT_S) if _ends_short(each, one) else patience_s
                 position = max(position, self._heed(one, position, each, may_skip))
+        # The consumer goes on by itself behind the range: the next batch finds what was fetched ahead, without an assignment.
         if self._next is not None:
             self._next = (one.spot, LogPosition(one.end, one.epoch))
 
@@ -131,6 +133,7 @@ class RangeReader:
     def _inside(self, one: OffsetRange, records: list[Message], may_skip: bool) -> list[Message]:
         """Leave out the records behind a range: its last offsets may be no records."""
         if offset_of(records[-1]) >= one.end:
+            # It has given away records of the next range, so it must be sent back for that one.
             self._next = None
             records = [each for each in records if offset_of(each) < one.end]
         epoch = records[-1].leader_epoch() if records else None
@@ -147,8 +150,10 @@ class RangeReader:
         error: KafkaError = message.error()  # type: ignore[assignment]  # only messages with one come here
         name = error.name()
         if name == "_PARTITION_EOF":
+            # An end within the range is a leader that has not caught up, or a loss; patience tells which.
             if offset_of(message) < one.end:
                 return position
+            # The last offsets are no records: markers of transactions, or compacted away.
             self.rest()
             return one.end
         if (cut := truncation_of(error)) is not None:
@@ -165,6 +170,7 @@ class RangeReader:
         return position
 
     def _skip_lost(self, one: OffsetRange, position: int, may_skip: bool) -> int:
+        # Out of range says neither where the partition begins now nor where it ends.
         low, high = self._watermarks(one.spot)
         if not may_skip:
             raise range_lost(one, low, high)
@@ -181,6 +187,7 @@ class RangeReader:
 
     def _silent(self, one: OffsetRange, position: int, patience_s: float) -> SpoutError:
         what = f"{one.spot}, offset {position}: no record came within partition_timeout_s={patience_s:g} seconds"
+        # Why nothing comes is asked only now: each question is a request, and most silences end by themselves.
         try:
             topic = self._consumer.list_topics(one.spot.topic, _ASK_S).topics[one.spot.topic]
             partition = topic.partitions.get(one.spot.partition)
@@ -218,6 +225,7 @@ class ReaderPool:
         """Lend a reader with these settings; after an error it is closed, because its state is not known."""
         key = _key_of(settings)
         with self._lock:
+            # The last one that came back: it most likely stands where this range begins.
             idle = [at for at, (of, _, _) in enumerate(self._idle) if of == key]
             found = self._idle.pop(idle[-1])[1] if idle else None
         lent = found or RangeReader(dict(settings))
@@ -242,6 +250,7 @@ class ReaderPool:
             if self._timer is not None and not self._idle:
                 self._timer.cancel()
                 self._timer = None
+        # Not under the lock: to close a consumer may take seconds, and tasks wait for the lock.
         for one in closing:
             one.close()
 
@@ -255,6 +264,7 @@ class ReaderPool:
         now = time.monotonic()
         with self._lock:
             self._timer = None
+            # First it stops fetching ahead, later it is closed: memory matters sooner than connections.
             for _, one, since in self._idle:
                 if now - since >= _IDLE_S / 4:
                     one.rest()

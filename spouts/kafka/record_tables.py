@@ -17,7 +17,7 @@ from spouts.kafka.clients import Message, consumer_settings
 from spouts.kafka.options import COLUMNS, EPOCH, KafkaOptions, emitted_fields
 from spouts.kafka.range_reader import READERS, RangeReader, offset_of
 from spouts.kafka.value_formats import BadValue, ByColumns, ByRecord, KafkaRecord
-from trident.arrow import arrow_type, beyond_python, schema_of
+from trident.arrow import arrow_type, impossible_in, schema_of
 from trident.errors import SpoutError
 from trident.spout.interfaces import BadRow
 
@@ -38,6 +38,7 @@ class KafkaEmitter:
             for one in part:
                 for table in self._tables(one, reader):
                     yield from self._emit(one, table)
+            # Behind the reading: an id that is right afterwards was right all the time.
             reader.check_topics({one.spot.topic: one.topic_id for one in part})
 
     def _tables(self, one: OffsetRange, reader: RangeReader) -> Iterator[pa.Table]:
@@ -62,6 +63,7 @@ class KafkaEmitter:
 
     def _emit(self, one: OffsetRange, table: pa.Table) -> Iterator[pa.Table | BadRow]:
         """Give the records that cannot be read, each by itself, and the tuples of the others."""
+        # The bad ones are taken out and the rest is read once more together, so one of them costs a pass and not a batch.
         while table.num_rows:
             try:
                 yield self._tuples(table)
@@ -87,15 +89,15 @@ class KafkaEmitter:
         if "timestamp" not in table.schema.names:
             return table
         at, times = table.schema.get_field_index("timestamp"), table["timestamp"]
-        beyond = beyond_python(times)
-        if beyond is not None and self._options.on_bad != "null":
+        is_bad, beyond = impossible_in(times)
+        if is_bad and self._options.on_bad != "null":
             why = (
                 "its timestamp is {} ms since 1970, which no year from 1 to 9999 has; "
                 'its producer may count micro- or nanoseconds; on_bad="null" would read it as None'
             )
             wrong = np.flatnonzero(beyond.to_numpy(zero_copy_only=False)).tolist()
             raise BadValue({at: why.format(times[at].value) for at in wrong})
-        if beyond is not None:
+        if is_bad:
             times = pc.if_else(beyond, pa.scalar(None, times.type), times)
         return table.set_column(at, "timestamp", times.cast(arrow_type("timestamp")))
 

@@ -75,6 +75,7 @@ class TopicQueue(MessageQueue):
             self._is_awaited = False
             self._look()
         self._find_ends()
+        # Without waiting: the thread that asks also acknowledges and commits.
         taken = self._consumer.consume(min(room, self._pause_lagging()), 0) if self._work else []
         records = []
         for each in taken:
@@ -130,6 +131,7 @@ class TopicQueue(MessageQueue):
         self._commits.now(self._consumer, waits=False)
 
     def close(self) -> None:
+        # The last chance: what is done and not committed now is emitted again after the restart.
         self._commits.now(self._consumer, waits=True)
         self._release()
 
@@ -146,6 +148,7 @@ class TopicQueue(MessageQueue):
         self._is_down = self._is_reported = True  # by the error of a question that gets no answer
         more = () if self._dead_letters is None else (self._dead_letters,)
         topics = self._own.topics(more)
+        # The topic of dead letters is never read, even if a pattern finds it: what is given up would come again.
         own = self._own.of(topics, self._dead_letters)
         new = {spot: is_led for spot, is_led in own.items() if spot not in self._work}
         starts = self._own.starts(new, topics, self._consumer, self._is_first) if new else {}
@@ -177,6 +180,7 @@ class TopicQueue(MessageQueue):
 
     def _assign(self) -> None:
         self._own.learn_leaders({spot.topic for spot in self._work}, self._consumer)
+        # An assignment replaces the one before, and pauses with it: so it names all partitions, and none is paused.
         assign(self._consumer, {spot: work.place for spot, work in self._work.items()})
         for work in self._work.values():
             work.is_paused = False
@@ -197,6 +201,7 @@ class TopicQueue(MessageQueue):
             room = self._max_uncommitted - work.window.gap
             if room > 0:
                 least = min(least, room)
+            # A paused partition keeps its place; the others of the task are read on.
             if (room <= 0) is not work.is_paused:
                 work.is_paused = not work.is_paused
                 change = self._consumer.pause if work.is_paused else self._consumer.resume

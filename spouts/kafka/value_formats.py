@@ -65,6 +65,7 @@ class Format(ABC):
             told = bad or {0: "it cannot be read with the others"}
             hint = 'on_bad="null" would read it as None'
             raise BadValue({at: f"its value is not {self.name}: {why}; {hint}" for at, why in told.items()})
+        # Read once more without them: a format gives all columns of a row or none.
         mask = pa.array([at in bad for at in range(len(values))])
         return self.read(pc.if_else(mask, pa.scalar(None, values.type), values))
 
@@ -79,6 +80,7 @@ class Format(ABC):
         try:
             self.read(values)
         except Exception as error:  # noqa: BLE001  as above
+            # By halves: few of many are bad, and each try reads all that are left.
             half = len(values) // 2
             if not half:
                 yield start, self._why(error)

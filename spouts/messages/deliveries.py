@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from trident.errors import SourceAwayError, SpoutError
+from trident.servers.patience import AWAY, Backoff
 from trident.setting_types import Settings, seconds, whole
 from trident.spout import Away
 
@@ -23,7 +24,6 @@ T = TypeVar("T")
 V = TypeVar("V")
 _log = logging.getLogger(__name__)
 _DEFAULT_LIMIT = 10
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # between two tries to reach a server that is away
 _SHORTEST_IDLE_S, _LONGEST_IDLE_S = 0.001, 0.02  # between two questions to a queue that had nothing
 _WORK_EVERY_S, _MOST_ACKS = 0.005, 1000  # the queue is notified of many at once
 _CHUNK = 500
@@ -152,8 +152,7 @@ class RetryPolicy(Settings):
 
     def pause_s(self, failures: int) -> float:
         """Return how many seconds a message waits after its n-th failure, from 1."""
-        doublings = min(max(failures, 1) - 1, 60)
-        return min(self.longest_pause_s, self.first_pause_s * 2.0**doublings)
+        return Backoff(self.first_pause_s, self.longest_pause_s).pause_s(failures)
 
 
 class Deliveries:
@@ -186,7 +185,7 @@ class Deliveries:
         self._is_active = True
         self.away: Away | None = None
         self._is_awaited = False  # whether someone waits for all that the queue has, and it was not asked since
-        self._pause_s, self._idle_s = _FIRST_PAUSE_S, _SHORTEST_IDLE_S
+        self._vain_tries, self._idle_s = 0, _SHORTEST_IDLE_S
         self._try_at = self._work_at = self._fetch_at = 0.0
 
     @property
@@ -247,7 +246,7 @@ class Deliveries:
     def _work(self, now: float) -> None:
         if self.away is not None:
             self._queue.reconnect()
-        self.away, self._pause_s = None, _FIRST_PAUSE_S
+        self.away, self._vain_tries = None, 0
         self._settle()
         if self._failed:
             self._queue.note_failures(self._failed)
@@ -342,5 +341,5 @@ class Deliveries:
             if self.away is None:
                 self._report(error)
                 self.away = Away(self._queue.place, time.time_ns() // 1_000_000)
-            self._try_at = self._work_at = self._clock() + self._pause_s
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._vain_tries += 1
+            self._try_at = self._work_at = self._clock() + AWAY.pause_s(self._vain_tries)

@@ -18,6 +18,7 @@ from trident.alignment import read_moments
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SourceAwayError, SpoutError
 from trident.fields import Fields, FieldsLike
+from trident.servers.patience import AWAY
 from trident.servers.redis_server import RedisServer, driver, error_text, is_transient
 from trident.setting_types import whole
 
@@ -27,7 +28,6 @@ T = TypeVar("T")
 NOTHING = "0-0"
 """The id before that of any entry."""
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _SAY_EVERY_S = 60.0
 _OF_ENTRIES = ("id", "stream")
 _ADVICE = {
@@ -144,7 +144,7 @@ class StreamServer(StreamCalls):
     def __init__(self, options: RedisServerOptions) -> None:
         super().__init__(options)
         self.is_away = False
-        self._pause_s, self._try_at, self._say_at = _FIRST_PAUSE_S, 0.0, 0.0
+        self._vain_tries, self._try_at, self._say_at = 0, 0.0, 0.0
 
     def missing(self, streams: Iterable[str]) -> list[str]:
         """Return which streams are not there; at the start, when a server that does not answer is an error like others."""
@@ -164,12 +164,12 @@ class StreamServer(StreamCalls):
             if now >= self._say_at:
                 _log.warning("%s (it is tried again until the server answers)", error)
                 self._say_at = now + _SAY_EVERY_S
-            self.is_away, self._try_at = True, now + self._pause_s
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._vain_tries += 1
+            self.is_away, self._try_at = True, now + AWAY.pause_s(self._vain_tries)
             raise
         if self.is_away:
             _log.warning("Redis %s answers again", self.place)
-            self.is_away, self._pause_s, self._say_at = False, _FIRST_PAUSE_S, 0.0
+            self.is_away, self._vain_tries, self._say_at = False, 0, 0.0
         return result
 
 

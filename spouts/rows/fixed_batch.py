@@ -242,7 +242,7 @@ def table_of_rows(fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
     try:
         return table_of(fields, rows)
     except Misfit as misfit:
-        said = f"of field {misfit.field!r} is not a {misfit.declared}: {misfit.reason}"
+        said = f"of field {misfit.field!r} is not of type {misfit.declared}: {misfit.reason}"
         raise TopologyError(f"row {misfit.at}: the value {misfit.shown} {said}") from misfit
     except UNFIT as error:
         raise TopologyError(f"the rows do not fit the fields ({fields}): {error}") from error

@@ -23,7 +23,7 @@ from trident.storekit.plain_columns import OWN, PlainColumn, PlainColumns, asked
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _MS = dt.timedelta(milliseconds=1)
-_LENGTH = struct.Struct(">i").pack
+LENGTH = struct.Struct(">i").pack
 
 Cells = tuple[bytes | None, ...]
 """Values of a statement or of a row, as they are sent."""
@@ -83,7 +83,7 @@ def _of_decimal(value: Decimal) -> bytes:
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     whole = int("".join(map(str, digits))) * (-1 if sign else 1)
-    return _LENGTH(-exponent) + whole.to_bytes(whole.bit_length() // 8 + 1, "big", signed=True)
+    return LENGTH(-exponent) + whole.to_bytes(whole.bit_length() // 8 + 1, "big", signed=True)
 
 
 _TO_BYTES: dict[type, Callable[[Any], bytes]] = {

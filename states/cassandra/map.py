@@ -15,6 +15,7 @@ from states.cassandra.options import CassandraOptions, table_name
 from states.cassandra.schema import TableForm, open_table
 from states.cassandra.statements import StateRows
 from trident.errors import CommitOrderError, StateError
+from trident.roles import close_on_error
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.table import OpaqueTable
@@ -143,21 +144,14 @@ class CassandraBackingMap(BackingMap):
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._connection = borrow(self._options)
-        try:
-            self._rows, self._fence = self._open_table()
-        except BaseException:
-            give_back(self._connection)
-            raise
-
-    def _open_table(self) -> tuple[StateRows, CassandraFence]:
-        """Make sure of the table; return the rows and the fence."""
-        options, connection, conf = self._options, self._connection, self._conf
-        form = TableForm.of(self._columns, options.buckets)
-        table = open_table(connection, options, self._table, form, conf.read_only, conf.evolves)
-        registers = partial(CassandraRegister, connection, table, conf.prefix, options)
-        rows = StateRows(connection, options, table, self._columns, conf.prefix)
-        return rows, CassandraFence(registers, self._partition, self._what)
+        options, conf = self._options, self._conf
+        self._connection = connection = borrow(options)
+        with close_on_error(partial(give_back, connection)):
+            form = TableForm.of(self._columns, options.buckets)
+            table = open_table(connection, options, self._table, form, conf)
+            self._rows = StateRows(connection, options, table, self._columns, conf.prefix)
+            registers = partial(CassandraRegister, connection, table, conf.prefix, options)
+            self._fence = CassandraFence(registers, self._partition, self._what)
 
     def _at_home(self) -> None:
         if self._closed:

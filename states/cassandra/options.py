@@ -88,7 +88,6 @@ class CassandraOptions(Account, Expiring):
     protocol_version: int = whole(4, 3, 6)
 
     def __post_init__(self) -> None:
-        """Check the names and levels too."""
         super().__post_init__()
         self._check_names()
         copies = self.replication.values() if isinstance(self.replication, Mapping) else (self.replication,)

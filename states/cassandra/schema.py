@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.cql_columns import BytesColumns, CqlColumns
 from states.cassandra.options import CassandraOptions
-from trident.errors import ConfigError, StateError
+from trident.errors import ConfigError, StateError, TopologyError
+from trident.state.interfaces import StateConf
 from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 
 PARTITION = (f"{OWN}state", f"{OWN}bucket")
@@ -70,30 +71,30 @@ def open_table(
     options: CassandraOptions,
     table: str,
     form: TableForm,
-    read_only: bool,
-    evolves: bool = False,
+    conf: StateConf,
 ) -> str:
     """Check keyspace and table, create them if they are absent and that is allowed; return the table's full name.
 
-    `evolves`: a former declaration may have made the table: it gets the columns that it lacks.
+    A table that a former declaration may have made gets the columns that it lacks.
 
     Raises `ConfigError`: there is no such keyspace, or the consistency levels are too weak for its copies.
     Raises `StateError`: there is no such table and creating it is not allowed, or it is not a table of this form.
+    Raises `TopologyError`: a column has another type than this declaration gives it.
     """
     full = f'"{options.keyspace}"."{table}"'
     with _making:  # two partitions of one process must not create it at once, because nodes could each create their own
-        _check_keyspace(connection, options, read_only)
+        _check_keyspace(connection, options, conf.read_only)
         found = _describe(connection, options.keyspace, table)
         if found is None:
-            if read_only or not options.create_table:
+            if conf.read_only or not options.create_table:
                 raise StateError(
                     f"there is no table {full} in Cassandra at {options.address}: nothing was ever written, or it was "
-                    f"dropped. {'Start the topology first' if read_only else f'Make it with: {form.create(full)}'}"
+                    f"dropped. {'Start the topology first' if conf.read_only else f'Make it with: {form.create(full)}'}"
                 )
             connection.define(form.create(full))
             found = _describe(connection, options.keyspace, table)
-        if evolves and found is not None:
-            found = _add_missing_columns(connection, options, table, form, found, read_only)
+        if conf.evolves and found is not None and _add_missing(connection, full, form, found[0], conf.read_only):
+            found = _describe(connection, options.keyspace, table)
         _check_table(full, found, form, options.address)
     return full
 
@@ -101,32 +102,26 @@ def open_table(
 _Described = tuple[dict[str, Any], str, int]
 
 
-def _add_missing_columns(
-    connection: CassandraConnection,
-    options: CassandraOptions,
-    table: str,
-    form: TableForm,
-    found: _Described,
-    read_only: bool,
-) -> _Described | None:
-    """Add the columns that a table of a former declaration lacks; Cassandra gives a column no other type."""
-    full, there = f'"{options.keyspace}"."{table}"', found[0]
+def _add_missing(
+    connection: CassandraConnection, full: str, form: TableForm, there: Mapping[str, Any], read_only: bool
+) -> bool:
+    """Add the columns that a table of a former declaration lacks, if any; Cassandra gives a column no other type."""
     for name, column in form.columns.items():
         if name in there and there[name] != column:
-            raise StateError(
+            raise TopologyError(
                 f"table {full}: column {name} is {there[name][2]}, and {column[2]} as it is declared now; Cassandra does not "
                 "change the type of a column. Nothing was written. Keep the former type, or give the new declaration another "
                 "table, and move the state there with `trident state move`"
             )
     lacking = [f"{quote_name(name)} {type_}" for name, (_, _, type_) in form.columns.items() if name not in there]
     if not lacking:
-        return found
+        return False
     if read_only:
         raise StateError(
             f"table {full} has no column {', '.join(lacking)} yet: start the topology with this declaration first"
         )
     connection.define(f"ALTER TABLE {full} ADD ({', '.join(lacking)})")
-    return _describe(connection, options.keyspace, table)
+    return True
 
 
 def _describe(connection: CassandraConnection, keyspace: str, table: str) -> _Described | None:
@@ -224,9 +219,8 @@ def check_consistency(options: CassandraOptions, replication: Mapping[str, str])
 
     `replication`: of the keyspace, as `system_schema.keyspaces` has it.
     """
-    copies = {
-        name: int(count.partition("/")[0]) for name, count in replication.items() if name.lower() != "class"
-    }  # "3/1": three copies, one of them transient
+    # "3/1": three copies, one of them transient
+    copies = {name: int(count.partition("/")[0]) for name, count in replication.items() if name.lower() != "class"}
     levels = options.read_consistency, options.write_consistency
     local = any(level.startswith(("LOCAL", "EACH")) for level in levels)
     # A level that counts within a data centre does not cover the others, so only the copies of one count.

@@ -24,8 +24,8 @@ The driver is imported when a state is opened.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from states.cassandra.options import CassandraOptions
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CassandraOptions", "CassandraState"]
 
+_driver = partial(driver_package, "Cassandra", "cassandra-driver", "cassandra", module="cassandra")
+
 
 @dataclass(frozen=True)
 class CassandraMapFactory(StoreMapFactory):
@@ -46,7 +48,6 @@ class CassandraMapFactory(StoreMapFactory):
     options: CassandraOptions
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
-        """Open partition `partition_index`."""
         if self.options.layout == "binary":
             return super().__call__(conf, partition_index, num_partitions)
         columns = self._columns(conf)
@@ -74,12 +75,6 @@ class CassandraState(StoreState[str | Sequence[str] | CassandraOptions]):
     """States in Cassandra, as `StateSpec`s for `persistent_aggregate` and the like: opaque, or by one of the methods.
 
     Each takes contact points (one as text, or several) or a `CassandraOptions`; `options` are its fields.
-
-    Examples
-    --------
-    >>> spec = CassandraState(["cassandra-1", "cassandra-2"], keyspace="counts", cache=10_000)
-    >>> spec.factory.cache
-    10000
     """
 
     options = CassandraOptions
@@ -95,7 +90,3 @@ class CassandraState(StoreState[str | Sequence[str] | CassandraOptions]):
         with _driver():
             from states.cassandra.map import CassandraBackingMap
         return CassandraBackingMap(options, conf, partition)
-
-
-def _driver() -> AbstractContextManager[None]:
-    return driver_package("Cassandra", "cassandra-driver", "cassandra", module="cassandra")

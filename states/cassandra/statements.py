@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
 from states.cassandra.cluster_session import CassandraConnection
-from states.cassandra.cql_columns import BytesColumns, Cells, CqlColumns
+from states.cassandra.cql_columns import LENGTH, BytesColumns, Cells, CqlColumns
 from states.cassandra.options import CassandraOptions
 from states.cassandra.schema import PARTITION, quote_name
 from trident.state.interfaces import Key
@@ -22,7 +21,6 @@ BATCH_BYTES = 40 << 10
 _ROW_BYTES, _CELL_BYTES = 48, 16  # the most that the server counts in addition to the bytes of the cells
 _PAGE = 1000
 _WINDOW_REQUESTS = 4  # per bucket, on average; with one, every second bucket would need a second, nearly empty request
-_LENGTH = struct.Struct(">i").pack
 _OF_BUCKET = " AND ".join(f"{name} = ?" for name in PARTITION)
 
 
@@ -50,10 +48,8 @@ class StateRows:
         read, write, ttl = options.read_consistency, options.write_consistency, options.ttl_s
         own = list(map(quote_name, columns.types))
         key, names, at = ", ".join(own[: self._width]), ", ".join([*PARTITION, *own]), "USING TIMESTAMP ?"
-        places, asked = (
-            ", ".join("?" * (len(own) + len(PARTITION))),
-            f"({key}) IN ?" if self._width > 1 else f"{key} IN ?",
-        )
+        places = ", ".join("?" * (len(own) + len(PARTITION)))
+        asked = f"({key}) IN ?" if self._width > 1 else f"{key} IN ?"
         self._get = connection.prepare(f"SELECT {', '.join(own)} FROM {table} WHERE {_OF_BUCKET} AND {asked}", read)
         self._list = connection.prepare(f"SELECT {key} FROM {table} WHERE {_OF_BUCKET}", read)
         self._put = connection.prepare(
@@ -131,7 +127,7 @@ class StateRows:
             # One column is listed by itself, several as tuples.
             asked = [key[0] if self._width == 1 else _lengths_first(key) for key in keys]
             for some in by_count(asked, most):
-                yield (*partition, _LENGTH(len(some)) + _lengths_first(some))
+                yield (*partition, LENGTH(len(some)) + _lengths_first(some))
 
     def _batches(self, rows: Sequence[Cells], at: bytes) -> Iterator[Any]:
         more = _ROW_BYTES + _CELL_BYTES * (len(self._columns.types) - self._width)
@@ -153,7 +149,7 @@ class StateRows:
 
 
 def _lengths_first(cells: Sequence[Any]) -> bytes:
-    return b"".join([_LENGTH(len(cell)) + cell for cell in cells])
+    return b"".join([LENGTH(len(cell)) + cell for cell in cells])
 
 
 def _bind(statement: Any, cells: Cells) -> Any:

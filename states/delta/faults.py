@@ -38,7 +38,9 @@ def reading(path: str, doing: str) -> Iterator[None]:
     """Turn errors of delta-rs and Arrow about a table that cannot be read into `StateError` or `BackendError`."""
     try:
         yield
-    except (driver().exceptions.DeltaError, pa.ArrowException, OSError, ValueError) as error:
+    except BaseException as error:
+        if not isinstance(error, ValueError) and not _is_of_driver(error):
+            raise
         if _os_error(error) is not None or is_refused(error) or is_unanswered(error):
             raise _backend_error(path, doing, error) from _brief(error)
         raise StateError(
@@ -58,17 +60,25 @@ def writing(path: str, doing: str) -> Iterator[None]:
         raise VersionMoved(short(error)) from _brief(error)
     except errors.SchemaMismatchError as error:
         raise StateError(f"cannot {doing} Delta table {path}: its columns changed: {short(error)}") from _brief(error)
-    except (errors.DeltaError, OSError, pa.ArrowException) as error:
+    except BaseException as error:
+        if not _is_of_driver(error):
+            raise
         if "Invalid table version" in str(error):  # the version it is based on is no longer in the log
             raise VersionMoved(short(error)) from _brief(error)
         raise _backend_error(path, doing, error) from _brief(error)
 
 
-def _brief(error: Exception) -> Exception:
+def _is_of_driver(error: BaseException) -> bool:
+    """Whether delta-rs or Arrow raised; delta-rs panics, which is no `Exception`, where it cannot open its own channels."""
+    is_panic = type(error).__name__ == "PanicException"
+    return is_panic or isinstance(error, (driver().exceptions.DeltaError, OSError, pa.ArrowException))
+
+
+def _brief(error: BaseException) -> BaseException:
     # The cause in a traceback: the text of delta-rs without the backtrace of its own threads.
     if not isinstance(error, driver().exceptions.DeltaError):
         return error
-    brief: Exception = type(error)(short(error))
+    brief: BaseException = type(error)(short(error))
     return brief.with_traceback(error.__traceback__)
 
 
@@ -78,7 +88,7 @@ def columns(schema: Any) -> list[str]:
     return [f"{field['name']}: {type_of_json(field['type'], str)}" for field in fields]
 
 
-def _backend_error(path: str, doing: str, error: Exception) -> BackendError:
+def _backend_error(path: str, doing: str, error: BaseException) -> BackendError:
     number = _os_error(error)
     if is_refused(error):
         advice = "check the keys and rights in storage_options"
@@ -90,10 +100,12 @@ def _backend_error(path: str, doing: str, error: Exception) -> BackendError:
     advice = "the batch may be replayed" if retryable else "make the directory writable for this process"
     if number in _FULL:
         advice = f"free some space on the disk; {advice}"
+    if number in (errno.EMFILE, errno.ENFILE):
+        advice = f"let this process have more files open (ulimit -n); {advice}"
     return BackendError(f"cannot {doing} Delta table {path}: {short(error)}; {advice}", retryable)
 
 
-def _os_error(error: Exception) -> int | None:
+def _os_error(error: BaseException) -> int | None:
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     match = _OS_ERROR.search(str(error))

@@ -24,9 +24,10 @@ from states.delta.upkeep import Maintenance
 from trident.errors import StateError
 from trident.state.interfaces import StateType
 from trident.state.txid import Sentinel, Snapshot, Txid
+from trident.storekit import Retries
 
 _LOGGER = logging.getLogger(__name__)
-_TRIES = 5
+_RETRIES = Retries(4, 0.0, 0.0)  # of a version that another writer has made first
 _SHARE = 40  # publishing takes at most one part in so many of the time
 _LOOK_S = 0.2  # how soon the thread notices that the program ends
 _NEWEST = Snapshot(1 << 62)
@@ -218,15 +219,12 @@ class Publisher:
 
     def clear(self) -> None:
         """Remove all rows, because the state was emptied."""
-        for left in range(_TRIES - 1, -1, -1):
-            if self._published.refresh() == ABSENT:
-                return
-            try:
+
+        def clear() -> None:
+            if self._published.refresh() != ABSENT:
                 self._published.clear()
-                return
-            except VersionMoved:
-                if not left:
-                    raise
+
+        _RETRIES.run(clear, VersionMoved)
 
     # ---- in the thread --------------------------------------------------------------------------------------------
 
@@ -258,23 +256,21 @@ class Publisher:
 
     def _publish(self, due: Shown) -> None:
         changes = self._changes.another(read_only=True, at=due.version)
-        for left in range(_TRIES - 1, -1, -1):
+
+        def show() -> bool:
             is_there = self._published.refresh() != ABSENT
             if self._published.holds() or not is_newest(self._changes, due):
-                return
+                return False
             shown = self._published.read_shown() if is_there else None
             if shown is not None and (shown.is_same(due) or shown.is_later(due)):
-                return
+                return False
             if changes.refresh() == ABSENT:
-                return
-            rows = self._tables.rows.of(
-                self._tables.layout.latest_rows(changes.scan(), drop_deleted=True), due.snapshot
-            )
-            try:
-                self._published.create()  # another program may have deleted it
-                self._published.show(rows, due)
-                break
-            except VersionMoved:
-                if not left:
-                    raise
-        self._published.keep_small()
+                return False
+            latest = self._tables.layout.latest_rows(changes.scan(), drop_deleted=True)
+            rows = self._tables.rows.of(latest, due.snapshot)
+            self._published.create()  # another program may have deleted it
+            self._published.show(rows, due)
+            return True
+
+        if _RETRIES.run(show, VersionMoved):
+            self._published.keep_small()

@@ -278,12 +278,6 @@ class DeltaState(SpecKinds[str | os.PathLike[str]]):
     """States in Delta tables, as `StateSpec`s for `persistent_aggregate` and its like: opaque, or by one of the methods.
 
     Each takes the path of the table; `options` are the fields of `DeltaOptions`.
-
-    Examples
-    --------
-    >>> spec = DeltaState("state/word-count", compact_after_commits=32)
-    >>> spec.required_num_partitions
-    1
     """
 
     opaque, transactional, non_transactional = kinds(DeltaOptions)
@@ -313,12 +307,9 @@ class _DeltaFactory(Redacted):
     @property
     def facts(self) -> StoreFacts:
         """A table may be in a folder or in an object store. A batch is one transaction of it, which the driver commits."""
-        hours = self.options.vacuum_after_hours
-        until = (
-            "for as long as they are kept"
-            if hours is None
-            else f"until they are deleted, {hours} hours after a compaction"
-        )
+        hours, until = self.options.vacuum_after_hours, "for as long as they are kept"
+        if hours is not None:
+            until = f"until they are deleted, {hours} hours after a compaction"
         remains = f"in files of earlier versions {until}; in the published table until the next batch is published"
         return StoreFacts(
             on_one_machine=local_path(self.path) is not None, stages_commits=True, expires_after_s=self.options.ttl_s,

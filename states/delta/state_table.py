@@ -85,8 +85,10 @@ class StateTable:
             self.forget()
         if self._table is None:
             self._table = self._opening.open()
-        elif self._opening.role.at is None and not self._opening.is_before_damage():
+        elif self._opening.role.at is None:
             with reading(self.name, "read the log of"):
+                if self._opening.is_before_damage():
+                    return self.version
                 self._table.update_incremental()
             self._committed = None
         return self.version
@@ -96,8 +98,9 @@ class StateTable:
 
         It is for callers who then compare the state with the log of the topology, which knows whether that is a loss.
         """
-        if not self._opening.step_back():
-            return False
+        with reading(self.name, "read the log of"):
+            if not self._opening.step_back():
+                return False
         self.forget()
         return True
 

@@ -32,7 +32,7 @@ from states.delta.layout import ATTEMPT_COLUMN, HASH_COLUMN, SENTINEL_COLUMN, SE
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions
 from states.delta.state_table import ABSENT, StateTable
 from states.delta.table_opening import TableOpening, TableRole
-from trident.errors import StateError, TridentError
+from trident.errors import StateError, TopologyError, TridentError
 from trident.fields import struct_fields, widens
 from trident.redaction import redacted
 from trident.state.interfaces import StateConf, StateType
@@ -274,12 +274,12 @@ class StateTables:
 
 
 def refuse_reused_names(conf: StateConf, path: str) -> None:
-    """Raise `StateError` if a field of the value has a name whose column has values that are none of the field's type."""
+    """Raise `TopologyError` if a field of the value has a name whose column has values that are none of the field's type."""
     own = dict(struct_fields(conf.value_type))
     for _, former, names in () if conf.migrate is None else conf.migrate.types:
         for name, type_ in () if names is None else struct_fields(former):
             if not widens(type_, own.get(name, type_)):
-                raise StateError(
+                raise TopologyError(
                     f"open Delta table {path}: {name!r} of state {conf.called!r} is of type {own[name]}, and what had "
                     f"this name before is of type {type_}, which does not fit into a column of this type. Nothing was "
                     "written. Give it another name"

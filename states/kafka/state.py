@@ -50,12 +50,6 @@ class KafkaTopicState(Kinds[str | KafkaTopicOptions]):
 
     It takes brokers and topic, or a `KafkaTopicOptions`, and fields of it by name. There is no opaque one: Kafka cannot take
     back what an earlier attempt has committed.
-
-    Examples
-    --------
-    >>> spec = KafkaTopicState.transactional("localhost:9092", "totals")
-    >>> spec.kind, spec.required_num_partitions
-    (<StateType.TRANSACTIONAL: 'transactional'>, 1)
     """
 
     _, transactional, _ = kinds(KafkaTopicOptions)

@@ -80,12 +80,8 @@ def prefix_of(conf: StateConf, prefix: str | None) -> str:
 class Names:
     """The names of one state.
 
-    Parameters
-    ----------
-    prefix
-        Of the state, as `prefix_of` makes it.
-    space
-        Tells apart what several caches keep under one prefix.
+    `prefix`: of the state, as `prefix_of` makes it.
+    `space`: tells apart what several caches keep under one prefix.
     """
 
     def __init__(self, prefix: str, space: str = "") -> None:

@@ -335,11 +335,8 @@ class MemcachedConnection:
             f"cannot {what} on memcached server {self.name}: {reason}. Whether a write was done is unknown; the batch "
             "may be replayed once the server answers"
         )
-        return (
-            StoreAwayError(message, f"Memcached at {self.name}")
-            if isinstance(error, self._away)
-            else BackendError(message)
-        )
+        is_away = isinstance(error, self._away)
+        return StoreAwayError(message, f"Memcached at {self.name}") if is_away else BackendError(message)
 
 
 class Servers:

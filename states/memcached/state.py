@@ -42,23 +42,14 @@ class MemcachedState(StoreState[str | Sequence[str] | MemcachedOptions]):
 
     Each takes `"host:port"`, several with commas or as a list, or a `MemcachedOptions`; `options` are its fields. A state is
     exact as long as Memcached forgets nothing.
-
-    Examples
-    --------
-    >>> spec = MemcachedState(["10.0.0.1:11211", "10.0.0.2:11211"], num_partitions=4)
-    >>> spec.required_num_partitions
-    4
     """
 
     options = MemcachedOptions
     opaque, transactional, non_transactional = kinds(MemcachedOptions)
+    open_map = MemcachedMap
 
     @called_as(opaque)
     def __new__(cls, target: str | Sequence[str] | MemcachedOptions, /) -> Any: ...
-
-    @staticmethod
-    def open_map(options: MemcachedOptions, conf: StateConf, partition: int) -> MemcachedMap:
-        return MemcachedMap(options, conf, partition)
 
     @staticmethod
     def cache_for(
@@ -113,14 +104,8 @@ _FLAGS = b"0"
 class MemcachedCache(SpacedCache[Any]):
     """Of what a map of one kind stores, in the codec.
 
-    Parameters
-    ----------
-    options
-        See `MemcachedOptions`; the options for states (sentinel, evictions) do not matter here.
-    conf
-        The names of topology and state, which the entries' names start with unless the options have a `prefix`.
-    kind
-        Of the map.
+    `options`: those for states (sentinel, evictions) do not matter here.
+    `conf`: the names of topology and state, which the entries' names start with unless the options have a `prefix`.
     """
 
     def __init__(self, options: MemcachedOptions, conf: StateConf, kind: StateType) -> None:

@@ -108,9 +108,8 @@ class LastUsedValues(KeptValues):
 class MemoryBackingMap(BackingMap, Generic[V]):
     """An `IBackingMap` over a dict, with a sentinel of its own and fencing between the writers of one process."""
 
-    facts = MapFacts(
-        commits_atomically=True
-    )  # no seal: the memory of a process ends as a whole, never with half of a commit
+    # No seal: the memory of a process ends as a whole, never with half of a commit.
+    facts = MapFacts(commits_atomically=True)
 
     def __init__(self, data: MemoryData | None = None) -> None:
         self.data = MemoryData() if data is None else data
@@ -255,14 +254,11 @@ class _MemoryFactory(Kinds[int]):
     id: str
     kind: StateType
     home: str
-
-    @property
-    def _bound(self) -> int:
-        return 0
+    max_size: int
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> MemoryMap:
         """Open one partition; the data of an earlier state object of the same factory and name are found again."""
-        data = data_of(self.id, self.home, self._bound, conf, partition_index, num_partitions)
+        data = data_of(self.id, self.home, self.max_size, conf, partition_index, num_partitions)
         return MemoryMap(self.kind, data, conf.prefix, partition_index, conf.value_type, conf.migrate)
 
     @classmethod
@@ -291,6 +287,7 @@ class MemoryMapState(_MemoryFactory):
     id: str = field(default_factory=lambda: uuid4().hex)
     kind: StateType = StateType.OPAQUE
     home: str = field(default_factory=this_process, repr=False)
+    max_size = 0  # no option of this one
 
     Factory: ClassVar[type[MemoryMapState]]
     """Trident's name for the factory; the class itself."""
@@ -328,10 +325,6 @@ class LRUMemoryMapState(_MemoryFactory):
     def __post_init__(self) -> None:
         if self.max_size < 1:
             raise ConfigError(f"max_size={self.max_size} of an LRUMemoryMapState: give at least 1")
-
-    @property
-    def _bound(self) -> int:
-        return self.max_size
 
 
 LRUMemoryMapState.Factory = LRUMemoryMapState

@@ -133,9 +133,7 @@ class Session:
     def close(self) -> None:
         """Close the connection. The next call opens another one."""
         connection, self._connection = self._connection, None
-        if (
-            connection is not None and self._process == os.getpid()
-        ):  # a forked child leaves the parent's connection alone
+        if connection is not None and self._process == os.getpid():  # a forked child leaves the parent's alone
             connection.close()
 
     def _goes_on(self, error: Exception, failures: int, _waited_s: float) -> bool:

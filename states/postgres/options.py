@@ -50,7 +50,6 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
     max_bytes_per_call: int = whole(16 << 20, 1)
 
     def __post_init__(self) -> None:
-        """Check the names too."""
         super().__post_init__()
         if not self.url.startswith(("postgresql://", "postgres://")):
             given = redacted(self.url) if "://" in self.url else "no URL"  # other texts may have a password anywhere

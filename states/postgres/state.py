@@ -14,8 +14,8 @@ What one commit guarantees
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from states.postgres.options import PostgresOptions
@@ -23,6 +23,8 @@ from trident.errors import ConfigError
 from trident.servers.log_addresses import Database
 from trident.state.interfaces import IBackingMap, StateConf, StoreFacts
 from trident.storekit import StoreMapFactory, StoreState, called_as, driver_package, kinds
+
+_driver = partial(driver_package, "PostgreSQL", "psycopg", "postgres")
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,7 @@ class PostgresMapFactory(StoreMapFactory):
 
 
 class PostgresState(StoreState[str | PostgresOptions]):
-    """States in PostgreSQL: opaque, or by one of the methods; each takes a URL or a `PostgresOptions`, and its fields by name.
-
-    Examples
-    --------
-    >>> spec = PostgresState("postgresql://localhost/counts", num_partitions=2)
-    >>> spec.required_num_partitions
-    2
-    """
+    """States in PostgreSQL: opaque, or by one of the methods; each takes a URL or `PostgresOptions`, and its fields by name."""
 
     options = PostgresOptions
     opaque, transactional, non_transactional = kinds(PostgresOptions)
@@ -87,7 +82,3 @@ class PostgresState(StoreState[str | PostgresOptions]):
         with _driver():
             from states.postgres.map import byte_map
         return byte_map(options, conf, partition)
-
-
-def _driver() -> AbstractContextManager[None]:
-    return driver_package("PostgreSQL", "psycopg", "postgres")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,7 @@ from psycopg import errors
 from states.postgres.beside_table import ChangeTable, CommittedView
 from states.postgres.columns import AT, Column, Columns, column_list, gives, holds
 from states.postgres.options import TableNames
-from trident.errors import BackendError
+from trident.errors import BackendError, TopologyError
 from trident.servers.postgres_connection import PostgresConnection, make
 from trident.state.interfaces import StateConf
 from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
@@ -56,7 +56,7 @@ class TypedTable:
     ) -> None:
         self._names, self._columns, self._what, self._read_only = names, columns, what, conf.read_only
         self._view, self._changes, self._expires, self._is_known = view, changes, expires, False
-        self._evolves = conf.evolves and not columns.is_bytes
+        self._changed, self._evolves = conf.evolves, conf.evolves and not columns.is_bytes
 
     def prepare(self, connection: PostgresConnection) -> None:
         """Make sure that the table is one for this state; add the columns that a table of the user's lacks.
@@ -102,9 +102,8 @@ class TypedTable:
         rest, unique = (" NOT NULL", "UNIQUE") if is_old else ("", "UNIQUE NULLS NOT DISTINCT")
         if is_bytes := self._columns.is_bytes:
             rest, unique = " NOT NULL", "PRIMARY KEY"  # by which a subscription of PostgreSQL's knows the rows
-        texts = {
-            column: ' COLLATE "C"' for column in keys if column.form.sql == "text"
-        }  # no upgrade of the system changes it
+        # A collation that no upgrade of the system changes.
+        texts = {column: ' COLLATE "C"' for column in keys if column.form.sql == "text"}
         types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
         value_rest = rest if is_bytes else ""
         types += [f"{column.quoted} {column.form.sql}{value_rest}" for column in self._columns.all[len(keys) :]]
@@ -116,8 +115,7 @@ class TypedTable:
 
     def _refuse_columns(self, found: Mapping[str, Any]) -> None:
         known = {column.name: column for column in self._columns.all}
-        if set(found) == {"key", "value"} and not set(known) <= set(found):
-            raise self._table_error("it has the binary layout (key, value)", "give layout='binary', or another table")
+        self._refuse_layout(found.keys(), known.keys())
         for name, (type_, _, _, is_deterministic) in found.items():
             column = known.get(name)
             if column is None and self._is_of_another_kind(name):
@@ -125,10 +123,37 @@ class TypedTable:
                     f"it has {name}, of a state of another kind", "give the kind that it was written with"
                 )
             wanted = type_ if column is None else column.form.sql
-            if not (gives(type_, wanted) or (self._evolves and holds(wanted, type_))):  # nor can be made to
-                raise self._table_error(f"{name} is {type_}, not {wanted}", "give another table, or change the type")
+            self._refuse_type(name, type_, wanted)
             if column is not None and not is_deterministic:
                 raise self._table_error(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
+
+    def _refuse_layout(self, there: Collection[str], known: Collection[str]) -> None:
+        if set(there) == {"key", "value"} and not set(known) <= set(there):
+            raise self._table_error("it has the binary layout (key, value)", "give layout='binary', or another table")
+        if self._columns.is_bytes and {f"{OWN}txid", f"{OWN}attempt"} <= set(there):
+            found = (
+                "it has columns, and what is declared now is kept as key and value, because that is asked for "
+                "(layout='binary') or a type has no column"
+            )
+            advice = (
+                "declare former layout and types; or give the new declaration another table, and move the state there with "
+                "`trident state move`"
+            )
+            raise (
+                TopologyError(f"open {self._what}: {found}; {advice}")
+                if self._changed
+                else self._table_error(found, advice)
+            )
+
+    def _refuse_type(self, name: str, type_: str, wanted: str) -> None:
+        if gives(type_, wanted) or (self._evolves and holds(wanted, type_)):  # or can be made to
+            return
+        if not self._evolves:
+            raise self._table_error(f"{name} is {type_}, not {wanted}", "give another table, or change the type")
+        raise TopologyError(
+            f"open {self._what}: column {name} is {type_}, for what had this name before, and {wanted} as it is "
+            "declared now, which does not hold the former values. Nothing was written. Give it another name"
+        )
 
     def _is_of_another_kind(self, name: str) -> bool:
         """Whether a column that no field needs is one of the framework's; those of fields of former declarations stay."""

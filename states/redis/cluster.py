@@ -197,16 +197,12 @@ def nodes_in(answer: bytes) -> Iterator[ClusterNode]:
         name, address, flags, _primary, _ping, _pong, epoch, _link, *slots = line.split()
         host, _, port = address.partition("@")[0].rpartition(":")
         known = set(flags.split(","))
+        ranges = (text.partition("-") for text in slots if not text.startswith("["))
         primary = "master" in known and known.isdisjoint({"fail", "noaddr", "handshake"})
         moving = [(int(slot), way, other) for slot, way, other in _OPEN.findall(" ".join(slots))]
         yield ClusterNode(
             name, host, int(port), int(epoch), "myself" in known, primary,
-            slots=tuple(_range(text) for text in slots if not text.startswith("[")),
+            slots=tuple((int(first), int(last or first)) for first, _, last in ranges),
             arriving=tuple((slot, other) for slot, way, other in moving if way == "<"),
             leaving=tuple((slot, other) for slot, way, other in moving if way == ">"),
         )  # fmt: skip
-
-
-def _range(text: str) -> tuple[int, int]:
-    first, _, last = text.partition("-")
-    return int(first), int(last or first)

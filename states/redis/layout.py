@@ -81,9 +81,8 @@ class RedisLayout:
         self.other_sentinels = [stem + other for stem in stems]
         self.change_keys = [stem + changes for stem in stems]
         self.named: Callable[..., list[bytes]] = encode_keys if plain is None else plain.names
-        types = (
-            () if plain is None else (b"TYPE", b"hash")
-        )  # not the strings of a state whose prefix begins with this one
+        # Not the strings of a state whose prefix begins with this one.
+        types = () if plain is None else (b"TYPE", b"hash")
         self.scan = (b"MATCH", _GLOB.sub(rb"\\\1", before) + tags + glob, *types)
         """What SCAN is given: the glob that the names of all keys match, and few others."""
 

@@ -43,12 +43,6 @@ class RedisState(StoreState[str | RedisOptions]):
     """States in Redis, as `StateSpec`s for `persistent_aggregate` and the like: opaque, or by one of the methods.
 
     Each takes a URL or a `RedisOptions`; `options` are its fields.
-
-    Examples
-    --------
-    >>> spec = RedisState("redis://localhost:6379/0", prefix="word-counts", num_partitions=4)
-    >>> spec.required_num_partitions
-    4
     """
 
     options = RedisOptions

@@ -25,13 +25,13 @@ from tests.benchmarks._drawn import DrawnKeys
 from tests.benchmarks._drivers import on_redis
 from tests.benchmarks._measuring import apart
 from trident import Config, TridentTopology
-from trident.coordination.file_log import FileLog
 from trident.graph import Graph
+from trident.log.file_log import FileLog
 from trident.observe.monitoring import Monitoring
 from trident.operations import Count
-from trident.planner import make_plan
-from trident.runtime.running import RunningTopology
-from trident.runtime.start.opened_topology import OpenedTopology
+from trident.plan import make_plan
+from trident.run.opened_topology import OpenedTopology
+from trident.run.running import RunningTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import StateSpec
 

@@ -22,7 +22,7 @@ from states.redis import RedisState
 from tests.benchmarks._drawn import DrawnKeys
 from trident import Config, TridentCollector, TridentTopology, TridentTuple
 from trident.operations import BaseStateUpdater, Count
-from trident.runtime import running
+from trident.run import running
 from trident.spark.session import spark_session, stop_session
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import CombinerUpdates

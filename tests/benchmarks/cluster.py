@@ -30,8 +30,8 @@ from tests.harness.cluster_machines import Machine, MachineCluster
 from tests.harness.cluster_states import set_assignment
 from tests.harness.commands import until
 from tests.harness.zookeeper_servers import start_zookeeper
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import (
+from trident.cluster_state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_records import (
     Assignment,
     NodePort,
     StormBase,
@@ -39,7 +39,7 @@ from trident.cluster.state.cluster_records import (
     WantedStatus,
     WorkerHeartbeat,
 )
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.storm_cluster_state import StormClusterState
 
 _START, _SLOTS = 1000.0, 100
 _STATISTICS = {

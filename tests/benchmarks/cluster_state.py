@@ -24,9 +24,9 @@ from tests.benchmarks._measuring import tell
 from tests.benchmarks.cluster import beat_all, beat_bytes, name_of, newest, slot_of
 from tests.harness.commands import until
 from tests.harness.zookeeper_servers import start_zookeeper
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_state import ClusterState
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_state import ClusterState
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.nodes.interface import NodeEvent
 
 _EVERY_S = 5.0

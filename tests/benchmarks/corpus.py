@@ -56,8 +56,9 @@ class Corpus:
                 totals += made[len(files) % distinct]
             else:
                 drawn = random.integers(0, vocabulary, size=(size, WORDS_PER_SENTENCE))
-                made.append(np.bincount(drawn.ravel(), minlength=vocabulary))
-                totals += made[-1]
+                found = np.bincount(drawn.ravel(), minlength=vocabulary)
+                totals += found
+                made += [found] if distinct is not None else []  # of thousands of files they would take 240 MB
                 path.write_text("\n".join(" ".join(row) for row in names[drawn]) + "\n", encoding="ascii")
             files.append(path)
         counts = Counter({str(name): int(count) for name, count in zip(names, totals, strict=True) if count})

@@ -31,10 +31,10 @@ from tests.benchmarks._measuring import in_turns, medians, tell
 from tests.harness.servers import start_postgres, start_s3
 from tests.harness.zookeeper_servers import start_zookeeper
 from trident import TridentTopology
-from trident.coordination.file_log import FileLog
-from trident.coordination.log_address import open_log
-from trident.coordination.records import CommitRecord, DefineRecord
-from trident.coordination.stored_log import StoredLog
+from trident.log.file_log import FileLog
+from trident.log.log_address import open_log
+from trident.log.records import CommitRecord, DefineRecord
+from trident.log.stored_log import StoredLog
 from trident.operations import Count
 from trident.servers.patience import Patience
 

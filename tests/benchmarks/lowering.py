@@ -29,10 +29,10 @@ from tests.benchmarks._measuring import in_turns, medians, seconds_of, tell
 from tests.benchmarks.corpus import Corpus
 from tests.benchmarks.wordcount import counted
 from trident import TridentTopology
+from trident.engine.spark_runner import SparkRunner
+from trident.engine.worker import Order, Part, Program, WorkerProgram, run_part
 from trident.operations import Count, Split
-from trident.planner import make_plan
-from trident.runtime.engine.spark_runner import SparkRunner
-from trident.runtime.engine.worker import Order, Part, Program, WorkerProgram, run_part
+from trident.plan import make_plan
 from trident.spark.session import spark_session
 from trident.spout.interfaces import TransactionAttempt
 

@@ -27,10 +27,10 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.benchmarks._measuring import in_turns, medians, tell
 from trident import Stream, TridentTopology
+from trident.engine.runners import InProcessRunner
+from trident.engine.worker import Order, Program
 from trident.operations import Count, Split, arrow_function, col
-from trident.planner import make_plan
-from trident.runtime.engine.runners import InProcessRunner
-from trident.runtime.engine.worker import Order, Program
+from trident.plan import make_plan
 from trident.spout.interfaces import TransactionAttempt
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ import pytest
 
 from tests.harness.commands import started, trident, write_module
 from tests.harness.servers import Server
+from trident.cli.changes import print_changes
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
@@ -152,3 +154,21 @@ def event(answer: http.client.HTTPResponse) -> tuple[str, Any]:
         name, _, value = line.partition(": ")
         fields[name] = value
     return fields["id"], json.loads(fields["data"])
+
+
+def test_a_value_that_json_has_not_is_a_text_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    nan = float("nan")
+    batch = SimpleNamespace(txid=2, as_mapping=lambda: {"changes": [{"key": ["\x9b"], "before": None, "after": nan}]})
+    feed: Any = SimpleNamespace(
+        snapshot=lambda: (1, [["a", nan]]),
+        position="1-1-a",
+        place_of=lambda txid: f"{txid}-1-a",
+        read=iter([[batch], []]).__next__,
+    )
+    print_changes(feed, snapshot=True, follow=False)
+    told = capsys.readouterr().out
+    assert lines(told) == [
+        {"txid": 1, "rows": [["a", "nan"]]},
+        {"txid": 2, "changes": [{"key": ["\x9b"], "before": None, "after": "nan"}]},
+    ]
+    assert "\x9b" not in told

@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 from tests.harness.commands import environment, write_module
 from trident.cli.app import app
 from trident.cli.target import load_topology
-from trident.coordination.file_log import FileLog
-from trident.runtime.running import RunningTopology
+from trident.log.file_log import FileLog
+from trident.run.running import RunningTopology
 from trident.state.encoding.codec import decode
 
 MODULE = """
@@ -44,7 +44,7 @@ KILLED = f"""
     import os, signal, sys
     from module import topology
     from trident import Config
-    from trident.runtime import running
+    from trident.run import running
 
     def observe(point, attempt):
         if (point, attempt.txid) == (sys.argv[1], 3):

@@ -18,8 +18,8 @@ import pytest
 from tests.harness.commands import last_txid, started, trident, until
 from trident.cli.demo import DemoJob, kill_line
 from trident.cli.demo_folder import DemoFolder, DemoText, count_words, find_text, standard_library
-from trident.coordination.file_log import FileLog
 from trident.errors import LogHeldError, SpoutError, StateError, TridentError
+from trident.log.file_log import FileLog
 
 pytestmark = pytest.mark.slow
 

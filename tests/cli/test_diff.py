@@ -15,7 +15,7 @@ JOB = """
     from spouts import FixedBatchSpout
     from states.delta import DeltaState
     from trident import TridentTopology
-    from trident.operations import Count, Max, Sum
+    from trident.operations import Collect, Count, Max, Sum
 
     topology = TridentTopology("revenue")
     orders = topology.new_stream("orders", FixedBatchSpout("shop: string, euros: bigint", 1, ["north", 7], ["south", 5]))
@@ -82,6 +82,31 @@ def test_a_transactional_state_with_another_value_is_refused_as_at_the_start(tmp
     started = trident("run", "new.py:topology", "--once", "--conf", "engine=in_process", cwd=tmp_path)
     assert done.stdout.splitlines()[0].removeprefix("refused: ") in started.stderr
     assert "goes on" not in done.stdout
+
+
+def test_what_a_store_cannot_hold_is_refused_as_at_the_start(tmp_path: Path, old: str) -> None:
+    for name, aggregates, rows in (("old", OLD, ""), ("without", '{"orders": Count()}', ', ["south", 6]')):
+        declare(tmp_path, name, aggregates)
+        job = tmp_path / f"{name}.py"
+        job.write_text(job.read_text().replace('["south", 5]', f'["south", 5]{rows}'))
+        trident("run", f"{name}.py:topology", "--once", "--conf", "engine=in_process", cwd=tmp_path)
+    new = declare(tmp_path, "new", '{"orders": Count(), "revenue": Collect("euros")}')
+    done = trident("diff", "trident-log/revenue", new, cwd=tmp_path)
+    assert done.returncode == 4, done.stdout
+    why = "'revenue' of state 'sales' is of type array<bigint>, and what had this name before is of type bigint"
+    assert why in done.stdout
+    assert why in trident("run", new, "--once", "--conf", "engine=in_process", cwd=tmp_path).stderr
+
+
+def test_a_state_in_another_place_is_refused_as_at_the_start(tmp_path: Path, old: str) -> None:
+    trident("run", old, "--once", "--conf", "engine=in_process", cwd=tmp_path)
+    assert trident("diff", "trident-log/revenue", old, cwd=tmp_path).returncode == 0
+    new, job = tmp_path / "new.py", (tmp_path / "old.py").read_text()
+    new.write_text(job.replace('DeltaState("sales")', 'DeltaState("elsewhere")'))
+    done = trident("diff", "trident-log/revenue", "new.py:topology", cwd=tmp_path)
+    assert (done.returncode, "it was emptied or moved away" in done.stdout) == (4, True), done.stdout
+    assert not (tmp_path / "elsewhere").exists()
+    assert trident("run", "new.py:topology", "--once", "--conf", "engine=in_process", cwd=tmp_path).returncode == 1
 
 
 def test_what_is_no_log_and_no_declaration_is_a_wrong_use(tmp_path: Path, old: str) -> None:

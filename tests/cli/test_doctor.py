@@ -18,7 +18,7 @@ import pytest
 
 import spouts
 from tests.harness.commands import trident
-from trident.cli.doctor import ALWAYS, EXTRAS
+from trident.extras import ALWAYS, EXTRAS
 
 pytestmark = pytest.mark.slow
 
@@ -137,6 +137,6 @@ def _packages(asked: list[str], extras: dict[str, list[str]]) -> set[str]:
 def test_it_names_every_spout_and_the_state_of_every_store() -> None:
     named = {name for extra in (ALWAYS, *EXTRAS.values()) for name in extra.names}
     states = {path.name for path in (ROOT / "states").iterdir() if (path / "__init__.py").exists()}
-    assert set(spouts.__all__) <= named
+    assert set(spouts.__all__) - named == set(), "name it in trident/extras.py: in its extra, or in ALWAYS"
     rest = {name.lower().removesuffix("state").removesuffix("map").removesuffix("topic") for name in named} & states
-    assert rest == states
+    assert states - rest == set(), "name its state in trident/extras.py: in its extra, or in ALWAYS"

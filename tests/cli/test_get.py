@@ -24,10 +24,10 @@ from trident import Config
 from trident.cli.app import app
 from trident.cli.get import KeyListing, LookupAnswer, read
 from trident.cli.target import settings
-from trident.coordination.file_log import FileLog
 from trident.errors import ForeignLogError, LogError, TopologyError, UnsupportedOperation
-from trident.http.plain_json import plain
+from trident.log.file_log import FileLog
 from trident.operations import Avg, Count, Sum
+from trident.servers.plain_json import plain
 from trident.topology import TridentTopology
 
 pytestmark = pytest.mark.slow
@@ -73,6 +73,45 @@ def test_a_table_shows_values_and_what_is_absent(folder: Path) -> None:
     cells = [line.split() for line in done.stdout.splitlines()][1:-1]
     assert cells == [["the", "6"], ["sow", "–"]]
     assert "counts, state count, after batch 3" in done.stdout
+
+
+EVIL = "\x1b[2Jx\x9b31m\r\u202e\x07\x7f\ny"
+ATTACK = f"""
+    import logging
+    from spouts import FixedBatchSpout
+    from states.delta import DeltaState
+    from trident import TridentTopology
+    from trident.operations import Last
+
+    def seen(word, fails):
+        logging.getLogger("attack").warning(word)
+        if fails:
+            raise ValueError(word)
+        return True
+
+    def made(fails):
+        topology = TridentTopology("failing" if fails else "attack")
+        words = topology.new_stream("words", FixedBatchSpout("word: string, other: string", 1, [{EVIL!r}, {EVIL!r}]))
+        words = words.filter("word", lambda word: seen(word, fails))
+        words.group_by("word").persistent_aggregate(DeltaState.opaque(topology.name + "-table"), "other", Last(), "last")
+        return topology
+
+    topology, failing = made(False), made(True)
+"""
+
+
+def test_values_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    write_module(tmp_path, "attack", ATTACK)
+    failed = trident("run", "attack:failing", "--once", *IN_PROCESS, cwd=tmp_path)
+    ran = trident("run", "attack:topology", "--once", *IN_PROCESS, cwd=tmp_path)
+    table = trident("get", "attack:topology", "last", "--all", cwd=tmp_path)
+    as_json = trident("get", "attack:topology", "last", "--all", "--json", cwd=tmp_path)
+    for done in (failed, ran, table, as_json):
+        told = done.stdout + done.stderr
+        assert "\\u001b[2Jx\\u009b31m\\u000d\\u202e\\u0007\\u007f" in told.replace("\\r", "\\u000d")
+        assert not set(EVIL) & set(told) - set("[2Jx31m\ny")
+    assert json.loads(as_json.stdout)["values"] == [{"key": [EVIL], "value": EVIL}]
+    assert len([line for line in table.stdout.splitlines() if "31m" in line]) == 1
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from tests.command_list import PAGE, with_tables
 from tests.harness.commands import trident
 from trident import __version__
 from trident.cli.app import app
-from trident.coordination.file_log import FileLog
+from trident.log.file_log import FileLog
 
 COMMANDS = (
     "run", "ui", "get", "drpc", "log", "dead-letters", "state", "explain", "demo", "crashtest", "up", "nimbus", "supervisor",
@@ -55,6 +55,22 @@ def test_output_that_finds_no_room_is_an_error_in_a_line(words: list[str], tmp_p
 
 def test_the_help_names_every_command() -> None:
     assert all(re.search(rf"^│ {name} ", help_of(), re.MULTILINE) for name in COMMANDS)
+
+
+def test_the_help_has_first_what_is_used_each_day() -> None:
+    daily, _, clusters = help_of().partition("─ Clusters ─")
+    first = [
+        re.findall(r"^│ ([a-z-]+) ", part, re.MULTILINE)[:4] for part in (daily.partition("─ Commands ─")[2], clusters)
+    ]
+    assert first == [["run", "get", "log", "explain"], ["up", "submit", "list", "show"]]
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_usage_has_doubled_brackets(name: str) -> None:
+    usages = re.findall(r"Usage: (.*)", help_of(name))
+    assert usages
+    assert not [usage for usage in usages if re.search(r"\[\[|\.\.\..?\.\.\.", usage)]
 
 
 @pytest.mark.sample(12)
@@ -112,7 +128,7 @@ ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
 
 SERVERS = ("starlette", "uvicorn", "httpx", "psutil", "kazoo", "obstore", "redis", "psycopg", "confluent_kafka")
 
-FRAMEWORK = ("trident.topology", "trident.stream", "trident.state", "trident.coordination", "trident.runtime")
+FRAMEWORK = ("trident.topology", "trident.stream", "trident.state", "trident.log", "trident.run")
 
 PROGRAM = """
 import sys

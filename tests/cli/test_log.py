@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -12,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.harness.commands import trident
+from trident.cli.log import _no_log, report, short
 from trident.cli.log import log as print_log
-from trident.cli.log import report, short
-from trident.coordination import log_state
-from trident.coordination.file_log import FileLog
-from trident.coordination.records import CommitRecord, DefineRecord, LayoutRecord, StartRecord, TopologyRecord
 from trident.errors import CorruptLogError, LogError
+from trident.log import log_state
+from trident.log.file_log import FileLog
+from trident.log.records import CommitRecord, DefineRecord, LayoutRecord, StartRecord, TopologyRecord
 from trident.retention import Retention
 from trident.spout.interfaces import TransactionAttempt
 
@@ -103,6 +104,13 @@ def test_tables_for_people_and_json_for_programs(log: FileLog) -> None:
 
     as_json = trident("log", "log", "--json", "--last", "1", cwd=log.path.parent)
     assert json.loads(as_json.stdout) == report(log.path, 1) | {"path": "log"}
+
+
+def test_a_wrong_name_is_answered_with_the_logs_there_are(log: FileLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(log.path.parent)
+    shutil.copytree(log.path, "trident-log/words")
+    found = "there is no transaction log in wrods: it is not there; there are some in trident-log/words"
+    assert _no_log("wrods") == found
 
 
 @pytest.mark.long

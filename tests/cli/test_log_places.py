@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from trident import open_state
 from trident.cli.app import app
 from trident.cli.target import load_topology
+from trident.data_source import TridentDataSource
 from trident.drpc import LocalDRPC
 from trident.errors import AlreadyRunningError, LogError
-from trident.runtime.reading.data_source import TridentDataSource
 from trident.storm import TopologyBuilder
 from trident.storm.state_lookup import StateLookupBolt
 from trident.storm.testing import MockedSpout, complete_topology

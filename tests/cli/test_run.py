@@ -14,8 +14,8 @@ from rich.console import Console
 
 from tests.harness.commands import COUNTS, complaints, environment, last_txid, started, trident, until, write_module
 from trident.cli.console import LineDisplay
-from trident.coordination.file_log import FileLog
-from trident.coordination.lock import held_by, list_log
+from trident.log.file_log import FileLog
+from trident.log.lock import held_by, list_log
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import trident
 from tests.harness.commands import write_module
 from tests.harness.topology_runs import run_all
 from trident.cli.app import app
-from trident.runtime.reading.targets import load_topology
+from trident.targets import load_topology
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ def test_equal_states_are_a_line_each_and_a_changed_file_is_an_error(folder: Pat
 
 @pytest.mark.long
 def test_wrong_keys_are_a_table_and_an_exit_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import trident.runtime.replaying.verifying as verifying
+    import trident.replay.verifying as verifying
 
     monkeypatch.setattr(
         verifying, "is_same", lambda found, expected: found == 3

@@ -52,9 +52,9 @@ def test_a_file_is_read_anew_whatever_has_its_name(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("counts", "'counts': expected MODULE:TOPOLOGY"),
-        (":topology", "expected MODULE:TOPOLOGY"),
-        ("counts:", "expected MODULE:TOPOLOGY"),
+        ("counts", "'counts': expected MODULE:TOPOLOGY, as in counts:topology"),
+        (":topology", "expected MODULE:TOPOLOGY, as in word_count.py:topology"),
+        ("counts:", "expected MODULE:TOPOLOGY, as in counts:topology"),
         ("nowhere:topology", "there is no module 'nowhere'"),
         ("counts.inner:topology", "there is no module 'counts.inner'"),
         ("nowhere.py:topology", "there is no file 'nowhere.py'"),

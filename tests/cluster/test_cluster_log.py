@@ -13,10 +13,10 @@ from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from trident import TridentTopology, open_state
 from trident.cli.app import app
-from trident.cluster.cluster_log import log_of, submitted_log
-from trident.cluster.state.cluster_address import STATE_FILE, open_cluster_state
-from trident.cluster.state.cluster_records import StormBase, WantedStatus
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.cluster_address import STATE_FILE, open_cluster_state
+from trident.cluster_state.cluster_log import log_of, submitted_log
+from trident.cluster_state.cluster_records import StormBase, WantedStatus
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.drpc import LocalDRPC
 from trident.errors import ClusterError
 from trident.operations import Count, MapGet

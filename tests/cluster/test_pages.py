@@ -20,8 +20,9 @@ from trident.cluster.machine.machine_supervisor import MachinePages
 from trident.cluster.nimbus.nimbus import Leadership
 from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import (
+from trident.cluster.topology_overviews import TopologyOverview, overview, overviews
+from trident.cluster_state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_records import (
     DRIVER,
     Assignment,
     DriverDeath,
@@ -34,13 +35,12 @@ from trident.cluster.state.cluster_records import (
     WorkerHeartbeat,
     machine_names,
 )
-from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_overviews import TopologyOverview, overview, overviews
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.operations import Count
-from trident.ui.cluster_pages import OneTopology
-from trident.ui.running_pages import TridentPages
-from trident.ui.ui_server import UIServer
+from trident.web.cluster_pages import OneTopology
+from trident.web.running_pages import TridentPages
+from trident.web.ui_server import UIServer
 
 TOKEN = "secret"
 

@@ -21,7 +21,7 @@ from typing import Any
 from tests.crash.case import SEGMENT_BYTES, Case, Pairing
 from tests.crash.fuse import Arm, Fuse
 from tests.crash.fused_wrappers import crashing_log
-from trident.runtime.running import start
+from trident.run.running import start
 from trident.spout.interfaces import TransactionAttempt
 
 OBSERVED = {"defined": "P1", "committed": "P10", "recorded": "P12"}

@@ -16,7 +16,6 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from tests.coordination.log_homes import PostgresHome, stored_home
 from tests.crash.case import (
     BATCHES,
     EXACT,
@@ -33,11 +32,12 @@ from tests.crash.case import (
 from tests.crash.driver import observer
 from tests.crash.fuse import OPENING, RECONCILING, Arm, Died, Fuse
 from tests.crash.fused_wrappers import crashing_log
-from trident.coordination.log_address import open_reader
-from trident.coordination.log_interface import MemoryLog
-from trident.coordination.log_state import LogState
+from tests.log.log_homes import PostgresHome, stored_home
 from trident.errors import FencedError
-from trident.runtime.running import RunningTopology, start
+from trident.log.log_address import open_reader
+from trident.log.log_interface import MemoryLog
+from trident.log.log_state import LogState
+from trident.run.running import RunningTopology, start
 from trident.servers.log_addresses import ZooKeeperAddress
 
 ROOT = Path(__file__).parent.parent.parent
@@ -231,11 +231,11 @@ def _nodes(case: Case, directory: Path) -> dict[str, str]:
     if not case.log_at.startswith("zookeeper:"):
         home = stored_home(case.log_dir(directory))
         contents = home.contents()
+        # Objects that the head does not name do not count; a driver may write one before it learns that it was replaced.
+        rows: list[Any] = sorted(contents.items()) if isinstance(home, PostgresHome) else [contents["head"]]
         if case.in_postgres:
             assert isinstance(home, PostgresHome)
-            contents += [row for name in KEYS for row in home.ask(f'SELECT * FROM "{case.table(directory, name)}"')]
-        # Objects that the head does not name do not count; a driver may write one before it learns that it was replaced.
-        rows = [contents["head"]] if isinstance(contents, dict) else contents
+            rows += [row for name in KEYS for row in home.ask(f'SELECT * FROM "{case.table(directory, name)}"')]
         return {str(number): hashlib.sha256(repr(each).encode()).hexdigest() for number, each in enumerate(rows)}
     address = ZooKeeperAddress.of(case.log_dir(directory))
     client = KazooClient(address.hosts)

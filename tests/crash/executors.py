@@ -1,4 +1,4 @@
-"""Run by test_executors.py on a cluster of two executors, which are killed: one from outside, some by the tasks on them."""
+"""Run by test_surviving_driver.py on a cluster of two executors, which are killed: one from outside, some by their tasks."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from states.memory import MemoryMapState
 from tests.harness.quick_java import QUICK_JVM
 from trident import Config, TridentTopology
 from trident.operations import Count, Split
-from trident.runtime.running import start
+from trident.run.running import start
 from trident.spark.session import spark_session, stop_session
 from trident.spout.interfaces import TransactionAttempt
 

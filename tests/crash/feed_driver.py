@@ -12,9 +12,9 @@ from typing import Any
 import trident
 from states.postgres import PostgresState
 from states.redis import RedisState
+from tests.crash.case import ScriptedSpout
 from tests.crash.driver import serve
 from tests.crash.fuse import Fuse
-from tests.crash.spout import ScriptedSpout
 from trident import Config, TridentTopology
 from trident.operations import Sum
 

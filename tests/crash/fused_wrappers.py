@@ -10,14 +10,14 @@ from typing import Any, ClassVar, cast
 from unittest import mock
 
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
-from trident.coordination import log_address, postgres_records
-from trident.coordination.file_log import FileLog, LogFile
-from trident.coordination.framing import HEAD_BYTES, decode
-from trident.coordination.object_records import ObjectRecords
-from trident.coordination.postgres_records import PostgresRecords
-from trident.coordination.record_store import LogEnd
-from trident.coordination.stored_log import StoredLog
-from trident.coordination.zookeeper_records import ZooKeeperRecords
+from trident.log import log_address, postgres_records
+from trident.log.file_log import FileLog, LogFile
+from trident.log.framing import HEAD_BYTES, decode
+from trident.log.object_records import ObjectRecords
+from trident.log.postgres_records import PostgresRecords
+from trident.log.record_store import Head
+from trident.log.stored_log import StoredLog
+from trident.log.zookeeper_records import ZooKeeperRecords
 from trident.state import IBackingMap, Key, MapState, OpaqueMap, Sentinel, Snapshot, SnapshottableMap, Txid
 from trident.state.forwarding import MapWrapper
 from trident.state.kinds import LaterWrite
@@ -157,17 +157,17 @@ class CrashingStored(StoredLog):
     ahead: ClassVar[list[tuple[str, int]]] = []
 
     def _begin_segment(self) -> None:
-        if self._at.segment.epoch != self._claim.epoch:
+        if self._claim.head.segment.epoch != self._claim.epoch:
             self.ahead.append((OPENING, 0))
         elif self.state.txid:  # not before there is a batch to lose
             self.ahead.append(("P13", 0))
         super()._begin_segment()
 
-    def _write(self, after: LogEnd, payloads: Sequence[bytes], *rest: Any) -> None:
+    def _write(self, head: Head, payloads: Sequence[bytes], *rest: Any, **kept: Any) -> None:
         content = decode(payloads[-1])
         if content.get("record") == "commit":
             self.ahead.append(("P11", content["txid"]))
-        super()._write(after, payloads, *rest)
+        super()._write(head, payloads, *rest, **kept)
 
     @classmethod
     def reach(cls) -> None:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trident.cli import main
-from trident.coordination.file_log import FileLog
-from trident.runtime.start import moving
+from trident.log.file_log import FileLog
+from trident.run import moving
 from trident.state.map_commits import CommittedMap
 
 _ROWS = 25  # of one commit of a move, so that it has several

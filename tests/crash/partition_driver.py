@@ -13,7 +13,7 @@ from tests.harness.sqlite_map import sqlite_state
 from tests.spout.folder_source import spout_of
 from trident import Config, TridentTopology
 from trident.operations import Count, Sum
-from trident.runtime.running import start
+from trident.run.running import start
 from trident.spout import SpoutType
 
 POINTS = {"logged": "processed", "committed": "committed", "recorded": "recorded"}

@@ -15,7 +15,7 @@ from tests.harness.commands import environment
 from tests.harness.forked import run_python
 from tests.harness.servers import Server
 from trident import TridentTopology, open_state
-from trident.coordination.log_reader import LogReader
+from trident.log.log_reader import LogReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.long]
 

@@ -34,9 +34,9 @@ from tests.crash.driver_runs import (
 )
 from tests.crash.fuse import POINTS, Arm, Fuse
 from tests.crash.matrix import DIES, PAIRINGS, delta_cases, in_turn, memory_cases, run_all, table
-from trident.coordination.log_reader import LogReader
 from trident.errors import InexactPairingError
-from trident.runtime.running import start
+from trident.log.log_reader import LogReader
+from trident.run.running import start
 
 pytestmark = pytest.mark.slow
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.crash.case import rows_of
 from tests.crash.driver_runs import DriverServer
 from tests.crash.feed_driver import BATCH_SIZE, ROWS, config_of, topology_of
-from tests.crash.spout import rows_of
 from tests.harness.servers import Server
 from trident import open_state
-from trident.coordination.log_address import open_reader
 from trident.errors import LogError
+from trident.log.log_address import open_reader
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 

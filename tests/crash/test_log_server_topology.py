@@ -18,7 +18,7 @@ from tests.harness.proxy import Point, Proxy
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.errors import LogError
-from trident.runtime.running import RunningTopology, start
+from trident.run.running import RunningTopology, start
 from trident.servers import patience
 from trident.spout.interfaces import TransactionAttempt
 

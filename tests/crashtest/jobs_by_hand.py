@@ -14,8 +14,6 @@ from pathlib import Path
 
 from trident.crashtest import Comparison, CrashReport, CrashTest, KillMoment, table_named
 
-__all__ = ["RIGHT", "SMALL_SPARK", "WRONG", "Job", "crash", "server_of"]
-
 SMALL_SPARK = "--master local[2] --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=1 pyspark-shell"
 """`PYSPARK_SUBMIT_ARGS` of a Spark that starts quickly."""
 

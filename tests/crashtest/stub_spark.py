@@ -8,8 +8,6 @@ from pathlib import Path
 
 from trident.crashtest import Comparison, CrashReport, CrashTest, KillMoment, TimeLimits, table_named
 
-__all__ = ["COMMAND", "COUNTS", "JOBS", "crashed", "write_job"]
-
 COMMAND = [sys.executable, "job.py"]
 COUNTS = "sqlite:///counts.db?table=counts"
 

@@ -1,4 +1,4 @@
-"""Tables of each kind are read as rows, and compared; what is not in the copy of the folder is refused."""
+"""Tables of each kind are read as rows, and compared; which points of which batches are chosen; the copy for each run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.harness.servers import Server
-from trident.crashtest import Comparison, RowDifference, table_named
+from trident.crashtest import USUAL, Comparison, KillMoment, RowDifference, table_named
+from trident.crashtest.job_run import FunctionCall, KillPoint, choose, copy_folder
 from trident.errors import ConfigError, TridentError
 
 ROWS = [{"word": "cow\u2028", "n": 1}, {"word": "moon", "n": 2}]
@@ -183,46 +184,37 @@ def counts(**words: Any) -> list[dict[str, Any]]:
     return [{"word": word, "n": n} for word, n in words.items()]
 
 
-def test_the_order_of_rows_and_columns_is_no_difference() -> None:
-    other = [{"n": 2, "word": "moon"}, {"n": 1, "word": "cow"}]
-    assert Comparison().differences(counts(cow=1, moon=2), other) == []
-    assert Comparison(["word"]).differences(counts(cow=1, moon=2), other) == []
+DIFFERENCES: dict[str, tuple[Comparison, list[Any], list[Any], list[tuple[str, str, str]]]] = {
+    "other order": (Comparison(), counts(cow=1, moon=2), [{"n": 2, "word": "moon"}, {"n": 1, "word": "cow"}], []),
+    "other order, key": (Comparison(["word"]), counts(cow=1, moon=2), [{"n": 2, "word": "moon"}, {"n": 1, "word": "cow"}], []),
+    "what was expected and found": (
+        Comparison(["word"]), counts(cow=1, moon=2, the=3), counts(cow=2, moon=2, a=1),
+        [("a", "no row", "n=1"), ("cow", "n=1", "n=2"), ("the", "n=3", "no row")],
+    ),
+    "rows without a key are counted": (
+        Comparison(), [{"id": 1}, {"id": 2}], [{"id": 1}] * 2, [("id=1", "1 ×", "2 ×"), ("id=2", "1 ×", "no row")],
+    ),
+    "a key that is the whole row": (Comparison(["id"]), [{"id": 1}], [{"id": 1}] * 3, [("1", "1 ×", "3 ×")]),
+    "a key with several rows": (
+        Comparison(["k"]), [{"k": 1, "v": "a"}], [*[{"k": 1, "v": "a"}] * 2, {"k": 1, "v": "b"}],
+        [("1", "v=a", "2 × v=a; v=b")],
+    ),
+    "a key of two columns": (
+        Comparison(["shop", "day"]), [{"day": "mon", "shop": "oslo", "euros": 3}], [],
+        [("day=mon, shop=oslo", "euros=3", "no row")],
+    ),
+    "ignored": (Comparison(ignored=["at"]), [{"k": 1, "at": "10:00"}], [{"k": 1, "at": "11:00"}], []),
+    "not ignored": (
+        Comparison(), [{"k": 1, "at": "10"}], [{"k": 1, "at": "11"}],
+        [("at=10, k=1", "1 ×", "no row"), ("at=11, k=1", "no row", "1 ×")],
+    ),
+}  # fmt: skip
 
 
-def test_a_key_has_what_was_expected_and_found() -> None:
-    found = Comparison(["word"]).differences(counts(cow=1, moon=2, the=3), counts(cow=2, moon=2, a=1))
-    assert found == [
-        RowDifference("a", "no row", "n=1"),
-        RowDifference("cow", "n=1", "n=2"),
-        RowDifference("the", "n=3", "no row"),
-    ]
-
-
-def test_rows_without_a_key_are_counted() -> None:
-    found = Comparison().differences([{"id": 1}, {"id": 2}], [{"id": 1}, {"id": 1}])
-    assert found == [RowDifference("id=1", "1 ×", "2 ×"), RowDifference("id=2", "1 ×", "no row")]
-
-
-def test_a_key_that_is_the_whole_row_is_counted_too() -> None:
-    assert Comparison(["id"]).differences([{"id": 1}], [{"id": 1}] * 3) == [RowDifference("1", "1 ×", "3 ×")]
-
-
-def test_a_key_with_several_rows_shows_each() -> None:
-    one, other = [{"k": 1, "v": "a"}], [{"k": 1, "v": "a"}, {"k": 1, "v": "a"}, {"k": 1, "v": "b"}]
-    assert Comparison(["k"]).differences(one, other) == [RowDifference("1", "v=a", "2 × v=a; v=b")]
-
-
-def test_a_key_of_two_columns_names_them() -> None:
-    rows = [{"day": "mon", "shop": "oslo", "euros": 3}]
-    assert Comparison(["shop", "day"]).differences(rows, []) == [
-        RowDifference("day=mon, shop=oslo", "euros=3", "no row")
-    ]
-
-
-def test_columns_that_differ_from_run_to_run_are_ignored() -> None:
-    one, other = [{"k": 1, "at": "10:00"}], [{"k": 1, "at": "11:00"}]
-    assert Comparison(ignored=["at"]).differences(one, other) == []
-    assert len(Comparison().differences(one, other)) == 2
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_differences_are_told_row_by_row(name: str) -> None:
+    comparison, one, other, wanted = DIFFERENCES[name]
+    assert comparison.differences(one, other) == [RowDifference(*difference) for difference in wanted]
 
 
 @pytest.mark.parametrize(
@@ -244,3 +236,115 @@ def test_other_values_are_not(one: Any, other: Any) -> None:
 def test_a_key_that_is_no_column_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="--key wort is not a column of the table; it has word, n"):
         Comparison(["wort"]).differences(counts(cow=1), [])
+
+
+CALLS = [
+    FunctionCall(0, batch, 2.0, ("job.py:4", "job.py:5", *["job.py:6", "job.py:7"] * 50, "job.py:8"))
+    for batch in range(5)
+]
+
+
+def test_the_moments_come_in_turn_and_after_is_the_first() -> None:
+    assert [point.moment for point in choose(CALLS, 8, USUAL, 1)] == [*USUAL, *USUAL[:2]]
+    assert USUAL[0] is KillMoment.after
+    assert KillMoment.older not in USUAL
+
+
+def test_no_point_comes_twice_while_there_are_others() -> None:
+    points = choose(CALLS, 5, [KillMoment.after], 1)
+    assert {point.batch for point in points} == {0, 1, 2, 3, 4}
+    assert len(choose(CALLS, 7, [KillMoment.after], 1)) == 7
+
+
+def test_a_seed_chooses_the_same_points_again() -> None:
+    assert choose(CALLS, 12, tuple(KillMoment), 5) == choose(CALLS, 12, tuple(KillMoment), 5)
+    assert choose(CALLS, 12, tuple(KillMoment), 5) != choose(CALLS, 12, tuple(KillMoment), 6)
+
+
+def test_a_line_of_a_loop_is_no_likelier_than_another_and_the_first_is_none() -> None:
+    lines = [point.line for point in choose(CALLS, 40, [KillMoment.line], 2)]
+    assert 0 not in lines
+    assert sum(line in (1, 102) for line in lines) > 8, "two of four lines run once, a hundred others are a loop's"
+
+
+def test_a_function_without_lines_is_killed_at_a_time() -> None:
+    (point,) = choose([FunctionCall(0, 3, 2.0)], 1, [KillMoment.line], 1)
+    assert (point.moment, point.batch, point.of_s) == (KillMoment.time, 3, 2.0)
+    assert 0.1 <= (point.after_s or 0) <= 1.9
+
+
+def test_an_older_checkpoint_needs_a_batch_before() -> None:
+    assert choose(CALLS[:1], 3, [KillMoment.older], 1) == []
+    points = choose(
+        [FunctionCall(0, 0, 1.0), FunctionCall(1, 3, 1.0), FunctionCall(1, 4, 1.0)], 3, [KillMoment.older], 1
+    )
+    assert {(point.query, point.batch) for point in points} == {(1, 4)}
+    assert points[0].as_request("copy") == {
+        "moment": KillMoment.older,
+        "query": 1,
+        "batch": 4,
+        "line": None,
+        "after_s": None,
+        "of_s": None,
+        "copy_to": "copy",
+        "copy_batch": 3,
+    }
+
+
+@pytest.mark.parametrize("moment", USUAL)
+def test_only_an_older_checkpoint_needs_a_copy(moment: KillMoment) -> None:
+    assert KillPoint(moment, 0, 2).as_request("copy")["copy_batch"] is None
+
+
+def test_lines_are_different_ones_as_long_as_there_are_any() -> None:
+    lines = ("job.py:1", *[f"job.py:{number}" for number in (2, 3, 2, 3, 4, 5)])
+    calls = [FunctionCall(0, batch, 1.0, lines) for batch in range(9)]
+    for seed in range(50):
+        points = choose(calls, 6, [KillMoment.line], seed)
+        assert {lines[point.line or 0] for point in points[:4]} == {*lines[1:]}
+        assert len({*points}) == 6
+
+
+def copied(folder: Path, copy: Path, most_bytes: int = 1_000_000_000) -> list[str]:
+    copy_folder(folder, copy, most_bytes, lambda text: None)
+    return sorted(str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "job" / "books").mkdir(parents=True)
+    (tmp_path / "job" / "job.py").write_text("print()")
+    (tmp_path / "job" / "books" / "a.txt").write_text("the cow")
+    return tmp_path / "job"
+
+
+def test_files_and_folders_are_copied_without_environments(folder: Path, tmp_path: Path) -> None:
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "large").write_bytes(b"x" * 10_000)
+    assert copied(folder, tmp_path / "copy", 1_000) == ["books/a.txt", "job.py"]
+
+
+def test_what_a_link_leads_to_is_copied(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "part").write_text("1")
+    (folder / "table").symlink_to(tmp_path / "table")
+    (folder / "file").symlink_to(tmp_path / "table" / "part")
+    (folder / "gone").symlink_to(tmp_path / "nowhere")
+    (folder / "books" / "back").symlink_to(folder)
+    (folder / "self").symlink_to(folder)
+    assert copied(folder, tmp_path / "copy") == ["books/a.txt", "file", "job.py", "table/part"]
+    assert not any(path.is_symlink() for path in (tmp_path / "copy").rglob("*"))
+
+
+def test_a_folder_that_is_too_large_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "large").write_bytes(b"x" * 2_000_001)
+    with pytest.raises(TridentError, match=r"which has more than 2 MB or 100,000 files\. Put the job"):
+        copied(folder, tmp_path / "copy", 2_000_000)
+
+
+def test_progress_is_told_of_a_large_one(folder: Path, tmp_path: Path) -> None:
+    with (folder / "sparse").open("wb") as file:
+        file.truncate(150_000_000)
+    told: list[str] = []
+    copy_folder(folder, tmp_path / "copy", 1_000_000_000, told.append)
+    assert [text.rpartition(":")[2] for text in told] == [" 150 MB so far"]

@@ -18,7 +18,6 @@ from states.memory import MemoryMapState
 from tests.harness.drpc_functions import word_counts, words
 from tests.harness.topology_runs import GATES, Points, start
 from trident import TopologyError, TridentCollector, TridentError, TridentTopology, TridentTuple
-from trident.coordination.log_state import LogState
 from trident.drpc import LocalDRPC
 from trident.drpc.batching import OwnLog, RequestExecutor
 from trident.errors import (
@@ -29,9 +28,10 @@ from trident.errors import (
     LogError,
     UnsupportedOperation,
 )
+from trident.log.log_state import LogState
 from trident.operations import BaseQueryFunction, Count, Function, MapGet, Split
-from trident.planner import make_request_plan
-from trident.runtime.running import RunningTopology
+from trident.plan import make_request_plan
+from trident.run.running import RunningTopology
 
 
 def run_all(topology: TridentTopology, **conf: Any) -> RunningTopology:

@@ -26,8 +26,8 @@ from trident.cli.changes import ChangeServer
 from trident.drpc import DRPCClient, DRPCServer, LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, EnvironmentProblem
 from trident.observe.open_metrics import Metrics, MetricsServer
-from trident.ui.cluster_pages import HttpTopologyPages
-from trident.ui.ui_server import UIServer
+from trident.web.cluster_pages import HttpTopologyPages
+from trident.web.ui_server import UIServer
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
 

@@ -1,7 +1,4 @@
-"""What `explain` says of whole topologies, and `describe` of states.
-
-`python -m tests.explain.test_text` writes the texts anew: read them then.
-"""
+"""What `explain` says of whole topologies, `describe` of states, and the drawings show of the graph."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -20,17 +18,18 @@ from states.cassandra import CassandraState
 from states.memcached import MemcachedState
 from states.memory import MemoryMapState
 from states.redis import RedisState
-from tests.explain.topologies import everything, rows, stock, word_count
+from tests.explain.topologies import everything, rows, stock, with_requests, word_count
 from tests.harness.crashing_stores import WithoutAttempts
 from tests.harness.topology_runs import dict_state
 from trident import TopologyError, TridentTopology
 from trident.errors import InexactPairingError
 from trident.explain import Explanation
+from trident.graph import Graph, PersistNode, QueryNode
 from trident.operations import Count, Split
 from trident.operations.names import MergedCombiner
-from trident.runtime.steps.applying import step_runs
 from trident.spout import SpoutType
 from trident.state import StateSpec, StateType
+from trident.steps.applying import step_runs
 
 GOLDEN = Path(__file__).parent / "golden"
 TOPOLOGIES: list[Callable[[], TridentTopology]] = [word_count, stock, everything]
@@ -47,20 +46,6 @@ class Longest(Count):
 @pytest.mark.parametrize("made", TOPOLOGIES)
 def test_a_topology_is_explained(made: Callable[[], TridentTopology]) -> None:
     assert made().explain() == (GOLDEN / f"{made.__name__}.txt").read_text(encoding="utf-8")
-
-
-def test_every_step_is_explained_where_it_runs() -> None:
-    for made in TOPOLOGIES:
-        topology = made()
-        text = topology.explain()
-        for node in topology.graph().nodes:
-            assert any(f"  {end}:" in text or f". {end}:" in text for end in _ends(node.id)), node.id
-
-
-def _ends(id_: str) -> list[str]:
-    """The id, and what is left of it without any of its beginnings."""
-    parts = id_.split("/")
-    return [id_, *("…/" + "/".join(parts[at:]) for at in range(1, len(parts)))]
 
 
 def test_between_them_the_topologies_have_every_kind_of_step() -> None:
@@ -122,7 +107,7 @@ def test_declaring_loads_no_engine_and_explaining_no_spark() -> None:
     script = (
         "import sys; from spouts import FixedBatchSpout; from trident import TridentTopology; t = TridentTopology('t')\n"
         "t.new_stream('in', FixedBatchSpout('a: string', 1, ['x'])).peek(print)\n"
-        "print('trident.runtime' in sys.modules, len(t.explain()) > 50, 'pyspark' in sys.modules)"
+        "print('trident.run' in sys.modules, len(t.explain()) > 50, 'pyspark' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.split(), done.stderr) == (["False", "True", "False"], "")
@@ -217,6 +202,159 @@ def test_what_is_called_exact_is_what_is_let_start(promise: SpoutType, kind: Sta
         accepted = False
     assert state["streams"]["in"]["exact"] is accepted
     assert state["streams"]["in"]["cell"] == f"({promise.value} spout, {kind.value} state)"
+
+
+DRAWN = [word_count, stock, everything, with_requests]
+_TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|->|[{}\[\];,=]|\w+)', re.DOTALL)
+
+
+class Drawing(NamedTuple):
+    """What was read: node -> label, edges, and cluster -> nodes."""
+
+    nodes: dict[str, str]
+    edges: set[tuple[str, str]]
+    clusters: dict[str, list[str]]
+
+
+class DotParser:
+    """A parser of the part of DOT that Graphviz calls graph, subgraph, node_stmt, edge_stmt and attr_stmt."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens, at = [], 0
+        while text[at:].strip():
+            found = _TOKEN.match(text, at)
+            assert found is not None, f"no DOT at {text[at : at + 40]!r}"
+            self.tokens.append(found[1])
+            at = found.end()
+        self.drawing = Drawing({}, set(), {})
+
+    def parse(self) -> Drawing:
+        self.take("digraph")
+        self.word()
+        self.block("")
+        assert not self.tokens, self.tokens
+        return self.drawing
+
+    def block(self, cluster: str) -> None:
+        self.take("{")
+        while self.tokens[0] != "}":
+            self.statement(cluster)
+        self.take("}")
+
+    def statement(self, cluster: str) -> None:
+        if self.tokens[0] == "subgraph":
+            self.take("subgraph")
+            self.block(self.word())
+            return
+        name = self.word()
+        if self.tokens[0] == "=":
+            self.take("=")
+            self.word()
+        elif self.tokens[0] == "->":
+            self.take("->")
+            self.drawing.edges.add((name, self.word()))
+            self.attributes()
+        elif (given := self.attributes()) and name != "node":
+            self.drawing.nodes[name] = given["label"]
+            self.drawing.clusters.setdefault(cluster, []).append(name)
+        self.take(";")
+
+    def attributes(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if self.tokens[0] != "[":
+            return found
+        while self.tokens.pop(0) != "]":  # that was "[" or ","
+            name = self.word()
+            self.take("=")
+            found[name] = self.word()
+            if self.tokens[0] != ",":
+                self.take("]")
+                break
+        return found
+
+    def word(self) -> str:
+        token = self.tokens.pop(0)
+        assert token[0] == '"' or token.isidentifier() or token.isdigit(), token
+        unescaped = {r"\"": '"', r"\\": "\\", r"\n": "\n"}
+        return re.sub(r'\\["\\n]', lambda found: unescaped[found[0]], token[1:-1]) if token[0] == '"' else token
+
+    def take(self, token: str) -> None:
+        assert self.tokens.pop(0) == token
+
+
+def edges_of(graph: Graph) -> set[tuple[str, str]]:
+    parents = {(parent, node.id) for node in graph.nodes for parent in node.parents}
+    writes = {(node.id, f"state {node.state}") for node in graph.nodes if isinstance(node, PersistNode)}
+    return parents | writes | {(f"state {node.state}", node.id) for node in graph.nodes if isinstance(node, QueryNode)}
+
+
+def awkward() -> TridentTopology:
+    """Names that are syntax elsewhere."""
+    topology = TridentTopology("end")
+    stream = rows(topology, "end", 'a"b: string, <c>: string', ["x", "y"])
+    stream.name('say "hi"\\n <b>#`').map(lambda row: row).name("line\nbreak").peek(print)
+    return topology
+
+
+@pytest.mark.parametrize("made", [*DRAWN, awkward])
+def test_dot_can_be_read_and_is_the_graph(made: Callable[[], TridentTopology]) -> None:
+    graph = made().graph()
+    drawing = DotParser(made().to_dot()).parse()
+    assert set(drawing.nodes) == {node.id for node in graph.nodes} | {f"state {state.name}" for state in graph.states}
+    assert drawing.edges == edges_of(graph)
+    for node in graph.nodes:
+        assert drawing.nodes[node.id].startswith(node.id.rpartition("/")[2] + "\n")
+
+
+@pytest.mark.parametrize("text", ["digraph x { a -> ; }", 'digraph x { "a" [label="b ]; }', "graph x { }"])
+def test_what_is_no_dot_is_found(text: str) -> None:
+    with pytest.raises((AssertionError, IndexError)):
+        DotParser(text).parse()
+
+
+@pytest.mark.parametrize("made", [*DRAWN, awkward])
+def test_mermaid_is_the_graph_too(made: Callable[[], TridentTopology]) -> None:
+    graph = made().graph()
+    first, *lines = made().to_mermaid().splitlines()
+    assert first == "flowchart LR"
+    shapes = {
+        "node": r' +(n_\w+)\["([^"]*)"\]',
+        "state": r'  (n_\w+)\[\("([^"]*)"\)\]',
+        "edge": r"  (n_\w+) (?:-->|-\.->) (n_\w+)",
+        "begin": r'  subgraph (stage_\d+)\["([^"]*)"\]',
+        "end": "  (e)(nd)",
+    }
+    found: dict[str, list[tuple[str, str]]] = {shape: [] for shape in shapes}
+    for line in lines:
+        (shape, match), *others = [(s, m) for s, p in shapes.items() if (m := re.fullmatch(p, line))]
+        assert not others
+        found[shape].append((match[1], match[2]))
+    names = [name for name, _ in found["node"] + found["state"]]
+    assert len(set(names)) == len(names) == len(graph.nodes) + len(graph.states)
+    assert len(found["edge"]) == len(edges_of(graph))
+    assert {name for edge in found["edge"] for name in edge} <= set(names)
+    assert len(found["begin"]) == len(found["end"])
+    assert not any(character in label for _, label in found["node"] for character in "`\n")
+
+
+def test_different_ids_have_different_names_in_mermaid() -> None:
+    topology = TridentTopology("t")
+    for name in ("a.b", "a_b", "a-b", "a_2e_b"):
+        rows(topology, name, "n: bigint", [1]).peek(print)
+    assert len(set(re.findall(r"^ +(n_\w+)\[", topology.to_mermaid(), re.MULTILINE))) == 8
+
+
+def test_drawings_do_not_depend_on_what_else_is_declared() -> None:
+    one, two = word_count(), word_count()
+    rows(two, "more", "n: bigint", [1]).peek(print)
+    mine = [line for line in one.to_mermaid().splitlines() if "n_lines" in line]
+    assert mine == [line for line in two.to_mermaid().splitlines() if "n_lines" in line]
+
+
+@pytest.mark.parametrize("draw", [TridentTopology.to_dot, TridentTopology.to_mermaid])
+def test_a_topology_that_does_nothing_cannot_be_drawn(draw: Callable[[TridentTopology], str]) -> None:
+    with pytest.raises(TopologyError, match="has no stream"):
+        draw(TridentTopology("t"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Calls that cannot be meant so: streams that do not fit, built-ins given the wrong types, classes, names, recursion.
 
-The calls of single streams are in `test_topology.py`, what only shows in a batch is in `runtime/test_bad_input.py`.
+The calls of single streams are in `test_topology.py`, what only shows in a batch is in `run/test_bad_input.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from states.delta import DeltaState
 from states.memcached import MemcachedState
 from states.memory import MemoryMapState
 from states.redis import RedisState
-from tests.harness.topology_runs import RowsSpout, keep, run_all
 from trident import JoinType, Stream, TopologyError, TridentTopology
 from trident.operations import (
     ArgMax,
@@ -87,7 +86,10 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
         lambda t, s: s.partition_aggregate("z", Sum(), "x"),
         "no field 'z' of stream 's'; it has ['a', 'n', 'm', ",
     ),
-    "sum of nothing": (lambda t, s: s.aggregate(Sum(), "x"), "stream 's': Sum takes one input field, not []"),
+    "sum of nothing": (
+        lambda t, s: s.aggregate(Sum(), "x"),
+        "Sum takes one input field, not []; name it before the aggregator",
+    ),
     "max of a map": (
         lambda t, s: s.aggregate("m", Max(), "x"),
         "stream 's': Max cannot order field 'm', which is map<string,int>",
@@ -122,6 +124,15 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     "aggregate by function": (
         lambda t, s: s.aggregate("n", sum, "x: int"),
         "stream 's': aggregate takes ([fields,] aggregator, output fields); got",
+    ),
+    "aggregate by a class": (
+        lambda t, s: s.aggregate(Count, "x"),
+        "got <class 'trident.operations.builtin.Count'>, which is a class; give an object: Count()",
+    ),
+    "filter by SQL": (lambda t, s: s.filter("n > 1"), "a method 'is_keep'; where takes SQL text"),
+    "half of an expression": (
+        lambda t, s: s.where("n >"),
+        "'n >' is not an SQL expression: Required keyword: 'expression' missing. Line 1",
     ),
     "output named like the key": (
         lambda t, s: s.group_by("a").aggregate(Count(), "a"),
@@ -351,25 +362,6 @@ def test_assemblies_without_end_name_the_stream(stream: Stream) -> None:
         TopologyError, match=r"stream 's/bool': assembly <function pong at .*> applies itself without end"
     ):
         ping(stream)
-
-
-def test_a_stream_may_meet_itself_and_its_own_results(engine: str, topology: TridentTopology) -> None:
-    """Nothing becomes its own parent: what a call returns is a new stream, so there is no way to say it."""
-    s = topology.new_stream("s", RowsSpout("a: string, n: int", {1: [("x", 1), ("y", 2)]}))
-    merged = topology.merge(s, s, s.filter("n", lambda n: n > 1))
-    joined = keep(topology.join(merged, "a", s, "a", "a, left, right"))
-    run_all(topology, engine)
-    assert sorted(joined.rows) == [("x", 1, 1)] * 2 + [("y", 2, 2)] * 3
-
-
-def test_streams_of_several_spouts_share_batches_also_where_one_has_nothing(
-    engine: str, topology: TridentTopology
-) -> None:
-    left = topology.new_stream("left", RowsSpout("k: string, a: int", {1: [("x", 1)], 2: [("x", 2)]}))
-    right = topology.new_stream("right", RowsSpout("k: string, b: int", {2: [("x", 20)], 3: [("x", 30)]}))
-    joined = keep(topology.join(left, "k", right, "k", "k, a, b", JoinType.OUTER))
-    run_all(topology, engine)
-    assert joined.batches == {1: [("x", 1, None)], 2: [("x", 2, 20)], 3: [("x", None, 30)]}
 
 
 # ---- states whose values expire before a window or a join needs them no more -----------------------------------------

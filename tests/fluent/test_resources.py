@@ -17,8 +17,8 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import Stream, TopologyError, TridentTopology
 from trident.operations import Count
-from trident.planner import make_plan
-from trident.planner.plan import commit_loads, stage_memory
+from trident.plan import make_plan
+from trident.plan.plan import commit_loads, stage_memory
 from trident.spark.spark_resources import cores_of_executors, memory_settings, undone_memory
 
 
@@ -50,13 +50,6 @@ def test_the_loads_of_fused_steps_are_summed_and_a_stage_takes_its_largest() -> 
     assert stage_memory(plan, [state])[2:] == [901]
     told = [line.strip() for line in topology.explain().splitlines() if "a task takes" in line]
     assert told == [f"a task takes {mb} MiB; a local master sets none aside" for mb in (500, 51)]
-
-
-def test_a_topology_that_asks_for_nothing_has_no_loads() -> None:
-    topology = TridentTopology("t")
-    stream_of(topology).peek(print)
-    assert stage_memory(make_plan(topology.graph())) == [0]
-    assert "a task takes" not in topology.explain()
 
 
 def test_what_runs_in_the_driver_is_recorded_only(caplog: pytest.LogCaptureFixture) -> None:

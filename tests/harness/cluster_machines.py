@@ -14,14 +14,14 @@ import psutil
 
 from tests.harness.commands import environment, interruptible, until, write_module
 from trident.cluster.client import ClusterClient
-from trident.cluster.cluster_log import log_of
 from trident.cluster.code.topology_package import make_package
 from trident.cluster.machine.machine_folder import DriverOrder
-from trident.cluster.state.cluster_address import folder_of, is_embedded, open_cluster_state
-from trident.cluster.state.cluster_records import WorkerHeartbeat
-from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.coordination.log_address import open_reader
-from trident.coordination.log_interface import TransactionLogReader
+from trident.cluster_state.cluster_address import folder_of, is_embedded, open_cluster_state
+from trident.cluster_state.cluster_log import log_of
+from trident.cluster_state.cluster_records import WorkerHeartbeat
+from trident.cluster_state.storm_cluster_state import StormClusterState
+from trident.log.log_address import open_reader
+from trident.log.log_interface import TransactionLogReader
 from trident.nodes.sqlite_nodes import writers_of
 
 TOKEN = "a-token-of-tests"

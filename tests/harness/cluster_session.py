@@ -72,7 +72,7 @@ class SessionProcess:
 
 def main(address: str, session_timeout_s: float) -> None:
     """Answer each line of the standard input by a line of the standard output."""
-    from trident.cluster.state.cluster_address import open_cluster_state
+    from trident.cluster_state.cluster_address import open_cluster_state
 
     events: list[tuple[str, ...]] = []
     state = open_cluster_state(address, session_timeout_s)

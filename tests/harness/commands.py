@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from tests.harness.forked import run_python
-from trident.coordination.log_reader import LogReader, exists
+from trident.log.log_reader import LogReader, exists
 
 _TIMEOUT_S = 90.0
 _TRIDENT = (sys.executable, "-m", "trident.cli")
@@ -56,7 +56,7 @@ def trident(*words: str, cwd: Path, timeout_s: float = _TIMEOUT_S, **changes: st
     return run_python(*_TRIDENT[1:], *words, cwd=cwd, variables=environment(**changes), timeout_s=timeout_s)
 
 
-_OF_PROGRESS = (": batch ", " trident.runtime.running: ")
+_OF_PROGRESS = (": batch ", " trident.run.running: ")
 
 
 def complaints(problems: str) -> list[str]:

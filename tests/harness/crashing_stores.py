@@ -1,72 +1,16 @@
-"""A store that crashes where it is told to, and stores of the kinds that maps meet."""
+"""Stores of the kinds that maps meet; what fails is a `FaultyMap` of `trident.testing` over them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from trident.state import IBackingMap, JSONOpaqueSerializer, Key, OpaqueValue, Snapshot, Txid
-from trident.state.backing_map import backing_map
+from trident.state import JSONOpaqueSerializer, Key, OpaqueValue, Snapshot, Txid
 from trident.state.values import UNKNOWN_ATTEMPT
+from trident.testing.backend.faulty_map import How
 from trident.testing.backend.schedules import Add
 
-WAYS = ("before", "middle", "after")
-
-
-class Crash(Exception):
-    """The process, the store or the network died here."""
-
-
-class Faults:
-    """Fires once, at the n-th call to any store that shares it."""
-
-    def __init__(self) -> None:
-        self.calls_left, self.way = 0, ""
-
-    def arm(self, calls: int, way: str) -> None:
-        self.calls_left, self.way = calls, way
-
-    def disarm(self) -> None:
-        self.calls_left = 0
-
-    def next_way(self) -> str:
-        if self.calls_left == 0:
-            return ""
-        self.calls_left -= 1
-        return self.way if self.calls_left == 0 else ""
-
-
-class CrashingMap:
-    """Passes every call to a store and crashes before, in the middle of or after the one that `Faults` names."""
-
-    def __init__(self, delegate: IBackingMap[Any], faults: Faults) -> None:
-        self.delegate, self.faults = delegate, faults
-        adapted = backing_map(delegate)
-        for name in ("begin", "end", "read_sentinel", "move_sentinel"):
-            if adapted.offers(name):
-                setattr(self, name, self._crashing(getattr(delegate, name)))
-        self.multi_get = self._crashing(delegate.multi_get)
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        def half() -> None:
-            self.delegate.multi_put(keys[: len(keys) // 2], values[: len(keys) // 2])
-
-        self._crashing(self.delegate.multi_put, half)(keys, values)
-
-    def _crashing(self, method: Callable[..., Any], half: Callable[[], None] = lambda: None) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            way = self.faults.next_way()
-            if way == "before":
-                raise Crash("before the call")
-            if way == "middle":
-                half()
-                raise Crash("in the middle of the call")
-            answer = method(*args, **kwargs)
-            if way == "after":
-                raise Crash("after the call")
-            return answer
-
-        return call
+WAYS: tuple[How, ...] = ("before", "middle", "after")
 
 
 class WithoutAttempts(JSONOpaqueSerializer):

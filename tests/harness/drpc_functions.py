@@ -10,7 +10,7 @@ from states.memory import MemoryMapState
 from trident import Config, Stream, TridentState, TridentTopology
 from trident.drpc.batching import RequestExecutor
 from trident.operations import Count, FilterNull, MapGet, Split, Sum
-from trident.planner import make_request_plan
+from trident.plan import make_request_plan
 
 LINES = (["the cow jumped over the moon"], ["the man went to the store"], ["four score and seven years ago"])
 

@@ -12,14 +12,19 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from trident import Config, TridentTopology
+from trident.run.running import start
+from trident.spout import TransactionAttempt
 
 _NEEDED = (
     "deltalake",
@@ -38,7 +43,7 @@ _NEEDED = (
     "states.memory",
     "states.redis",
     "trident.cli.app",
-    "trident.runtime.running",
+    "trident.run.running",
     "trident.testing",
 )
 
@@ -149,6 +154,35 @@ def _become(request: dict[str, Any]) -> None:
 
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+
+
+def live(topology_in: Callable[[Path], TridentTopology]) -> None:
+    """Run a topology as the arguments of the program say: `FOLDER [POINT TXID]`; its log is in the folder.
+
+    It runs until the sources are exhausted, or until the point.
+    """
+    folder, (point, txid) = Path(sys.argv[1]), sys.argv[2:] or ("", "0")
+
+    def observe(reached: str, attempt: TransactionAttempt) -> None:
+        if (reached, attempt.txid) == (point, int(txid)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    config = Config(engine="in_process", log_dir=str(folder / "log"), takeover=True)
+    with start(topology_in(folder).graph(), config, None, observe) as running:
+        running.process_all_available()
+
+
+def exit_code_of(module: str, *told: object) -> int:
+    """Run a program of the tests in a process of its own, to its end."""
+    command = [sys.executable, "-m", module, *map(str, told)]
+    return subprocess.run(command, cwd=Path(__file__).parents[2], check=False, timeout=200).returncode
+
+
+def die_in_turn(module: str, folder: Path, *deaths: tuple[str, int]) -> None:
+    """Let a driver die at each of these points and batches, one after the other, and the last one run to its end."""
+    assert [exit_code_of(module, folder, *death) for death in deaths] == [-signal.SIGKILL] * len(deaths)
+    assert exit_code_of(module, folder) == 0
+
 
 if __name__ == "__main__":
     for name in _NEEDED:

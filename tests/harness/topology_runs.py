@@ -1,4 +1,4 @@
-"""What the tests of the runtime share: states that can be looked into, gates that user code waits at, and starts."""
+"""What the tests of running topologies share: states that can be looked into, gates that user code waits at, and starts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.harness.crashing_stores import DictMap
 from trident import Config, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.graph import Graph
 from trident.operations import BaseStateUpdater, Count, Function, ReducerAggregator
-from trident.planner import make_plan
-from trident.runtime import running
-from trident.runtime.reading.open_partitions import view_of
-from trident.runtime.reading.views import StateView
-from trident.runtime.running import RunningTopology
+from trident.plan import make_plan
+from trident.read.open_partitions import view_of
+from trident.read.views import StateView
+from trident.run import running
+from trident.run.running import RunningTopology
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import Snapshot, StateSpec, map_state
 

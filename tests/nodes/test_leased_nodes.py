@@ -10,7 +10,7 @@ import pytest
 
 from trident.nodes import polled_nodes
 from trident.nodes.interface import Create, NodeEvent, Put, StoredNode
-from trident.nodes.polled_nodes import LeasedNodes, SqlTable, Work
+from trident.nodes.polled_nodes import SESSIONS, LeasedNodes, SqlTable
 
 T = TypeVar("T")
 TIMEOUT_S = 10.0
@@ -29,7 +29,7 @@ class SharedNodes(LeasedNodes):
     """One of several processes, whose thread sleeps: a test looks when it wants to."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
-        self.table, self.told = SqlTable(db.execute), list[NodeEvent]()
+        self.db, self.table, self.told = db, SqlTable(db.execute), list[NodeEvent]()
         super().__init__("nodes of a test", TIMEOUT_S, self.told.append, 3600.0)
 
     @property
@@ -43,12 +43,9 @@ class SharedNodes(LeasedNodes):
     def _seen(self, look: Callable[[SqlTable], T]) -> T:
         return look(self.table)
 
-    def _transact(self, work: Work, durable: bool = True) -> Any:
-        changes = work(self.table)
-        if isinstance(changes, str):
-            return changes
-        self.table.write(changes)
-        return None
+    def _transact(self, work: Callable[[SqlTable], T], durable: bool = True) -> T:
+        with self.db:
+            return work(self.table)
 
     def _count(self) -> object:
         return 0
@@ -65,7 +62,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def two(clock: Clock) -> Iterator[tuple[SharedNodes, SharedNodes]]:
     db = sqlite3.connect(":memory:")
     db.execute("CREATE TABLE node (path PRIMARY KEY, parent, name, data, version, session)")
-    SqlTable(db.execute).write({"/": StoredNode(b"", 0)})
+    db.execute("INSERT INTO node VALUES ('/', '', '', x'', 0, NULL), (?, '', '', x'', 0, NULL)", (SESSIONS,))
     one, other = SharedNodes(db), SharedNodes(db)
     one.change(Create("/a", b"1", ephemeral=True))
     yield one, other
@@ -123,7 +120,7 @@ def test_a_session_that_was_set_again_meanwhile_is_not_ended(
     one, other = two
     transact, late = other._transact, list[bool]()
 
-    def transact_late(work: Work, durable: bool = True) -> Any:
+    def transact_late(work: Callable[[SqlTable], Any], durable: bool = True) -> Any:
         if not late:
             late.append(one.change(Put("/a", b"2")) is None)  # just before the one that judges ends it
         return transact(work, durable)

@@ -33,7 +33,7 @@ from trident.observe.open_metrics import BOUNDS_S, OTHER, Metrics
 from trident.observe.time_series import WINDOWS_S, TimeSeries
 from trident.observe.topology_status import TopologyStatus
 from trident.operations import Count, Function
-from trident.runtime.running import RunningTopology
+from trident.run.running import RunningTopology
 from trident.tuples import TridentCollector, TridentTuple
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server

@@ -20,7 +20,7 @@ from trident.observe import (
     TopologyTerminated,
 )
 from trident.operations import Count
-from trident.runtime.running import RunningTopology
+from trident.run.running import RunningTopology
 
 
 class Kept(TopologyListener):

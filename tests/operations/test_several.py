@@ -46,8 +46,8 @@ from trident.operations import (
 )
 from trident.operations.adapters import aggregate_type
 from trident.operations.several import several, value_of
-from trident.runtime.steps.aggregates import is_native, merge_partials, partial
-from trident.runtime.steps.failures import TupleErrors
+from trident.steps.aggregates import is_native, merge_partials, partial
+from trident.steps.failures import TupleErrors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -245,18 +245,6 @@ def test_numbers_of_many_keys_in_memory_are_arrays_and_the_same_after_a_replay()
         assert alike(value, expected[key,]), key
     last = {row[0]: row[1:] for row in seen.rows}
     assert last["k3"] == tuple(found["k3"][name] for name in PLAIN)
-
-
-def test_a_batch_gives_each_result_as_a_field(engine: str) -> None:
-    topology = TridentTopology("t")
-    orders = topology.new_stream("orders", FixedBatchSpout("k: string, n: bigint, d: double, w: string", 5, *ORDERS))
-    by_key = keep(orders.group_by("k").aggregate({"n": Count(), "mean": Avg("n")}), "keyed")
-    whole = keep(orders.aggregate({"n": Count(), "mean": Avg("n")}), "whole")
-    alone = keep(orders.group_by("k").aggregate(Avg("n"), "mean"), "alone")
-    run_all(topology, engine)
-    assert sorted(by_key.rows) == [("oslo", 3, 3.5), ("rome", 2, 5.0)]
-    assert whole.rows == [(5, 4.25)]
-    assert sorted(alone.rows) == [("oslo", 3.5), ("rome", 5.0)]
 
 
 def test_an_aggregate_of_several_fields_stands_alone_under_its_name() -> None:

@@ -16,9 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.proof.proof_row import run_row
 from tests.proof.proof_rows import ROWS
-from tests.proof.proof_table import save, table
+from tests.proof.proof_table import run_row, save, table
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,10 +11,10 @@ from typing import Any
 
 from states.delta import DeltaState
 from states.redis import RedisState
+from tests.crash.case import WORDS, ScriptedSpout
 from tests.crash.driver import serve
 from tests.crash.feed_driver import config_of
 from tests.crash.fuse import Fuse
-from tests.crash.spout import WORDS, ScriptedSpout
 from trident import TridentTopology, open_state
 from trident.errors import BackendError, LogError, StateError
 from trident.operations import CombinerAggregator

@@ -20,11 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.crash.case import rows_of
 from tests.crash.driver_runs import DriverServer
-from tests.crash.spout import rows_of
 from tests.harness.servers import Server
-from tests.proof.proof_row import RowServers, Trial
-from trident.coordination.log_address import open_reader
+from tests.proof.proof_table import RowServers, Trial
+from trident.log.log_address import open_reader
 
 _READERS, _ROWS = 2, 600
 

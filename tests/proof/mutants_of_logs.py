@@ -5,17 +5,17 @@ from __future__ import annotations
 from tests.proof.mutant import Mutant
 
 _STATE, _FRAMING, _READER = (
-    "trident/coordination/log_state.py",
-    "trident/coordination/framing.py",
-    "trident/coordination/log_reader.py",
+    "trident/log/log_state.py",
+    "trident/log/framing.py",
+    "trident/log/log_reader.py",
 )
-_FILES, _LOCK = "trident/coordination/file_log.py", "trident/coordination/lock.py"
-_ZOOKEEPER = "trident/coordination/zookeeper_records.py"
+_FILES, _LOCK = "trident/log/file_log.py", "trident/log/lock.py"
+_ZOOKEEPER = "trident/log/zookeeper_records.py"
 _NODES = "trident/nodes/polled_nodes.py"
-_OBJECTS, _POSTGRES = "trident/coordination/object_records.py", "trident/coordination/postgres_records.py"
-_STORED = "trident/coordination/stored_log.py"
+_OBJECTS, _POSTGRES = "trident/log/object_records.py", "trident/log/postgres_records.py"
+_STORED = "trident/log/stored_log.py"
 
-_RECORD_TESTS = ("tests/coordination/test_log_records.py", "tests/coordination/test_log_contract.py")
+_RECORD_TESTS = ("tests/log/test_log_records.py", "tests/log/test_log_contract.py")
 
 OF_LOGS = (
     Mutant(
@@ -23,37 +23,35 @@ OF_LOGS = (
         _STATE,
         "isinstance(record, CommitRecord) and record.txid != self.txid + 1:",
         "isinstance(record, CommitRecord) and record.txid <= self.txid:",
-        ("tests/coordination/test_log_records.py::test_only_the_next_batch_can_be_committed",),
+        ("tests/log/test_log_records.py::test_only_the_next_batch_can_be_committed",),
     ),
     Mutant(
         "log: a definition that was logged is replaced",
         _STATE,
         "if record.spout in known and known[record.spout] != record.definition:",
         "if False:",
-        ("tests/coordination/test_log_records.py::test_a_definition_never_changes",),
+        ("tests/log/test_log_records.py::test_a_definition_never_changes",),
     ),
     Mutant(
         "log: the attempt that won is not noted",
         _STATE,
         "        self.winners = self.winners.with_winner(record.txid, record.attempt)\n",
         "",
-        ("tests/coordination/test_log_records.py::test_winners_grow_with_failures_only",),
+        ("tests/log/test_log_records.py::test_winners_grow_with_failures_only",),
     ),
     Mutant(
         "log: which partitions a batch touched is not noted",
         _STATE,
         "self.touched.setdefault(state, {}).update(dict.fromkeys(partitions, sentinel))",
         "self.touched.setdefault(state, {})",
-        ("tests/coordination/test_log_records.py::test_the_sentinel_of_a_partition_is_that_of_its_last_touch",),
+        ("tests/log/test_log_records.py::test_the_sentinel_of_a_partition_is_that_of_its_last_touch",),
     ),
     Mutant(
         "log: a spout that had nothing loses its place",
         _STATE,
         "{spout: one for spout, one in definitions.items() if one is not None}",
         "dict(definitions)",
-        (
-            "tests/coordination/test_log_records.py::test_a_spout_that_had_nothing_in_an_adopted_batch_stays_where_it_was",
-        ),
+        ("tests/log/test_log_records.py::test_a_spout_that_had_nothing_in_an_adopted_batch_stays_where_it_was",),
     ),
     Mutant(
         "log: a reader may see a batch before its winner",
@@ -68,30 +66,28 @@ OF_LOGS = (
         _FRAMING,
         "if _checksum(payload, base + at) == checksum else None",
         "if checksum or True else None",
-        (
-            "tests/coordination/test_log_damage.py::test_of_two_records_not_durable_a_crash_may_leave_a_part_of_the_second",
-        ),
+        ("tests/log/test_log_damage.py::test_of_two_records_not_durable_a_crash_may_leave_a_part_of_the_second",),
     ),
     Mutant(
         "log in files: damage in the middle is taken for a torn end",
         _FRAMING,
         "    if follower is not None:\n        reason",
         "    if follower == -1:\n        reason",
-        ("tests/coordination/test_log_damage.py::test_a_record_after_a_sync_tells_that_one_before_it_is_damaged",),
+        ("tests/log/test_log_damage.py::test_a_record_after_a_sync_tells_that_one_before_it_is_damaged",),
     ),
     Mutant(
         "log in files: the checksum does not know its place",
         _FRAMING,
         "return crc32(payload, crc32(_PLACE.pack(offset, len(payload))))",
         "return crc32(payload, crc32(_PLACE.pack(0, len(payload))))",
-        ("tests/coordination/test_log_damage.py::test_a_definition_that_holds_pieces_of_a_log_is_torn_like_any_other",),
+        ("tests/log/test_log_damage.py::test_a_definition_that_holds_pieces_of_a_log_is_torn_like_any_other",),
     ),
     Mutant(
         "log in files: a record of a fenced driver is read",
         _READER,
         "if has_records and not trust_last and self._being_replaced(segment, later):",
         "if False:",
-        ("tests/coordination/test_log_files.py::test_a_reader_passes_over_a_record_that_a_claim_may_have_fenced",),
+        ("tests/log/test_log_files.py::test_a_reader_passes_over_a_record_that_a_claim_may_have_fenced",),
     ),
     Mutant(
         "log in files: a record counts although another driver took over meanwhile",
@@ -100,24 +96,24 @@ OF_LOGS = (
         "            self._check_claim()\n",
         "            pass\n",
         (
-            "tests/coordination/test_log_files.py::test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported",
+            "tests/log/test_log_files.py::test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported",
         ),
     ),
     Mutant(
         "log in files: the state is ahead of the disk",
-        "trident/coordination/log_interface.py",
+        "trident/log/log_interface.py",
         "                self._append(payload, written, durable, beside)\n            except (FencedError, LogError) as error:\n"
         "                self._dead = error\n                raise\n            self.state.fold(written)\n",
         "                self.state.fold(written)\n                self._append(payload, written, durable, beside)\n"
         "            except (FencedError, LogError) as error:\n                self._dead = error\n                raise\n",
-        ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
+        ("tests/log/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
         "log in files: a record is not synced",
         _FILES,
         "        self._file.write(data)\n        if durable:\n            self._file.sync()\n        self._size",
         "        self._file.write(data)\n        self._size",
-        ("tests/coordination/test_log_files.py::test_a_writer_whose_segment_was_restored_from_a_copy_stops",),
+        ("tests/log/test_log_files.py::test_a_writer_whose_segment_was_restored_from_a_copy_stops",),
     ),
     Mutant(
         "log in files: a segment gets its name before it is durable (a rotation too early)",
@@ -125,28 +121,28 @@ OF_LOGS = (
         "            file.sync()\n            # It may become the newest segment only now, complete and durable.\n"
         "            temporary.rename(self.path / segment.file)\n",
         "            temporary.rename(self.path / segment.file)\n            file.sync()\n",
-        ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
+        ("tests/log/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
         "log in files: the segment before is removed as well",
         _FILES,
         "names = [each.file for each in listing.segments if each < keep]",
         "names = [each.file for each in listing.segments if each <= keep and each != self._segment]",
-        ("tests/coordination/test_log_damage.py::test_a_definition_that_holds_pieces_of_a_log_is_torn_like_any_other",),
+        ("tests/log/test_log_damage.py::test_a_definition_that_holds_pieces_of_a_log_is_torn_like_any_other",),
     ),
     Mutant(
         "log in files: a failed record stays in the file",
         _FILES,
         "                self._file.cut(self._size)",
         "                pass",
-        ("tests/coordination/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
+        ("tests/log/test_log_files.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
     ),
     Mutant(
         "claim: an epoch is used twice",
         _LOCK,
         "        epoch = before.epoch + 1\n",
         "        epoch = len(before.claims) + 1\n",
-        ("tests/coordination/test_log_damage.py::test_a_cut_record_is_reported_and_does_not_come_back",),
+        ("tests/log/test_log_damage.py::test_a_cut_record_is_reported_and_does_not_come_back",),
     ),
     Mutant(
         "claim: a running driver is replaced without being asked to",
@@ -154,7 +150,7 @@ OF_LOGS = (
         "if not takeover and before.claims and",
         "if takeover and before.claims and",
         (
-            "tests/coordination/test_log_files.py::test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported",
+            "tests/log/test_log_files.py::test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported",
         ),
     ),
     Mutant(
@@ -163,7 +159,7 @@ OF_LOGS = (
         "        if highest > epoch:\n            claim.release()",
         "        if highest < 0:\n            claim.release()",
         (
-            "tests/coordination/test_log_contract.py::TestOwnerOfFiles::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
+            "tests/log/test_log_contract.py::TestOwnerOfFiles::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
         ),
     ),
     Mutant(
@@ -171,22 +167,22 @@ OF_LOGS = (
         _LOCK,
         "if not os.access(self._next, os.F_OK) and _file_at(self._own) == self._file:",
         "if not os.access(self._next, os.F_OK) and _file_at(self._own):",
-        ("tests/coordination/test_log_files.py::test_a_writer_whose_directory_was_restored_from_a_copy_stops",),
+        ("tests/log/test_log_files.py::test_a_writer_whose_directory_was_restored_from_a_copy_stops",),
     ),
     Mutant(
         "log in ZooKeeper: records are written without the claim",
         _ZOOKEEPER,
         'Check(f"{_CLAIM}/{self._own}")',
         'Check("/")',
-        ("tests/coordination/test_zookeeper_faults.py::test_a_driver_whose_log_was_begun_again_is_fenced",),
+        ("tests/log/test_zookeeper_faults.py::test_a_driver_whose_log_was_begun_again_is_fenced",),
     ),
     Mutant(
         "log in ZooKeeper: records may follow records that are gone",
         _ZOOKEEPER,
-        'Put(f"/{HEAD}", body.to_bytes(), body.tag)',
-        'Put(f"/{HEAD}", body.to_bytes())',
+        'Put(f"/{HEAD}", head.data, head.tag)',
+        'Put(f"/{HEAD}", head.data)',
         (
-            "tests/coordination/test_zookeeper_faults.py::TestFaultsOfZooKeeperLog::test_a_log_that_was_set_back_is_not_continued",
+            "tests/log/test_zookeeper_faults.py::TestFaultsOfZooKeeperLog::test_a_log_that_was_set_back_is_not_continued",
         ),
     ),
     Mutant(
@@ -195,16 +191,16 @@ OF_LOGS = (
         "return None if refusal and repeated and",
         "return None if refusal and not repeated and",
         (
-            "tests/coordination/test_zookeeper_faults.py::TestFaultsOfZooKeeperLog::test_a_record_is_there_once_though_the_connection_is_cut",
+            "tests/log/test_zookeeper_faults.py::TestFaultsOfZooKeeperLog::test_a_record_is_there_once_though_the_connection_is_cut",
         ),
     ),
     Mutant(
         "log in ZooKeeper: two drivers claim the same epoch",
         _ZOOKEEPER,
-        "Put(head, data, tag)",
-        "Put(head, data)",
+        'Put(f"/{HEAD}", head.data, tag)',
+        'Put(f"/{HEAD}", head.data)',
         (
-            "tests/coordination/test_log_contract.py::TestOwnerOfZooKeeperLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
+            "tests/log/test_log_contract.py::TestOwnerOfZooKeeperLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
         ),
     ),
     Mutant(
@@ -212,58 +208,54 @@ OF_LOGS = (
         _OBJECTS,
         'return self._put_once(HEAD, data, "create" if tag is None else tag)',
         'return self._put_once(HEAD, data, "overwrite")',
-        (
-            "tests/coordination/test_object_log.py::TestOwnerOfObjectLog::test_a_takeover_fences_the_first_at_its_next_append",
-        ),
+        ("tests/log/test_object_log.py::TestOwnerOfObjectLog::test_a_takeover_fences_the_first_at_its_next_append",),
     ),
     Mutant(
         "log in an object store: a put that was refused is taken for one whose answer was lost",
         _OBJECTS,
         "if found is not None and found.data == data:",
         "if found is not None:",
-        (
-            "tests/coordination/test_object_log.py::TestOwnerOfObjectLog::test_a_takeover_fences_the_first_at_its_next_append",
-        ),
+        ("tests/log/test_object_log.py::TestOwnerOfObjectLog::test_a_takeover_fences_the_first_at_its_next_append",),
     ),
     Mutant(
         "log in an object store: a store without conditions is accepted",
         _OBJECTS,
         "        if not self._call(request):\n",
         "        if self._call(request) is None:\n",
-        ("tests/coordination/test_object_log.py::test_a_store_that_carries_out_what_a_condition_forbids_is_refused",),
+        ("tests/log/test_object_log.py::test_a_store_that_carries_out_what_a_condition_forbids_is_refused",),
     ),
     Mutant(
         "log in PostgreSQL: a claim is taken whoever has it",
         _POSTGRES,
-        "        WHERE head.id IN (%(before)s, EXCLUDED.id)\n",
-        "",
+        "AND (id, turn) IN ((%(old_id)s, %(old_turn)s), (%(id)s, %(turn)s)) RETURNING 1",
+        "RETURNING 1",
         (
-            "tests/coordination/test_postgres_log.py::TestOwnerOfPostgresLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
+            "tests/log/test_postgres_log.py::TestOwnerOfPostgresLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
         ),
     ),
     Mutant(
         "log in PostgreSQL: a refused append counts",
         _STORED,
-        "        if not self._store.write(self._claim.head, self._at, after, payloads, committed, beside):\n            now",
-        "        if self._store.write(self._claim.head, self._at, after, payloads, committed, beside) is None:\n            now",
+        "        if tag is None:\n            self._check_head",
+        "        if tag == 0:\n            self._check_head",
         (
-            "tests/coordination/test_postgres_log.py::TestOwnerOfPostgresLog::test_a_takeover_fences_the_first_at_its_next_append",
+            "tests/log/test_postgres_log.py::TestOwnerOfPostgresLog::test_a_takeover_fences_the_first_at_its_next_append",
         ),
     ),
     Mutant(
         "log in PostgreSQL: the end of the log is not read again after the claim",
-        "trident/coordination/log_interface.py",
+        "trident/log/log_interface.py",
         "state = read() or LogState(incarnation",
         "state = LogState(incarnation",
-        ("tests/coordination/test_postgres_log.py::TestPostgresLog::test_everything_is_there_after_a_restart",),
+        ("tests/log/test_postgres_log.py::TestPostgresLog::test_everything_is_there_after_a_restart",),
     ),
     Mutant(
         "log in PostgreSQL: records are appended whoever has the claim",
         _POSTGRES,
-        "WHERE topology = %(topology)s AND id = %(id)s AND (segment_epoch",
-        "WHERE topology = %(topology)s AND (segment_epoch",
+        "WHERE topology = %(topology)s AND id = %(id)s AND turn = %(old_turn)s",
+        "WHERE topology = %(topology)s",
         (
-            "tests/coordination/test_postgres_log.py::TestProcessesWithPostgresLog::test_a_busy_driver_is_replaced_between_two_of_its_records",
+            "tests/log/test_postgres_log.py::TestProcessesWithPostgresLog::test_a_busy_driver_is_replaced_between_two_of_its_records",
         ),
     ),
     Mutant(
@@ -278,8 +270,8 @@ OF_LOGS = (
     Mutant(
         "log in PostgreSQL: record and state are written although the sentinel is another's",
         _POSTGRES,
-        "(SELECT count(*) FROM records) > 0 AND (SELECT count(*) FROM fence) > 0 THEN 1",
-        "(SELECT count(*) FROM records) > 0 THEN 1",
+        "(SELECT count(*) FROM head) > 0 AND (SELECT count(*) FROM fence) > 0 THEN 1",
+        "(SELECT count(*) FROM head) > 0 THEN 1",
         (
             "tests/states/postgres/test_one_transaction.py::test_a_table_emptied_before_the_transaction_is_found_and_not_recorded",
         ),
@@ -287,8 +279,8 @@ OF_LOGS = (
     Mutant(
         "nodes in PostgreSQL: a change whose answer was lost is made again",
         _NODES,
-        'return "expired" if own is None else {}',
-        'return "expired" if own is None else carry_out(table, steps, self._id)',
+        "if own is not None and own.data != mark:",
+        "if own is not None:",
         (
             "tests/cluster/state/test_postgres_cluster_state.py::test_a_change_is_made_once_though_the_answer_to_its_commit_is_lost",
         ),
@@ -303,8 +295,8 @@ OF_LOGS = (
     Mutant(
         "nodes in PostgreSQL: what a session owns outlasts it",
         _NODES,
-        'return {**dict.fromkeys(table.owned(session.rpartition("/")[2])), session: None}',
-        "return {session: None}",
+        '            table.end(session.rpartition("/")[2])\n',
+        "",
         ("tests/nodes/test_leased_nodes.py::test_a_session_that_is_silent_is_ended_and_its_process_finds_out",),
     ),
     Mutant(
@@ -317,8 +309,8 @@ OF_LOGS = (
     Mutant(
         "nodes in PostgreSQL: a compare-and-set takes any version",
         _NODES,
-        "if wanted not in (None, found.version):",
-        "if wanted == -7:",
+        'WHERE path = ? AND version = coalesce(?, version)"',
+        'WHERE path = ? AND coalesce(?, version) > -7"',
         ("tests/cluster/state/test_cluster_state.py::test_compare_and_set_needs_the_version",),
     ),
 )

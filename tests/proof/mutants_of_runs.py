@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from tests.proof.mutant import Mutant
 
-_COORDINATOR, _LOOP = "trident/runtime/loop/coordinator.py", "trident/runtime/loop/loop.py"
-_ATTEMPTS, _COMMITTER = "trident/runtime/loop/execution.py", "trident/runtime/commit/committer.py"
-_COMMITTING = "trident/runtime/commit/committing.py"
+_COORDINATOR, _LOOP = "trident/run/coordinator.py", "trident/run/loop.py"
+_ATTEMPTS, _COMMITTER = "trident/run/execution.py", "trident/run/committer.py"
+_COMMITTING = "trident/run/committing.py"
 _NUMBERS, _FIRING, _JOIN = (
-    "trident/runtime/query/handed_batches.py", "trident/runtime/windows/firing.py", "trident/runtime/windows/join_update.py",
+    "trident/run/handed_batches.py", "trident/windows/firing.py", "trident/windows/join_update.py",
 )  # fmt: skip
-_TIME, _FEED = "trident/runtime/loop/batch.py", "trident/runtime/reading/change_feed.py"
+_TIME, _FEED = "trident/run/batch.py", "trident/read/change_feed.py"
 _ACKER, _COLLECTORS = "trident/storm/execution/acker.py", "trident/storm/execution/collectors.py"
-_RECOVERY, _FORGETTING = "trident/runtime/start/recovery.py", "trident/runtime/start/rewriting.py"
+_RECOVERY, _FORGETTING = "trident/run/recovery.py", "trident/run/rewriting.py"
 
-_COORDINATOR_TESTS = ("tests/runtime/loop/test_coordinator.py",)
-_LOOP_TESTS = ("tests/runtime/loop/test_loop.py",)
+_COORDINATOR_TESTS = ("tests/run/test_coordinator.py",)
+_LOOP_TESTS = ("tests/run/test_loop.py",)
 _JOIN_TESTS = (
-    "tests/runtime/windows/test_join_within.py::test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then",
-    "tests/runtime/windows/test_join_within.py::test_both_engines_give_what_the_model_gives",
+    "tests/windows/test_join_within.py::test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then",
+    "tests/windows/test_join_within.py::test_both_engines_give_what_the_model_gives",
 )
-_NUMBER_TESTS = ("tests/runtime/query/test_batch_numbers.py",)
-_RECOVERY_TESTS = ("tests/runtime/start/test_recovery.py",)
+_NUMBER_TESTS = ("tests/run/test_batch_numbers.py",)
+_RECOVERY_TESTS = ("tests/run/test_recovery.py",)
 
 OF_RUNS = (
     Mutant(
@@ -63,27 +63,25 @@ OF_RUNS = (
         "loop: the record is written before the commit",
         _ATTEMPTS,
         "            try:\n                result = self._commit_states(batch, order)\n",
-        "            try:\n                from trident.runtime.commit.committer import Committed\n\n"
+        "            try:\n                from trident.run.committer import Committed\n\n"
         "                every = {name: list(range(len(each))) for name, each in order.txids.items()}\n"
         "                self._report(LoopMessage(batch.attempt, Committed(touched=every)))\n"
         "                result = self._commit_states(batch, order)\n",
-        ("tests/runtime/loop/test_loop.py::test_a_failed_commit_is_replayed_and_its_writes_count_once",),
+        ("tests/run/test_loop.py::test_a_failed_commit_is_replayed_and_its_writes_count_once",),
     ),
     Mutant(
         "loop: results of a dead attempt are taken",
         _LOOP,
         "if batch is None or batch.attempt != message.attempt:",
         "if batch is None:",
-        ("tests/runtime/loop/test_loop.py::test_a_spark_task_that_takes_too_long_is_replaced",),
+        ("tests/run/test_loop.py::test_a_spark_task_that_takes_too_long_is_replaced",),
     ),
     Mutant(
         "loop: a fenced driver begins to write",
         _LOOP,
         "        if self._opened.carrier is None:\n            self._log.check_owner()  # a fenced driver must not begin to write\n",
         "",
-        (
-            "tests/runtime/loop/test_loop.py::test_a_driver_that_is_replaced_while_it_processes_does_not_begin_to_commit",
-        ),
+        ("tests/run/test_loop.py::test_a_driver_that_is_replaced_while_it_processes_does_not_begin_to_commit",),
     ),
     Mutant(
         "loop: the next batch may commit before the record is durable",
@@ -97,7 +95,7 @@ OF_RUNS = (
         _LOOP,
         "        record = CommitRecord(",
         "        self._sources.report_success(batch)\n        record = CommitRecord(",
-        ("tests/runtime/loop/test_loop.py::test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left",),
+        ("tests/run/test_loop.py::test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left",),
     ),
     Mutant(
         "loop: dead letters are written after the record",
@@ -105,14 +103,14 @@ OF_RUNS = (
         "        if captured:\n            # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.\n"
         "            self._opened.letters.write(attempt, captured, self._log.state.incarnation)\n",
         "",
-        ("tests/runtime/commit/test_dead_letters.py",),
+        ("tests/run/test_dead_letters.py",),
     ),
     Mutant(
         "commit: a partition that failed does not fail the batch",
         _COMMITTER,
         "            if one.failure is not None:\n                raise one.failure\n",
         "            if one.failure is not None:\n                continue\n",
-        ("tests/runtime/commit/test_partitions_of_states.py::test_a_partition_that_fails_fails_the_batch",),
+        ("tests/run/test_partitions_of_states.py::test_a_partition_that_fails_fails_the_batch",),
     ),
     Mutant(
         "commit: the record does not say which partitions were touched",
@@ -120,7 +118,7 @@ OF_RUNS = (
         "done.touched[node.state], done.keys[node.state] = sorted(commits), keys",
         "done.touched[node.state], done.keys[node.state] = [], keys",
         (
-            "tests/runtime/commit/test_partitions_of_states.py::test_no_update_of_a_partition_persist_is_lost_with_1_to_8_partitions",
+            "tests/run/test_partitions_of_states.py::test_no_update_of_a_partition_persist_is_lost_with_1_to_8_partitions",
         ),
     ),
     Mutant(
@@ -128,30 +126,28 @@ OF_RUNS = (
         _COMMITTER,
         "            check_one_writer(node.state, {at: marks_of(states[at]) for at in commits}, txids[0])\n",
         "            pass\n",
-        ("tests/runtime/commit/test_partitions_of_states.py",),
+        ("tests/run/test_partitions_of_states.py",),
     ),
     Mutant(
         "executors: a task without rows leaves what its first run wrote",
         _COMMITTING,
         "        if given is None and stages:\n",
         "        if given is None:\n",
-        ("tests/runtime/commit/test_committing.py",),
+        ("tests/run/test_committing.py",),
     ),
     Mutant(
         "executors: a task that Spark runs again writes again",
         _COMMITTING,
         "    if run == 0:\n        return",
         "    if run >= 0:\n        return",
-        (
-            "tests/runtime/commit/test_committing.py::test_without_speculation_a_second_run_answers_that_the_batch_is_tried_again",
-        ),
+        ("tests/run/test_committing.py::test_without_speculation_a_second_run_answers_that_the_batch_is_tried_again",),
     ),
     Mutant(
         "executors: all runs of a task are one",
         _COMMITTING,
         ".of_run(secrets.token_hex(8))",
         '.of_run("")',
-        ("tests/runtime/commit/test_committing.py",),
+        ("tests/run/test_committing.py",),
     ),
     Mutant(
         "foreachBatch: a batch that the log has is committed again",
@@ -179,35 +175,35 @@ OF_RUNS = (
         _FIRING,
         "        self._before = self._frontier = self._store.directory.frontier\n",
         "        self._before, self._frontier = None, self._store.directory.frontier\n",
-        ("tests/runtime/windows/test_windows.py::test_count_windows_are_storms_but_over_the_whole_stream",),
+        ("tests/windows/test_windows.py::test_count_windows_are_storms_but_over_the_whole_stream",),
     ),
     Mutant(
         "windows: the watermark goes back",
         _FIRING,
         "self._frontier = ordinate if self._frontier is None else max(self._frontier, ordinate)",
         "self._frontier = ordinate",
-        ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),
+        ("tests/windows/test_windows.py::test_windows_by_event_time",),
     ),
     Mutant(
         "windows: the watermark does not wait for late rows",
-        "trident/runtime/windows/window_partitions.py",
+        "trident/windows/window_partitions.py",
         "later(before, max(reached - times.delay, FIRST_MS * times.per_ms))",
         "later(before, reached)",
-        ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),
+        ("tests/windows/test_windows.py::test_windows_by_event_time",),
     ),
     Mutant(
         "windows: a replay has another time",
         _TIME,
         '            now, again = logged["now"], "begins_again" in logged\n',
         '            now, again = clock_ms, "begins_again" in logged\n',
-        ("tests/runtime/loop/test_batch_time.py",),
+        ("tests/run/test_batch_time.py",),
     ),
     Mutant(
         "windows: the time of batches goes back",
         _TIME,
         'max(clock_ms, previous["now"])',
         "clock_ms",
-        ("tests/runtime/loop/test_batch_time.py",),
+        ("tests/run/test_batch_time.py",),
     ),
     Mutant(
         "joins: two rows meet twice",
@@ -235,67 +231,63 @@ OF_RUNS = (
         _FEED,
         "for key, value in pairs if winners.won(txid, value.attempt)]",
         "for key, value in pairs]",
-        ("tests/runtime/reading/test_random_feeds.py",),
+        ("tests/read/test_random_feeds.py",),
     ),
     Mutant(
         "changes: those that are not kept any more are passed over",
         _FEED,
         "        if self.txid < gone:\n",
         "        if gone < 0:\n",
-        ("tests/runtime/reading/test_change_feed.py::test_who_comes_too_late_is_told_and_begins_with_a_snapshot",),
+        ("tests/read/test_change_feed.py::test_who_comes_too_late_is_told_and_begins_with_a_snapshot",),
     ),
     Mutant(
         "changes: a store that was set back is read on",
         _FEED,
         "        view.compare()\n        self._writers = writers",
         "        self._writers = writers",
-        (
-            "tests/runtime/reading/test_change_feed.py::test_a_store_that_was_set_back_gives_no_silence_for_what_it_lost",
-        ),
+        ("tests/read/test_change_feed.py::test_a_store_that_was_set_back_gives_no_silence_for_what_it_lost",),
     ),
     Mutant(
         "changes: a feed goes on behind what it has not read",
         _FEED,
         "            if rows >= _ROWS and txid < until:\n                return found, txid",
         "            if rows >= _ROWS and txid < until:\n                return found, until",
-        (
-            "tests/runtime/reading/test_change_feed.py::test_a_reading_that_has_many_rows_ends_and_the_next_goes_on_there",
-        ),
+        ("tests/read/test_change_feed.py::test_a_reading_that_has_many_rows_ends_and_the_next_goes_on_there",),
     ),
     Mutant(
         "start: a mismatch is not refused",
         _RECOVERY,
         'if policy == "refuse" or refused:',
         "if refused:",
-        ("tests/runtime/start/test_recovery.py::test_a_store_that_was_emptied_is_found",),
+        ("tests/run/test_recovery.py::test_a_store_that_was_emptied_is_found",),
     ),
     Mutant(
         "start: a successor's values are removed",
         _RECOVERY,
         "    log.check_owner()\n    instance.reset()\n",
         "    instance.reset()\n",
-        ("tests/runtime/start/test_recovery.py::test_a_starter_that_was_replaced_empties_no_store",),
+        ("tests/run/test_recovery.py::test_a_starter_that_was_replaced_empties_no_store",),
     ),
     Mutant(
         "forget: the deletion is not fenced",
         _FORGETTING,
         "        one.begin_commit(commit)\n        backing.multi_delete(some)\n        one.commit(commit)\n",
         "        backing.multi_delete(some)\n",
-        ("tests/runtime/start/test_forgetting.py::test_a_driver_of_before_that_wakes_up_brings_no_key_back",),
+        ("tests/run/test_forgetting.py::test_a_driver_of_before_that_wakes_up_brings_no_key_back",),
     ),
     Mutant(
         "forget: the changes of the keys stay",
         _FORGETTING,
         "            backing.facts.kept_changes.forget(some)\n",
         "            pass\n",
-        ("tests/runtime/start/test_forgetting.py::test_no_byte_of_a_key_is_left_and_all_else_is_as_it_was",),
+        ("tests/run/test_forgetting.py::test_no_byte_of_a_key_is_left_and_all_else_is_as_it_was",),
     ),
     Mutant(
         "ackers: a tree that has not begun is complete",
         _ACKER,
         "if tree & _EDGES or not tree >> _TASK:",
         "if tree & _EDGES:",
-        ("tests/storm/execution/test_acker.py::test_a_tree_without_its_beginning_never_completes",),
+        ("tests/storm/test_tuple_trees.py::test_a_tree_without_its_beginning_never_completes",),
     ),
     Mutant(
         "ackers: a tree that begins twice completes itself",
@@ -303,21 +295,21 @@ OF_RUNS = (
         "            if tree >> _TASK:  # begun twice: a second xor would cancel the first one, and complete a tree that is not\n"
         "                self._young[root] = tree\n                continue\n",
         "",
-        ("tests/storm/execution/test_acker.py::test_a_beginning_that_comes_twice_completes_nothing",),
+        ("tests/storm/test_tuple_trees.py::test_a_beginning_that_comes_twice_completes_nothing",),
     ),
     Mutant(
         "ackers: a failure before the beginning is forgotten",
         _ACKER,
         "            self._young[root] = tree | _FAILED",
         "            self._young[root] = tree",
-        ("tests/storm/execution/test_acker.py::test_a_failure_is_told_once_before_or_after_the_beginning",),
+        ("tests/storm/test_tuple_trees.py::test_a_failure_is_told_once_before_or_after_the_beginning",),
     ),
     Mutant(
         "ackers: a tree is forgotten one timeout too early",
         _ACKER,
         "_GENERATIONS = 3",
         "_GENERATIONS = 2",
-        ("tests/storm/execution/test_acker.py::test_a_tree_is_forgotten_after_three_rotations_without_news",),
+        ("tests/storm/test_tuple_trees.py::test_a_tree_is_forgotten_after_three_rotations_without_news",),
     ),
     Mutant(
         "bolts: an ack leaves before the edges that the tuple emitted",
@@ -338,14 +330,14 @@ OF_RUNS = (
         _FIRING,
         "        directory.frontier = frontier\n        self._store.write()",
         "        self._store.write()",
-        ("tests/runtime/windows/test_windows.py::test_count_windows_are_storms_but_over_the_whole_stream",),
+        ("tests/windows/test_windows.py::test_count_windows_are_storms_but_over_the_whole_stream",),
     ),
     Mutant(
         "windows: late rows of a window that has fired are counted in",
         _FIRING,
         "        if not over:\n            return table\n",
         "        if over is not None:\n            return table\n",
-        ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),
+        ("tests/windows/test_windows.py::test_windows_by_event_time",),
     ),
     Mutant(
         "windows: a window that has fired keeps its rows",
@@ -353,53 +345,49 @@ OF_RUNS = (
         "        for pane in [pane for pane in directory.panes if self._grid.is_over(pane, frontier)]:\n"
         "            self._store.remove(pane)\n        directory",
         "        directory",
-        ("tests/runtime/windows/test_window_store.py::test_what_fired_is_deleted_from_the_store",),
+        ("tests/windows/test_window_store.py::test_what_fired_is_deleted_from_the_store",),
     ),
     Mutant(
         "foreachBatch: a batch with a name is written twice",
-        "trident/runtime/query/handed_batches.py",
+        "trident/run/handed_batches.py",
         "if name in names or name == floor:",
         "if name == floor:",
         _NUMBER_TESTS,
     ),
     Mutant(
         "commit: keys of two partitions that are the same are not compared",
-        "trident/runtime/commit/entries.py",
+        "trident/run/entries.py",
         "            if other != partition:\n",
         "            if other is None:\n",
-        (
-            "tests/runtime/commit/test_partitions_of_states.py::test_a_key_updated_by_two_partitions_is_refused_before_any_write",
-        ),
+        ("tests/run/test_partitions_of_states.py::test_a_key_updated_by_two_partitions_is_refused_before_any_write",),
     ),
     Mutant(
         "executors: a worker takes one partition for another",
         _COMMITTING,
         "        place = name, partition, read_only\n",
         "        place = name, 0, read_only\n",
-        ("tests/runtime/commit/test_worker_states.py::test_only_the_partitions_used_last_stay_open",),
+        ("tests/run/test_worker_states.py::test_only_the_partitions_used_last_stay_open",),
     ),
     Mutant(
         "dead letters: those of an attempt that lost are shown",
-        "trident/runtime/commit/dead_letters.py",
+        "trident/run/dead_letters.py",
         "            if txid <= log.txid and log.winners.winner(txid) == attempt:\n",
         "            if txid <= log.txid:\n",
-        ("tests/runtime/commit/test_dead_letters.py::test_letters_of_a_life_that_did_not_commit_them_go_with_it",),
+        ("tests/run/test_dead_letters.py::test_letters_of_a_life_that_did_not_commit_them_go_with_it",),
     ),
     Mutant(
         "dead letters: two batches put the same one back",
-        "trident/runtime/commit/replays.py",
+        "trident/run/replays.py",
         "            taken = with_letters(taken, definitions.get(LETTERS) or {})\n",
         "            pass\n",
-        ("tests/runtime/commit/test_dead_letters.py::test_a_letter_comes_in_where_it_was_left_out_and_nowhere_else",),
+        ("tests/run/test_dead_letters.py::test_a_letter_comes_in_where_it_was_left_out_and_nowhere_else",),
     ),
     Mutant(
         "start: the partitions that were dropped are not fenced",
         _RECOVERY,
         "for instance in [*partitions, *found.instances[len(partitions) :]]:",
         "for instance in partitions:",
-        (
-            "tests/runtime/start/test_recovery.py::test_a_takeover_with_fewer_partitions_fences_the_old_driver_in_those_that_went",
-        ),
+        ("tests/run/test_recovery.py::test_a_takeover_with_fewer_partitions_fences_the_old_driver_in_those_that_went",),
     ),
     Mutant(
         "start: the batches that an adopted store has are run again",
@@ -410,24 +398,24 @@ OF_RUNS = (
     ),
     Mutant(
         "moves: the copy is not compared",
-        "trident/runtime/start/moving.py",
+        "trident/run/moving.py",
         "        self._verify(source, total)\n",
         "",
-        ("tests/runtime/start/test_moving.py",),
+        ("tests/run/test_moving.py",),
     ),
     Mutant(
         "moves: the place before may still be written",
-        "trident/runtime/start/moving.py",
+        "trident/run/moving.py",
         "        self._finish()\n        self._mark_source(len(source.states))\n",
         "        self._finish()\n",
-        ("tests/runtime/start/test_moving.py",),
+        ("tests/run/test_moving.py",),
     ),
     Mutant(
         "moves: a half filled place counts as moved",
-        "trident/runtime/start/moving.py",
+        "trident/run/moving.py",
         "Sentinel(with_note(self._log.state.incarnation, _MOVING), self._txid, self._attempt)",
         "Sentinel(self._log.state.incarnation, self._txid, self._attempt)",
-        ("tests/runtime/start/test_moving.py",),
+        ("tests/run/test_moving.py",),
     ),
     Mutant(
         "readers: a store that is ahead of the log is read",
@@ -445,10 +433,10 @@ OF_RUNS = (
     ),
     Mutant(
         "readers: a read that was overtaken is not repeated",
-        "trident/runtime/reading/state_partitions.py",
+        "trident/read/state_partitions.py",
         "if number == rounds - 1 or not was_overtaken(error):",
         "if number >= 0:",
-        ("tests/runtime/reading/test_views.py::test_reads_from_threads_never_mix_two_batches",),
+        ("tests/read/test_views.py::test_reads_from_threads_never_mix_two_batches",),
     ),
     Mutant(
         "bolts: a tree that timed out is not failed",

@@ -91,7 +91,9 @@ OF_STORES = (
         _REDIS,
         "if (found or '') ~= ARGV[4] then return found end\n",
         "",
-        ("tests/states/redis/test_redis_sentinel_order.py::test_one_server_keeps_the_order",),
+        (
+            "tests/stores/test_store_contracts.py::TestFencedMap::test_a_sentinel_that_was_moved_since_it_was_read_is_not_moved[redis]",
+        ),
     ),
     Mutant(
         "Redis: writes that the server lost are not missed",
@@ -141,14 +143,14 @@ OF_STORES = (
         "states/delta/map.py",
         "        if not is_written:\n",
         "        if is_written is None:\n",
-        ("tests/states/delta/test_delta_fencing.py",),
+        ("tests/states/delta/test_delta_sentinel.py",),
     ),
     Mutant(
         "Delta: another writer's commit is taken for a compaction",
         "states/delta/fence.py",
         "return unchanged.issuperset(range(since + 1, newest + 1))",
         "return True",
-        ("tests/states/delta/test_delta_fencing.py::test_a_paused_writer_is_fenced_once_its_successor_has_committed",),
+        ("tests/states/delta/test_delta_sentinel.py::test_a_paused_writer_is_fenced_once_its_successor_has_committed",),
     ),
     Mutant(
         "Delta: a second run of a task stages",

@@ -18,22 +18,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from kazoo.client import KazooClient
 
-from tests.coordination.log_homes import FileHome, Home, ZooKeeperHome, stored_home
-from tests.coordination.test_log_drivers import ACTS, DRIVERS, Model, check_many
 from tests.harness.topology_runs import RowsState, start
-from tests.proof.proof_row import RowServers, Trial
-from tests.runtime.loop.test_coordinator import Coordinating
+from tests.log.log_homes import FileHome, Home, ZooKeeperHome, stored_home
+from tests.log.test_log_drivers import ACTS, DRIVERS, Model, check_many
+from tests.proof.proof_table import RowServers, Trial
+from tests.run.test_coordinator import Coordinating
 from tests.spout.partition_source import Source
-from tests.spout.test_partitioned_random import declared
-from tests.state.test_crash_schedules import PAIRINGS, STORES, Batch, Schedule, opaque_map, transactional_map
+from tests.spout.test_partitioned_engines import declared
+from tests.state.test_crash_schedules import PAIRINGS, STORES, schedule_of
 from tests.stores import drivers
 from tests.stores.catalog import STORES as CATALOG
 from tests.stores.catalog import Home as StoreHome
-from tests.storm.execution.test_acker import SPOUT, Told
+from tests.storm.test_tuple_trees import SPOUT, Told
 from trident.errors import FencedError, StaleTransactionError, TridentError
-from trident.runtime.steps.key_columns import partitions_of
 from trident.spout import SpoutType
 from trident.state import Snapshot, StateType
+from trident.steps.key_columns import partitions_of
 from trident.storm.execution.messages import Tracking
 
 _STEPS = 30
@@ -56,23 +56,18 @@ _SEEDS = st.integers(0, 1 << 32)
 class Maps(RuleBasedStateMachine):
     """Attempts at batches over a map of any kind, on any store, with crashes in any call; the model is a dict of lists."""
 
-    @initialize(store=st.sampled_from(STORES), pairing=st.sampled_from(PAIRINGS))
-    def begin(self, store: Any, pairing: tuple[StateType, bool]) -> None:
-        kind, changing = pairing
-        new_map = transactional_map if kind is StateType.TRANSACTIONAL else opaque_map
-        self.schedule, self.batch = Schedule(random.Random(0), store, new_map, changing), list[Any]()
-        self.is_new = True
+    @initialize(store=st.sampled_from(sorted(STORES)), pairing=st.sampled_from(PAIRINGS), drawn=_SEEDS)
+    def begin(self, store: str, pairing: tuple[StateType, bool], drawn: int) -> None:
+        self.schedule, self.batch, self.is_new = schedule_of(store, *pairing, drawn), list[Any](), True
+        self.schedule.open()
 
     @rule(drawn=_SEEDS)
     def attempt(self, drawn: int) -> None:
         schedule = self.schedule
-        schedule.rng = random.Random(drawn)
-        if self.is_new or schedule.changing:
-            batch: Batch = schedule.new_batch()
-            self.batch = batch
-        self.is_new = schedule.commits(schedule.committed + 1, self.batch)
-        if self.is_new:
-            schedule.count(self.batch)
+        schedule.chance = random.Random(drawn)
+        if self.is_new or schedule.changes:
+            self.batch = schedule.new_batch()
+        self.is_new = schedule.attempt(self.batch)
 
 
 class Drivers(RuleBasedStateMachine):

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.proof.append_histories import histories
-from tests.proof.killed_processes import killed, servers_killed
-from tests.proof.long_run import long_run
+from tests.proof.killed_processes import killed, long_run, servers_killed
 from tests.proof.proof_machines import machines
-from tests.proof.proof_row import Row, Trial
-from tests.proof.random_bolts import bolts
-from tests.proof.simulated_cells import cells, schedules
+from tests.proof.proof_table import Row, Trial
+from tests.proof.random_bolts import bolts, cells, schedules
 from tests.proof.snapshot_reads import reads
 
 _MUTANTS, _MOST_MUTANTS = "tests.proof.mutants", 100

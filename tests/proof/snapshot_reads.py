@@ -15,8 +15,8 @@ from states.postgres import PostgresState
 from states.redis import RedisState
 from tests.harness.commands import environment
 from tests.harness.topology_runs import start
-from tests.proof.proof_row import RowServers, Trial
-from tests.runtime.reading.test_joint_reader import SHOPS, Orders
+from tests.proof.proof_table import RowServers, Trial
+from tests.read.test_joint_reader import SHOPS, Orders
 from trident.state import StateSpec
 
 _READERS, _READS = 4, 8_000

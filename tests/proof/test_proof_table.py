@@ -15,27 +15,26 @@ from typing import Any
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine
 
-from tests.coordination.log_homes import FileHome
 from tests.harness.commands import until
+from tests.log.log_homes import FileHome
 from tests.proof import __main__ as command
 from tests.proof import killed_processes, proof_machines, snapshot_reads
 from tests.proof.append_histories import Txn, anomalies, edn, histories
-from tests.proof.long_run import grown
+from tests.proof.killed_processes import grown
 from tests.proof.proof_machines import Ackers, Drivers, Maps, Partitions, Readers, run_machine
-from tests.proof.proof_row import Record, Row, RowServers, Trial, run_row
 from tests.proof.proof_rows import ROWS
-from tests.proof.proof_table import picture, save, table
+from tests.proof.proof_table import Record, Row, RowServers, Trial, picture, run_row, save, table
 from tests.proof.random_bolts import Shape, check, in_process, on_spark
 from tests.proof.snapshot_reads import reads
-from tests.runtime.loop.test_coordinator import Coordinating
-from tests.runtime.reading.test_joint_reader import SHOPS
+from tests.read.test_joint_reader import SHOPS
+from tests.run.test_coordinator import Coordinating
 from tests.spout.partition_source import Emitter
 from tests.storm.spark.journaled import Journal
 from tests.storm.test_tuple_trees import _ack_before_the_children, _emit_and_note_the_children
-from trident.coordination.file_log import FileLog
-from trident.coordination.log_interface import MemoryLog
 from trident.errors import TridentError
-from trident.runtime.reading import state_reader
+from trident.log.file_log import FileLog
+from trident.log.log_interface import MemoryLog
+from trident.read import state_reader
 from trident.state import OpaqueValue
 from trident.storm.execution.acker import Acker
 from trident.storm.execution.collectors import BoltCollector
@@ -128,7 +127,7 @@ MACHINES: dict[str, tuple[type[RuleBasedStateMachine] | None, Patch | None, int]
         Coordinating,
         None,
         10,
-    ),  # tests/runtime/loop/test_coordinator.py breaks nothing: its model is a few lists
+    ),  # tests/run/test_coordinator.py breaks nothing: its model is a few lists
     "log": (None, no_owner, 8),
     "readers": (Readers, no_fence, 10),
     "spouts' metadata": (Partitions, rows_once_more, 3),

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.engine.forked_workers import LocalContext
 from tests.harness.commands import until
-from tests.runtime.engine.forked_workers import LocalContext
 from trident.errors import EnvironmentProblem
 from trident.spark import worker_group
 from trident.spark.mailbox import Mailbox

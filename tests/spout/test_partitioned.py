@@ -14,10 +14,10 @@ from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S, Points, RowsSpout, dict_state, keep, run_all, start
 from tests.spout.partition_source import Emitter, Source, Transactional, emitting
 from trident import BatchFailedError, TopologyError, TridentTopology
-from trident.coordination.log_reader import LogReader
+from trident.log.log_reader import LogReader
 from trident.operations import Sum
-from trident.runtime.spouts.batch_spouts import as_trident_spout
-from trident.runtime.spouts.partitioned_spouts import checksum
+from trident.run.batch_spouts import as_trident_spout
+from trident.run.partitioned_spouts import checksum
 from trident.spout import IPartitionedTridentSpout, Lag, SpoutType
 
 BOTH = [SpoutType.TRANSACTIONAL, SpoutType.OPAQUE]

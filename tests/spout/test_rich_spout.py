@@ -1,4 +1,4 @@
-"""IRichSpout in a Trident topology: tuples are acknowledged after the record of their batch, and failed with its attempts."""
+"""IRichSpout in a Trident topology; and what `new_stream` says to an object that is no spout."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import Points, keep, run_all, start
+from tests.spout.partition_source import Transactional
 from tests.spout.test_partitioned import Fails
 from trident import BatchFailedError, Fields, TopologyError, TridentTopology
 from trident.errors import InexactPairingError
 from trident.operations import Count
-from trident.runtime.spouts.batch_spouts import as_trident_spout
+from trident.run.batch_spouts import as_trident_spout
 from trident.spout import IRichSpout, OutputFieldsDeclarer, TopologyContext
 
 
@@ -221,3 +222,56 @@ def test_it_runs_on_each_engine(engine: str) -> None:
         running.process_all_available()
     assert sorted(rows.rows) == [("a",), ("b",), ("c",), ("d",), ("e",)]
     assert (spout.acked, spout.failed) == ([0, 1, 2, 3, 4], [])
+
+
+class AlmostBatch:
+    def open(self, conf: Any) -> None: ...
+
+    def emit_batch(self, batch_id: int, collector: Any) -> None: ...
+
+    def get_output_fields(self) -> Fields:
+        return Fields("a: int")
+
+
+class AlmostRich:
+    def open(self, conf: Any, context: Any, collector: Any) -> None: ...
+
+    def next_tuple(self) -> None: ...
+
+    def ack(self, msg_id: Any) -> None: ...
+
+
+class AlmostPartitioned:
+    def get_output_fields(self) -> Fields:
+        return Fields("a: int")
+
+    def get_coordinator(self, conf: Any) -> None: ...
+
+    def get_emitter(self, conf: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("spout", "said"),
+    [
+        (AlmostBatch(), "For IBatchSpout it lacks ack, close"),
+        (AlmostRich(), "For IRichSpout it lacks fail, close"),
+        (
+            AlmostPartitioned(),
+            "For ITridentSpout it lacks spout_type; a partitioned spout is a subclass of IPartitionedTrid",
+        ),
+        (3, "It has none of the methods of ITridentSpout, IBatchSpout or IRichSpout"),
+        (AlmostBatch, r"It is a class; give an object: AlmostBatch\(...\)"),
+        (Transactional, r"It is a class; give an object: Transactional\(...\)"),
+    ],
+    ids=[
+        "batch",
+        "rich",
+        "partitioned",
+        "number",
+        "class of batches",
+        "class of partitions",
+    ],  # with no address in them
+)
+def test_what_is_missing_is_named(spout: Any, said: str) -> None:
+    with pytest.raises(TopologyError, match=f"stream 's' got .*, which is not a spout. {said}"):
+        TridentTopology("t").new_stream("s", spout)

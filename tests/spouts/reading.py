@@ -1,4 +1,4 @@
-"""Reading spouts as the runtime does, with everything that goes to a worker pickled on its way."""
+"""Reading spouts as a topology does, with everything that goes to a worker pickled on its way."""
 
 from __future__ import annotations
 

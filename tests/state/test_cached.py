@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.harness.crashing_stores import Crash, CrashingMap, DictMap, Faults, LateMap, commit
+from tests.harness.crashing_stores import DictMap, LateMap, commit
 from trident.state import (
     CachedBatchReadsMap,
     CachedMap,
@@ -20,6 +20,7 @@ from trident.state import (
     Txid,
     Winners,
 )
+from trident.testing import Faults, FaultyMap, InjectedFault
 from trident.testing.backend.schedules import Add
 
 EXACT = [OpaqueMap, TransactionalMap]
@@ -84,30 +85,30 @@ def test_a_cache_without_room_is_refused(size: int) -> None:
     ("new_map", "way"),
     [(NonTransactionalMap, "before"), *((new_map, way) for new_map in EXACT for way in ("before", "middle", "after"))],
 )
-def test_h2_a_failed_put_does_not_look_written(new_map: Any, way: str) -> None:
+def test_h2_a_failed_put_does_not_look_written(new_map: Any, way: Any) -> None:
     store, faults = DictMap(), Faults()
-    state = new_map(CachedMap(CrashingMap(store, faults)))
+    state = new_map(CachedMap(FaultyMap(store, faults)))
     commit(state, 1, a=5)
     state.begin_commit(2)
-    faults.arm(1 if new_map is TransactionalMap else 2, way)
+    faults.fail(1 if new_map is TransactionalMap else 2, way)
 
     def update() -> None:
         state.multi_update([("a",), ("b",), ("c",), ("d",)], [Add(7), Add(7), Add(7), Add(7)])
         state.commit(2)
 
-    with pytest.raises(Crash):
+    with pytest.raises(InjectedFault):
         update()
-    faults.disarm()
+    faults.clear()
     assert commit(state, 2, a=7, b=7, c=7, d=7) == [12, 7, 7, 7]
     assert new_map(store).multi_get([("a",), ("b",), ("c",), ("d",)]) == [12, 7, 7, 7]
 
 
 def test_within_a_commit_the_keys_of_a_failed_put_are_forgotten() -> None:
     store, faults = DictMap({("a",): 1, ("b",): 1}), Faults()
-    cache = begun(CrashingMap(store, faults))
+    cache = begun(FaultyMap(store, faults))
     cache.multi_get([("a",), ("b",)])
-    faults.arm(1, "after")
-    with pytest.raises(Crash):
+    faults.fail(1, "after")
+    with pytest.raises(InjectedFault):
         cache.multi_put([("a",), ("new",)], [2, 2])
     assert cache.multi_get([("a",), ("b",), ("new",)]) == [2, 1, 2]
     assert store.gets == [[("a",), ("b",)], [("a",), ("b",), ("new",)]]
@@ -161,11 +162,11 @@ def test_a_commit_that_never_ended_leaves_nothing() -> None:
 
 def test_a_commit_that_the_store_could_not_end_leaves_nothing() -> None:
     faults = Faults()
-    cache = CachedMap(CrashingMap(LateMap({}), faults))
+    cache = CachedMap(FaultyMap(LateMap({}), faults))
     cache.begin(Txid(1))
     cache.multi_put([("a",)], [1])
-    faults.arm(1, "before")
-    with pytest.raises(Crash):
+    faults.fail(1, "before")
+    with pytest.raises(InjectedFault):
         cache.end(Txid(1))
     cache.begin(Txid(2))
     assert cache.multi_get([("a",)]) == [None]
@@ -251,11 +252,11 @@ def test_batch_reads_lay_the_writes_of_the_batch_over_the_store() -> None:
 
 def test_batch_reads_ask_for_nothing_and_remember_no_failed_put() -> None:
     store, faults = DictMap(), Faults()
-    batch = CachedBatchReadsMap(CrashingMap(store, faults))
+    batch = CachedBatchReadsMap(FaultyMap(store, faults))
     assert batch.multi_get([]) == []
     batch.multi_put([], [])
     assert (store.gets, store.puts) == ([], [])
-    faults.arm(1, "before")
-    with pytest.raises(Crash):
+    faults.fail(1, "before")
+    with pytest.raises(InjectedFault):
         batch.multi_put([("a",)], [1])
     assert batch.multi_get([("a",)]) == [(None, False)]

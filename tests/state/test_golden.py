@@ -23,12 +23,14 @@ from spouts.spark.chunks import Chunk, read_manifest, write_manifest
 from states.delta.fence import CommitNote
 from tests.harness.crashing_stores import DictMap
 from tests.state.samples import same
-from trident.coordination import framing
-from trident.coordination.file_log import FileLog
-from trident.coordination.lock import Claim, SegmentName
-from trident.coordination.log_reader import LogReader
-from trident.coordination.log_state import LogState
-from trident.coordination.records import (
+from trident.errors import CorruptValueError, SpoutError
+from trident.fields import Fields
+from trident.log import framing
+from trident.log.file_log import FileLog
+from trident.log.lock import Claim, SegmentName
+from trident.log.log_reader import LogReader
+from trident.log.log_state import LogState
+from trident.log.records import (
     AdoptRecord,
     CommitRecord,
     DefineRecord,
@@ -39,10 +41,7 @@ from trident.coordination.records import (
     TopologyRecord,
     record_from_data,
 )
-from trident.errors import CorruptValueError, SpoutError
-from trident.fields import Fields
-from trident.runtime.commit.dead_letters import DeadLetter
-from trident.runtime.steps.failures import Failure, LeftOut
+from trident.run.dead_letters import DeadLetter
 from trident.state import (
     CodecSerializer,
     Key,
@@ -57,6 +56,7 @@ from trident.state import (
 from trident.state.encoding.codec import decode_keys, decode_many, encode_keys, encode_many
 from trident.state.encoding.serializers import Serializer, serializer_for
 from trident.state.winners import Winners
+from trident.steps.failures import Failure, LeftOut
 
 GOLDEN = Path(__file__).parent / "golden"
 BERLIN = ZoneInfo("Europe/Berlin")

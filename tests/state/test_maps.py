@@ -8,19 +8,23 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.harness.crashing_stores import Crash, CrashingMap, DictMap, Faults, LateMap, commit
+from tests.harness.crashing_stores import DictMap, LateMap, commit
 from trident.errors import CommitOrderError, FencedError, StaleTransactionError, UnsupportedOperation
 from trident.state import (
+    CachedMap,
+    CodecSerializer,
     NonTransactionalMap,
     OpaqueMap,
     OpaqueValue,
     Sentinel,
+    SerializedMap,
     Snapshot,
     TransactionalMap,
     TransactionalValue,
     Txid,
     Winners,
 )
+from trident.testing import Faults, FaultyMap, InjectedFault
 from trident.testing.backend.schedules import Add, Append
 
 KINDS = [OpaqueMap, TransactionalMap, NonTransactionalMap]
@@ -63,11 +67,11 @@ def test_prev_is_what_was_there_before_the_batch_however_often_it_updates(store:
 
 def test_a_crash_between_two_updates_of_a_key_loses_neither_of_a_transactional_batch() -> None:
     faults = Faults()
-    state = TransactionalMap(CrashingMap(DictMap(), faults))
+    state = TransactionalMap(FaultyMap(DictMap(), faults))
     state.begin_commit(1)
     state.multi_update([("a",)], [Add(1)])
-    faults.arm(1, "before")
-    with pytest.raises(Crash):
+    faults.fail(1, "before")
+    with pytest.raises(InjectedFault):
         state.multi_update([("a",)], [Add(2)])
     state.begin_commit(1)
     assert [state.multi_update([("a",)], [Add(n)]) for n in (1, 2)] == [[1], [3]]
@@ -78,11 +82,11 @@ def test_a_crash_between_two_updates_of_a_key_loses_neither_of_a_transactional_b
 @pytest.mark.parametrize("new_map", [OpaqueMap, NonTransactionalMap])
 def test_within_a_commit_a_failed_put_does_not_look_written(new_map: Any) -> None:
     faults = Faults()
-    state = new_map(CrashingMap(DictMap(), faults))
+    state = new_map(FaultyMap(DictMap(), faults))
     commit(state, 1, a=1)
     state.begin_commit(2)
-    faults.arm(2, "before")  # the put: the read comes first
-    with pytest.raises(Crash):
+    faults.fail(2, "before")  # the put: the read comes first
+    with pytest.raises(InjectedFault):
         state.multi_update([("a",)], [Add(5)])
     assert state.multi_get([("a",)]) == [1]
 
@@ -308,3 +312,13 @@ def test_an_answer_of_the_wrong_length_is_an_error_and_nothing_is_written(new_ma
     with pytest.raises(ValueError, match="(shorter|longer) than argument"):
         commit(new_map(store), 1, a=1, b=1)
     assert store.entries == {}
+
+
+def test_what_a_map_cannot_do_is_said_of_the_map_that_its_owner_wrote() -> None:
+    state = OpaqueMap(CachedMap(SerializedMap(DictMap(), CodecSerializer()), 10))
+    with pytest.raises(
+        UnsupportedOperation, match=r"a DictMap cannot list its keys; .* give your own map key_pages\(\)"
+    ):
+        state.key_pages()
+    with pytest.raises(UnsupportedOperation, match=r"a DictMap has no reset\(\)"):
+        state.reset()

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.harness.crashing_stores import WAYS, Crash, CrashingMap, DictMap, Faults, LateMap, commit
+from tests.harness.crashing_stores import WAYS, DictMap, LateMap, commit
 from trident.errors import BackendError
 from trident.state import IBackingMap, Key, OpaqueMap, StateType, Txid, map_for
 from trident.state.cached import ReadThroughMap, SpacedCache
+from trident.testing import Faults, FaultyMap, InjectedFault
 from trident.testing.backend.schedules import Add, Log
 
 Entry = tuple[str, Key]
@@ -55,7 +56,7 @@ class Interrupted(Shelf):
 
     def put(self, space: str, keys: Sequence[Key], values: Sequence[Any]) -> None:
         if self.interrupting:
-            raise Crash("before the call")
+            raise KeyError("before the call")  # no error of a server
         super().put(space, keys, values)
 
 
@@ -106,7 +107,7 @@ class Life:
         durable: IBackingMap[Any] = MemoryBackingMap(self.data)
         if self.store != "fenced":
             durable = (DictMap if self.store == "two methods" else LateMap)(self.data.entries)
-        return map_for(self.kind, ReadThroughMap(CrashingMap(durable, self.faults), self.shelf), "state", 0)
+        return map_for(self.kind, ReadThroughMap(FaultyMap(durable, self.faults), self.shelf), "state", 0)
 
     def draw(self) -> Batch:
         calls = range(self.chance.randint(1, 2))
@@ -114,7 +115,7 @@ class Life:
 
     def commits(self, batch: Batch) -> bool:
         if self.chance.random() < 0.4:
-            self.faults.arm(self.chance.randint(1, 9), self.chance.choice(WAYS))
+            self.faults.fail(self.chance.randint(1, 9), self.chance.choice(WAYS))
         try:
             txid, writer = self.log.next(), self.chance.choice(self.writers)
             writer.begin_commit(txid)
@@ -122,14 +123,14 @@ class Life:
                 writer.multi_update(list(call), [Add(number) for number in call.values()])
             writer.commit(txid)
             if self.chance.random() < 0.1:
-                raise Crash("before the record")
-        except Crash:
+                raise InjectedFault("before the record")
+        except InjectedFault:
             self.log.fail(takeover=self.chance.random() < 0.5)
             if self.chance.random() < 0.3:
                 self.writers[self.chance.randrange(2)] = self.process()
             return False
         finally:
-            self.faults.disarm()
+            self.faults.clear()
         return True
 
     def run(self) -> None:
@@ -184,12 +185,12 @@ def test_a_writer_that_could_not_reach_the_cache_leaves_nothing_stale(caplog: py
 
 def test_a_put_that_failed_may_arrive_late_so_the_commit_goes_on_without_the_cache() -> None:
     store, shelf, faults = DictMap(), Shelf(), Faults()
-    cached_map: Any = ReadThroughMap(CrashingMap(store, faults), shelf)
+    cached_map: Any = ReadThroughMap(FaultyMap(store, faults), shelf)
     first = Txid(1, 0, incarnation="i")
     cached_map.begin(first)
     cached_map.multi_put([("a",)], ["old"])
-    faults.arm(1, "before")
-    with pytest.raises(Crash):
+    faults.fail(1, "before")
+    with pytest.raises(InjectedFault):
         cached_map.multi_put([("a",)], ["new"])
     assert cached_map.multi_get([("a",)]) == ["old"]
     store.multi_put([("a",)], ["new"])  # what timed out
@@ -205,23 +206,22 @@ def test_a_fill_that_was_interrupted_leaves_the_cache_unused() -> None:
     commit(state, 1, a=1)
     state.begin_commit(2)
     shelf.interrupting = True
-    with pytest.raises(Crash):
+    with pytest.raises(KeyError):
         state.multi_update([("a",)], [Add(5)])
     assert [value.curr for value in backing.multi_get([("a",)])] == [6]  # as the store has it
 
 
 def test_deleted_keys_are_known_to_be_absent_and_a_failed_delete_is_not_trusted() -> None:
     data, shelf, faults = MemoryData(), Shelf(), Faults()
-    durable: Any = CrashingMap(MemoryBackingMap(data), faults)
-    durable.multi_delete = durable._crashing(durable.delegate.multi_delete)
+    durable: Any = FaultyMap(MemoryBackingMap(data), faults)
     backing: Any = ReadThroughMap(durable, shelf)
     state = OpaqueMap(backing)
     commit(state, 1, a=1, b=1)
     state.begin_commit(2)
     backing.multi_delete([("a",)])
     assert backing.multi_get([("a",), ("b",)])[0] is None
-    faults.arm(1, "after")
-    with pytest.raises(Crash):
+    faults.fail(1, "after")
+    with pytest.raises(InjectedFault):
         backing.multi_delete([("b",)])
     assert backing.multi_get([("b",)]) == [None]
     assert data.entries == {}

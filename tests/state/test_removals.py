@@ -9,7 +9,7 @@ import pytest
 
 from states.memory import MemoryMap, MemoryMapState
 from tests.harness.crashing_stores import DictMap, commit, tuples_at
-from trident.runtime.reading.views import StateView
+from trident.read.views import StateView
 from trident.state import (
     CachedMap,
     NonTransactionalMap,

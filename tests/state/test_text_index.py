@@ -84,21 +84,6 @@ def test_texts_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> No
     keys.check(texts)
 
 
-def test_many_texts_are_found_after_the_table_has_grown() -> None:
-    keys = Keys()
-    for start in range(0, 3000, 500):
-        keys.add([f"text number {number}" for number in range(start, start + 500)])
-        keys.check([f"text number {number}" for number in range(start + 600)])
-
-
-def test_a_slice_is_read_from_its_own_beginning() -> None:
-    keys = Keys()
-    keys.add(["a", "bb", "ccc"])
-    found = keys.index.rows_of(pa.array(["bb", "ccc", "bb", "a"]).slice(1, 2))
-    assert found is not None
-    assert found.tolist() == [2, 1]
-
-
 def test_a_dict_is_faster_for_few_of_many_keys_and_must_do_for_nulls() -> None:
     keys = Keys()
     keys.add([str(number) for number in range(129)])

@@ -18,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.harness.crashing_stores import CrashingMap
 from tests.storekit.test_whole_commits import DictRows
 from trident.errors import FencedError, SecondRunError, StateError
 from trident.state import CachedMap, IBackingMap, OpaqueMap, Sentinel, Snapshot, StateConf, Txid, Winners
+from trident.state.backing_map import MapFacts
 from trident.storekit import WholeCommitMap
+from trident.testing import Faults, FaultyMap
 from trident.testing.backend.schedules import Append
 
 A = 1 << 20
@@ -67,14 +68,13 @@ class Stepped(threading.Thread):
             self.step()
 
 
-class Turns:
+class Turns(Faults):
     """In place of faults: a run that is about to call the store waits for its turn."""
 
-    def next_way(self) -> str:
+    def next_call(self, method: str) -> None:
         thread = threading.current_thread()
         if isinstance(thread, Stepped):
             thread.pause()
-        return ""
 
 
 def memory() -> Callable[[], IBackingMap[Any]]:
@@ -107,9 +107,9 @@ class Driver:
 
     def process(self) -> OpaqueMap:
         store = self.store()
-        backing = CrashingMap(store, Turns())  # type: ignore[arg-type]
-        if isinstance(store, WholeCommitMap):  # of the memory each put is seen at once, as in most stores
-            vars(backing)["commits_atomically"] = True
+        if isinstance(store, MemoryBackingMap):
+            store.facts = MapFacts()  # each put is seen at once, as in most stores
+        backing = FaultyMap(store, Turns())
         return OpaqueMap(CachedMap(backing, 100) if self.cached else backing, "state")
 
     def task(self, process: int, txid: Txid, rows: Rows) -> Callable[[], None]:

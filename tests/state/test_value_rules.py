@@ -33,7 +33,7 @@ from trident.state.columns.number_columns import NumberForm
 from trident.state.columns.number_table import NumberTable
 from trident.state.interfaces import FormerTypes
 from trident.state.maps import migrate_values
-from trident.state.table import KeyColumns, OpaqueTable, Span
+from trident.state.table import KeyColumns, OpaqueTable, Span, as_list
 from trident.state.values import UNKNOWN_ATTEMPT, Combine, own, stand_before
 
 TXIDS = st.integers(1, 9)
@@ -102,7 +102,7 @@ def test_what_stood_before_is_the_same_for_each_and_for_all(values: Any, form: A
     table = table_of(rows, form)
     before = [None if row is None else row.at(Snapshot(txid - 1, winners)) for row in rows]
     assert repr(table.values_before(txid, winners)) == repr(before)
-    assert repr(table.latest()) == repr([None if row is None else row.curr for row in rows])
+    assert repr(as_list(table.currs)) == repr([None if row is None else row.curr for row in rows])
     later = [(at, row.txid) for at, row in enumerate(rows) if row is not None and row.txid > txid]
     assert table.first_after(txid) == (later[0] if later else None)
     assert repr(list(table)) == repr(rows)

@@ -21,12 +21,12 @@ from states.postgres import PostgresState
 from states.redis import RedisState
 from tests.harness import topology_runs
 from tests.harness.servers import Server
-from tests.runtime.replaying.set_back import Killed
+from tests.replay.set_back import Killed
 from tests.states.redis.redis_cluster import Cluster
 from trident import TridentTopology
 from trident.errors import StateMismatchError
 from trident.operations import BaseFilter, CombinerAggregator, Count
-from trident.runtime.running import RunningTopology
+from trident.run.running import RunningTopology
 from trident.state import StateSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]

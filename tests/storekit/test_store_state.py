@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -156,12 +157,12 @@ def test_a_driver_that_a_store_lacks_is_named(module: str, spec: str, package: s
     assert f"pip install 'trident-spark[{store}]'" in done.stderr
 
 
-def test_a_missing_driver_is_named() -> None:
+@pytest.mark.parametrize(("extra", "brings"), [("redis", "trident-spark[redis]"), ("shelf", "shelf"), ("x[y]", "x[y]")])
+def test_a_missing_driver_is_named(extra: str, brings: str) -> None:
+    said = re.escape(f"; pip install '{brings}'")
     with (
-        pytest.raises(
-            EnvironmentProblem, match=r"a Shelf state needs the package no-such-driver .*trident-spark\[shelf\]"
-        ),
-        driver_package("Shelf", "no-such-driver", "shelf", "no_such_driver"),
+        pytest.raises(EnvironmentProblem, match=f"a Shelf state needs the package no-such-driver .*{said}$"),
+        driver_package("Shelf", "no-such-driver", extra, "no_such_driver"),
     ):
         import no_such_driver.client  # type: ignore[import-not-found]  # noqa: F401
     with pytest.raises(ImportError, match="other"), driver_package("Shelf", "no-such-driver", "shelf"):

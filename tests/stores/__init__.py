@@ -1,1 +1,1 @@
-"""Campaigns that every store must pass: kills, zombies, reads during commits, removals. `catalog.py` lists the stores."""
+"""Campaigns that every store must pass: kills, zombies and reads during commits. `catalog.py` lists the stores."""

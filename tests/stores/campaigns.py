@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.stores.catalog import Home, Store
-from tests.stores.contracts import keep_contract
 from tests.stores.kills import kill
 from tests.stores.reads import read_during_commits
-from tests.stores.removals import remove
 from tests.stores.zombies import harms, take_over
+from trident.testing import Report, backend_suite
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,21 @@ class Campaign:
     full: int
 
 
+def examine(home: Home, seconds: float, seed: int) -> Report:
+    """Run the suite that users run on their own back-ends; return its findings."""
+    outage = home.outage if home.store.server is not None else None
+    return backend_suite(
+        home.empty(), limits=home.store.limits, seconds=seconds, seed=seed, outage=outage, out=io.StringIO()
+    )
+
+
+def _keep_contract(home: Home, seconds: int, seed: int) -> Counter[str]:
+    """Run the suite; raise if a promise is broken."""
+    report = examine(home, seconds, seed)
+    report.raise_if_violated()
+    return Counter({"checks": len(report.findings), "schedules": report.schedules})
+
+
 def _take_over(home: Home, takeovers: int, seed: int) -> Counter[str]:
     """Of a store that cannot fence the harm must show, or the campaign would be blind."""
     if home.store.fences:
@@ -41,11 +56,10 @@ def _take_over(home: Home, takeovers: int, seed: int) -> Counter[str]:
 
 
 CAMPAIGNS = {
-    "contract": Campaign(keep_contract, 1, 30),
+    "contract": Campaign(_keep_contract, 1, 30),
     "kills": Campaign(kill, 3, 10),
     "takeovers": Campaign(_take_over, 5, 25),
     "reads": Campaign(read_during_commits, 1000, 100_000),
-    "removals": Campaign(remove, 15, 300),
 }
 
 

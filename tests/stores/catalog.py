@@ -195,7 +195,7 @@ STORES = {
         Store("memory", lambda port, work, name: MemoryMapState.opaque(), _MEMORY, process=False),
         Store(
             "delta", lambda port, work, name: DeltaState.opaque(work / name), _DELTA, told=(FencedError, BackendError),
-            partitions=1, small={**_OWN, "kills": 2, "reads": 200, "removals": 5},
+            partitions=1, small={**_OWN, "kills": 2, "reads": 200},
         ),
         Store(
             "sqlite", lambda port, work, name: sqlite_state(str(work / "states.db")),
@@ -211,11 +211,11 @@ STORES = {
         ),
         Store(
             "cassandra", _cassandra, replace(_SERVER, fences="written"), start_cassandra, fixture="cassandra_server",
-            small={**_OWN, "kills": 0, "takeovers": 2, "reads": 300, "removals": 4},
+            small={**_OWN, "kills": 0, "takeovers": 2, "reads": 300},
         ),
         Store(  # commits as "cassandra" does; the full size has it
             "cassandra-columns", _cassandra_columns, replace(_SERVER, fences="written"), start_cassandra,
-            fixture="cassandra_server", small={**_OWN, "kills": 0, "takeovers": 1, "reads": 0, "removals": 0},
+            fixture="cassandra_server", small={**_OWN, "kills": 0, "takeovers": 1, "reads": 0},
         ),
         Store(
             "postgres", lambda port, work, name: PostgresState.opaque(f"postgresql://trident@127.0.0.1:{port}/postgres"),

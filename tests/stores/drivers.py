@@ -9,12 +9,12 @@ from typing import Any
 
 from tests.stores.catalog import TOPOLOGY, Home
 from tests.stores.interruptions import Reach, SeamedState, go_on
-from trident.coordination.log_interface import MemoryLog
-from trident.coordination.records import CommitRecord, ResetRecord
-from trident.runtime.reading.views import StateView
-from trident.runtime.steps.key_columns import partitions_of
+from trident.log.log_interface import MemoryLog
+from trident.log.records import CommitRecord, ResetRecord
+from trident.read.views import StateView
 from trident.state import Key, OpaqueMap, Txid
 from trident.state.txid import RETRY_BITS
+from trident.steps.key_columns import partitions_of
 from trident.testing.backend.schedules import Add
 
 KEYS: list[Key] = [(f"key {number:02}",) for number in range(20)]
@@ -128,10 +128,10 @@ def apply(model: Model, batch: Batch) -> None:
             model[key] = model.get(key, 0) + number
 
 
-def random_batch(rng: random.Random, removals: float = 0.0) -> dict[Key, int | None]:
+def random_batch(rng: random.Random) -> dict[Key, int | None]:
     """Return a batch of up to all keys; a number is as good as unique, so a batch that came twice shows."""
     keys = rng.sample(KEYS, rng.randint(1, len(KEYS)))
-    return {key: None if rng.random() < removals else rng.randint(1, 1 << 40) for key in keys}
+    return {key: rng.randint(1, 1 << 40) for key in keys}
 
 
 def everything(rng: random.Random) -> dict[Key, int | None]:

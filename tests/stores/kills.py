@@ -19,8 +19,8 @@ from tests.harness.proxy import Point
 from tests.stores.catalog import Home
 from tests.stores.drivers import Batch, Driver, Model, apply, check, everything, random_batch
 from tests.stores.interruptions import POINTS
-from trident.coordination.framing import encode
 from trident.errors import BackendError, StateLossDetected, StateMismatchError
+from trident.log.framing import encode
 
 ROOT = Path(__file__).parent.parent.parent
 NAMED = (StateMismatchError, StateLossDetected)

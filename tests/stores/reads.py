@@ -15,9 +15,9 @@ from typing import Any
 
 from tests.stores.catalog import Home
 from tests.stores.drivers import KEYS, Driver
-from trident.coordination.log_interface import MemoryLog
 from trident.errors import StaleTransactionError
-from trident.runtime.steps.key_columns import partitions_of
+from trident.log.log_interface import MemoryLog
+from trident.steps.key_columns import partitions_of
 
 READERS = 2
 READS_PER_BATCH = 20
@@ -85,7 +85,7 @@ class _Reader(threading.Thread):
             for partition, places in self._places.items():
                 values += self._instances[partition].multi_get_at([KEYS[place] for place in places], snapshot)
         except StaleTransactionError:
-            self.counts["taken anew"] += 1  # committed meanwhile: the reader is told, and takes a newer snapshot
+            self.counts["taken again"] += 1  # committed meanwhile: the reader is told, and takes a newer snapshot
             return
         self.counts["reads"] += 1
         if set(values) != {snapshot.txid or None}:

@@ -12,16 +12,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.stores.campaigns import CAMPAIGNS, size_of
+from tests.stores.campaigns import CAMPAIGNS, examine, size_of
 from tests.stores.catalog import STORES, Home, Store
-from tests.stores.contracts import examine
 from trident.testing import Promise, Report
 from trident.testing.checks.suite import promise_table, text_table
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run and print."""
-    parser = argparse.ArgumentParser(description="Run the campaigns and print what the stores stood.")
+    parser = argparse.ArgumentParser(description="Run the campaigns and print what they withstand.")
     parser.add_argument("--store", action="append", choices=sorted(STORES), help="only this one; may be repeated")
     parser.add_argument("--campaign", action="append", choices=sorted(CAMPAIGNS), help="only this one; may be repeated")
     parser.add_argument("--small", action="store_true", help="the sizes of the default tests")

@@ -24,7 +24,11 @@ from trident.testing.backend.store_under_test import Store
 @cases(lambda store: store.fences and store.name != "cassandra-columns")  # has the sentinels of "cassandra"
 def test_a_store_answers_each_case_as_the_rule_does(name: str, home_of: Callable[[str], Home]) -> None:
     home = home_of(name)
-    store = Store(home.empty(), limits=home.store.limits)
+    # Delta stores no run. A second run finds the sentinel of its own commit, which the log does not expect.
+    answer_each_case(Store(home.empty(), limits=home.store.limits), runs=name != "delta")
+
+
+def answer_each_case(store: Store, runs: bool = True) -> None:
     try:
         other = store.map()
         for case in SENTINEL_CASES:
@@ -32,10 +36,8 @@ def test_a_store_answers_each_case_as_the_rule_does(name: str, home_of: Callable
             # A store that writes a commit whole has no seal.
             if backing_map(other).facts.commits_atomically and not all(found.sealed for found in there):
                 continue
-            # Delta stores no run. A second run finds the sentinel of its own commit, which the log does not expect.
-            if name == "delta" and any(found.run for found in there):
-                continue
-            check(store, other, case)
+            if runs or not any(found.run for found in there):
+                check(store, other, case)
     finally:
         store.close()
 

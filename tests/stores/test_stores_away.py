@@ -25,10 +25,10 @@ from tests.states.delta.test_delta_object_store import storage
 from trident import BatchFailedError, TridentTopology
 from trident.errors import BackendError, StoreAwayError, can_heal
 from trident.operations import Count
-from trident.runtime.loop.retrying import giving_up_if
-from trident.runtime.steps.failures import failure_of
+from trident.run.retrying import giving_up_if
 from trident.state import StateSpec
 from trident.state.interfaces import StateConf
+from trident.steps.failures import failure_of
 
 pytestmark = pytest.mark.server
 QUICK: dict[str, Any] = {"retries": 0, "timeout_s": 1.0}

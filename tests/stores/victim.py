@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.stores.catalog import STORES, Home
 from tests.stores.drivers import Driver
-from trident.coordination.framing import decode
-from trident.coordination.log_interface import MemoryLog
-from trident.coordination.log_state import LogState
+from trident.log.framing import decode
+from trident.log.log_interface import MemoryLog
+from trident.log.log_state import LogState
 
 
 def main(task: dict[str, Any]) -> None:

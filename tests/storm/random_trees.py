@@ -1,4 +1,4 @@
-"""Random topologies that note every execution of every tuple, so that a test can say whether a tree is whole."""
+"""Spouts and bolts that the tests share, and random topologies that note every execution of every tuple."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from random import Random
 from typing import Any
 
 from trident.storm import (
+    BaseBasicBolt,
     BaseRichBolt,
+    BasicOutputCollector,
     OutputCollector,
     SpoutOutputCollector,
     StormTopology,
@@ -130,4 +132,56 @@ def random_topology(random: Random, holds: int) -> StormTopology:
             groupings = [bolt.shuffle_grouping, bolt.global_grouping, bolt.local_or_shuffle_grouping, bolt.all_grouping]
             random.choice(groupings)(source)
         before.append(f"bolt{at}")
+    return builder.create_topology()
+
+
+SENTENCES = (["the cow jumped over the moon"], ["an apple a day"], ["the moon"], [""])
+
+
+class Split(BaseRichBolt):
+    """A rich bolt: anchors each word to its sentence."""
+
+    def declare_output_fields(self, declarer: StreamDeclarer) -> None:
+        declarer.declare("word: string")
+
+    def execute(self, tuple: Tuple) -> None:
+        for word in tuple["sentence"].split():
+            self.collector.emit([word], tuple)
+        self.collector.ack(tuple)
+
+
+class BasicSplit(BaseBasicBolt):
+    """The same as a basic bolt."""
+
+    def declare_output_fields(self, declarer: StreamDeclarer) -> None:
+        declarer.declare("word: string")
+
+    def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
+        for word in tuple["sentence"].split():
+            collector.emit([word])
+
+
+class Count(BaseRichBolt):
+    """Counts in memory, and emits each new count."""
+
+    def prepare(self, conf: Mapping[str, Any], context: TopologyContext, collector: OutputCollector) -> None:
+        super().prepare(conf, context, collector)
+        self.counts: dict[str, int] = {}
+
+    def declare_output_fields(self, declarer: StreamDeclarer) -> None:
+        declarer.declare("word: string", "count: bigint")
+
+    def execute(self, tuple: Tuple) -> None:
+        word = tuple["word"]
+        self.counts[word] = self.counts.get(word, 0) + 1
+        self.collector.emit([word, self.counts[word]], tuple)
+        self.collector.ack(tuple)
+
+
+def word_count(split: Any = None, splits: int = 2, counts: int = 3) -> StormTopology:
+    """Sentences → split (shuffle) → count (fields)."""
+    builder = TopologyBuilder()
+    builder.set_spout("sentences", MockedSpout("sentence: string", *SENTENCES))
+    builder.set_bolt("split", split or Split(), splits).shuffle_grouping("sentences")
+    builder.set_bolt("count", Count(), counts).fields_grouping("split", "word")
     return builder.create_topology()

@@ -38,7 +38,10 @@ from trident.config import Engine
 from trident.extras import pyspark_version
 
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
-_DAILY = ("run", "get", "log", "explain", "dead-letters", "crashtest", "doctor", "verify", "why", "state", "diff")
+_DAILY = (
+    "run", "get", "log", "explain", "dead-letters", "crashtest", "doctor", "verify", "why", "state", "diff", "up", "submit",
+    "list", "show",
+)  # fmt: skip
 
 
 class _DailyFirst(TyperGroup):
@@ -88,7 +91,7 @@ def get_command(
         argument(
             "Keys to read. Of a key of several fields: its first one, or a JSON list of some or all of them. None for a "
             "state that is a single value.",
-            "[KEY]...",
+            "KEY",
         ),
     ] = None,
     all_keys: Annotated[bool, flag("--all", "List all keys.")] = False,
@@ -223,7 +226,7 @@ def explain_command(
 def demo_command(
     paths: Annotated[
         list[Path] | None,
-        argument("Text files and folders of them. Default: the sources of Python's standard library.", "[PATH]..."),
+        argument("Text files and folders of them. Default: the sources of Python's standard library.", "PATH"),
     ] = None,
     state_dir: Annotated[
         Path | None,
@@ -256,7 +259,7 @@ def demo_command(
 
 @command(app, "doctor", "`trident doctor`, or `trident doctor --json`")
 def doctor_command(as_json: AsJson = False) -> int:
-    """Show what is installed: Python, Java, PySpark, and which states and spouts each extra makes available.
+    """Show what is installed: Python, Java, PySpark, and which states and spouts each extra or other package brings.
 
     For anything that is missing it prints the command that installs it. It starts no Java and connects to nothing.
 

@@ -13,20 +13,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import closing
 from itertools import chain
 from typing import Any
 
 import typer
 
-from trident.cli.console import EndingSignals, say
+from trident.cli.console import EndingSignals, say, visible
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
-from trident.http.plain_json import json_answer, to_json
-from trident.http.server_thread import Guard, ServerThread, bearer, is_loopback
+from trident.read.change_feed import ChangedBatch, ChangeFeed
 from trident.reading import changes
-from trident.runtime.reading.change_feed import ChangedBatch, ChangeFeed
+from trident.servers.plain_json import json_answer, plain, to_json
+from trident.servers.server_thread import Guard, ServerThread, bearer, is_loopback
 from trident.topology import TridentTopology
 
 OpenFeed = Callable[[str | None], ChangeFeed]
@@ -38,9 +38,13 @@ def print_changes(feed: ChangeFeed, snapshot: bool, follow: bool) -> None:
     """Print a line for each batch: first, if asked for, the rows of a snapshot; with `follow` what is still to come as well."""
     if snapshot:
         txid, rows = feed.snapshot()
-        typer.echo(to_json({"txid": txid, "position": feed.position, "rows": rows}))
+        _print_line({"txid": txid, "position": feed.position, "rows": rows})
     for batch in feed if follow else chain.from_iterable(iter(feed.read, [])):
-        typer.echo(to_json({"txid": batch.txid, "position": str(feed.place_of(batch.txid)), **batch.as_mapping()}))
+        _print_line({"txid": batch.txid, "position": str(feed.place_of(batch.txid)), **batch.as_mapping()})
+
+
+def _print_line(value: Mapping[str, Any]) -> None:
+    typer.echo(visible(to_json(value, str).decode()))
 
 
 def serve_changes(
@@ -109,7 +113,7 @@ def _app(open_feed: OpenFeed, loopback: bool, token: str | None) -> Any:
                 txid, rows = feed.snapshot()
         except TridentError as error:
             return problem(503, error)
-        return json_answer({"txid": txid, "rows": rows})
+        return json_answer(plain({"txid": txid, "rows": rows}))
 
     rules = token, loopback, lambda scope: token is not None, lambda scope, status, cause: problem(status, cause)
     return Starlette(
@@ -124,7 +128,10 @@ async def _events(feed: ChangeFeed, first: list[ChangedBatch], in_thread: Any) -
     try:
         while True:
             for batch in batches:
-                yield b"id: %s\ndata: %s\n\n" % (str(feed.place_of(batch.txid)).encode(), to_json(batch.as_mapping()))
+                yield b"id: %s\ndata: %s\n\n" % (
+                    str(feed.place_of(batch.txid)).encode(),
+                    to_json(batch.as_mapping(), str),
+                )
             pause = _SHORTEST_S if batches else min(_LONGEST_S, 2 * pause)
             silent_s = 0.0 if batches else silent_s + pause
             if silent_s >= _SIGN_OF_LIFE_S:

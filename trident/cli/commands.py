@@ -39,7 +39,7 @@ def log_named(log: str) -> str:
 
     if is_log_address(log) or os.sep in log or Path(log).exists():
         return log
-    from trident.cluster.cluster_log import submitted_log
+    from trident.cluster_state.cluster_log import submitted_log
 
     place = submitted_log(log) or Config().log_folder(log)
     return place if is_log_address(place) or Path(place).exists() else log
@@ -55,7 +55,7 @@ def existing_log(log: str) -> str:
 
 def feed_position(since: str | None) -> str | None:
     """Refuse what is neither the number of a batch nor the position of a feed (a callback of typer)."""
-    from trident.runtime.reading.change_feed import FeedPosition
+    from trident.read.change_feed import FeedPosition
 
     with wrong_use(ValueError):
         return None if since is None else str(FeedPosition.of(since))
@@ -134,7 +134,7 @@ LogPlace = Annotated[
     str, argument("Folder of the log, or its address; or the name of a topology.", "DIR|NAME", callback=existing_log)
 ]
 Wide = Annotated[bool, flag("--wide", "Shorten nothing, however long the lines get.", "-w")]
-StateName = Annotated[str, argument("The name of the state.")]
+StateName = Annotated[str, argument("The name of the state.", "STATE")]
 Logs = Annotated[LogFormat, typer.Option("--log-format", help="Standard error as text, or as lines of JSON.")]
 AsJson = Annotated[bool, flag("--json", "Print JSON.")]
 Token = Annotated[
@@ -265,7 +265,7 @@ class ClusterOptions:
 
     def client(self, token: str | None = None) -> ClusterClient:
         from trident.cluster.client import ClusterClient
-        from trident.cluster.state.cluster_address import default_address
+        from trident.cluster_state.cluster_address import default_address
 
         return ClusterClient(self.cluster or default_address(), token)
 

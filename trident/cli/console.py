@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TextIO
 import typer
 
 from trident.errors import FencedError, TridentError
-from trident.http.server_thread import is_loopback
 from trident.naming import amount, counted
+from trident.servers.server_thread import is_loopback
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-    from trident.runtime.running import RunningTopology
+    from trident.run.running import RunningTopology
     from trident.storm.spark.running_storm import RunningStormTopology
 
 logger = logging.getLogger("trident.cli")
@@ -55,9 +55,23 @@ def problems() -> Console:
     return _console(stderr=True)
 
 
+_UNSEEN = (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_SEEN = {code: f"\\u{code:04x}" for code in _UNSEEN if chr(code) not in "\n\t"}
+
+
+def visible(text: str) -> str:
+    """Return a text, or JSON, with what a terminal would obey, or be turned by, as JSON writes it: values are others' work."""
+    return text.translate(_SEEN)
+
+
+class _Visible(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
 def say(text: str, style: str = "", console: Console | None = None) -> None:
     """Print a line as it is: unwrapped, so that it can be searched, and without markup."""
-    (console or results()).print(text, style=style, soft_wrap=True, markup=False, highlight=False)
+    (console or results()).print(visible(text), style=style, soft_wrap=True, markup=False, highlight=False)
 
 
 def say_page(name: str, host: str, url: str) -> None:
@@ -95,7 +109,7 @@ def show(
     for number, name in enumerate(columns):  # long values continue in the next line; nothing is cut
         table.add_column(name, overflow="fold", justify="right" if number in right else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(visible, row))
     console.print(table, markup=False)
 
 
@@ -104,7 +118,7 @@ def show_facts(facts: Mapping[str, str], console: Console | None = None) -> None
 
     grid = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
     for name, value in facts.items():
-        grid.add_row(name, value)
+        grid.add_row(name, visible(value))
     (console or results()).print(grid, markup=False)
 
 
@@ -113,7 +127,7 @@ def tell(value: Any, as_json: bool, show: Callable[[], object]) -> None:
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    typer.echo(visible(json.dumps(value, ensure_ascii=False)))
 
 
 @contextmanager
@@ -177,7 +191,8 @@ def _log_to(console: Console, level: int) -> None:
     else:  # one line each, as wide as it is
         handler, text = logging.StreamHandler(console.file), "%(asctime)s %(levelname)-8s %(name)s: %(message)s"
     handler.addFilter(_is_no_repetition)
-    logging.basicConfig(level=level, format=text, datefmt=_TIME, handlers=[handler], force=True)
+    handler.setFormatter(_Visible(text, _TIME))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
     starting.handlers, starting.propagate = [logging.StreamHandler(console.file)], False
     _quiet()
 

@@ -61,7 +61,7 @@ class DaemonOptions(ClusterAndToken):
     log_format: Logs = "text"
 
     def own(self) -> Own:
-        from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, own_token
+        from trident.cluster_state.cluster_address import default_address, folder_of, is_embedded, own_token
 
         address = self.cluster or default_address()
         folder = folder_of(address) if is_embedded(address) else None
@@ -216,7 +216,7 @@ def ui_command(
     """
     with needs_package("the page of a cluster", "cluster"):
         from trident.cluster.pages import open_cluster_pages
-        from trident.ui.ui_server import UIServer
+        from trident.web.ui_server import UIServer
     own = of.own()
     with (
         open_cluster_pages(own.address, own.token) as pages,

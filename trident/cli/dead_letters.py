@@ -33,7 +33,7 @@ Folder = Annotated[
         "--dead-letter-dir",
     ),
 ]
-Letters = Annotated[list[str] | None, argument("Dead letters (12-0), or all of a batch (12).", "[ID]...")]
+Letters = Annotated[list[str] | None, argument("Dead letters (12-0), or all of a batch (12).", "ID")]
 Every = Annotated[bool, flag("--all", "All that wait.")]
 
 
@@ -139,7 +139,7 @@ def discard_command(
 @command(app, "export", "`trident dead-letters export trident-log/word-count > edited.jsonl`")
 def export_command(of: LogOptions, letters: Letters = None) -> None:
     """Print dead letters as lines of JSON, all that wait or the ones named: edit `tuple`, then `replay --from FILE`."""
-    from trident.runtime.reading.written_values import plain
+    from trident.read.written_values import plain
 
     box = of.open()
     for letter in box.select(letters):

@@ -27,20 +27,20 @@ from trident.cli.demo_folder import DemoFolder, DemoText, count_words, find_text
 from trident.cli.run import drive
 from trident.cli.target import load_topology
 from trident.config import Config
-from trident.coordination.log_reader import LogReader, exists
-from trident.coordination.log_state import LogState
 from trident.errors import EnvironmentProblem, TridentError
 from trident.extras import check_pyspark
+from trident.log.log_reader import LogReader, exists
+from trident.log.log_state import LogState
 from trident.naming import amount, counted
-from trident.planner import make_plan
+from trident.plan import make_plan
+from trident.read.open_partitions import make_state
 from trident.reading import open_state
-from trident.runtime.reading.open_partitions import make_state
 from trident.servers.local_processes import kill_job
 from trident.spark.environment import check_java
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from trident.runtime.running import RunningTopology
+    from trident.run.running import RunningTopology
 
 _LOOK_S = 0.005
 

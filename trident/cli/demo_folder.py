@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trident.coordination.lock import held_by, list_log
-from trident.coordination.log_reader import LogReader, exists
-from trident.coordination.log_state import LogState
 from trident.errors import LogHeldError, SpoutError, StateError
+from trident.log.lock import held_by, list_log
+from trident.log.log_reader import LogReader, exists
+from trident.log.log_state import LogState
 from trident.servers.local_processes import write_whole
 
 _BATCH_BYTES = (1 << 10, 8 << 20)

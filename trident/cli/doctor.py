@@ -11,7 +11,7 @@ import json
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,70 +20,13 @@ from typing import Any
 from trident import __version__
 from trident.cli.console import say, show
 from trident.errors import EnvironmentProblem, describe
-from trident.extras import check_pyspark
+from trident.extras import ALWAYS, EXTRAS, Extra, check_pyspark
 from trident.spark.environment import look_at_java
 
 _DISTRIBUTION = "trident-spark"
+_GROUPS = ("trident.stores", "trident.spouts")
 _WITHOUT = "--engine in_process"
 _FLOOR = re.compile(r"""([\w.-]+)(?:\[[^\]]*\])?>=([\d.]+)(?:.*extra == ['"]([\w-]+))?""")
-
-
-@dataclass(frozen=True)
-class Extra:
-    """What an extra brings.
-
-    `packages`: the module that each package is imported by.
-    `names`: the states, spouts and bolts that need it.
-    `more`: what else needs it.
-    """
-
-    packages: Mapping[str, str]
-    names: tuple[str, ...] = ()
-    more: str = ""
-
-    @property
-    def uses(self) -> str:
-        return ", ".join([*self.names, *filter(None, [self.more])])
-
-
-def _brings(packages: str, names: str = "", more: str = "") -> Extra:
-    """Return the extra with packages, needed by these names; a package's module has its name where nothing else is known."""
-    modules = {package: _MODULES.get(package, package.replace("-", "_")) for package in packages.split()}
-    return Extra(modules, tuple(names.split()), more)
-
-
-_MODULES = {
-    "pyzmq": "zmq", "cassandra-driver": "cassandra.cluster", "kazoo": "kazoo.client", "grpcio": "grpc",
-    "grpcio-status": "grpc_status", "googleapis-common-protos": "google.rpc",
-}  # fmt: skip
-_HTTP = "starlette uvicorn uvloop"
-EXTRAS = {
-    "cli": _brings("typer rich", more="the command trident"),
-    "spark": _brings("pyspark pyzmq", "DataFrameSpout StructuredStreamingSpout", "topologies on Spark"),
-    "delta": _brings("deltalake pyarrow", "DeltaState DeltaSpout", "trident demo"),
-    "redis": _brings("redis hiredis", "RedisState TransactionalRedisStreamSpout RedisStreamRichSpout RedisStreamBolt"),
-    "memcached": _brings("pymemcache", "MemcachedState"),
-    "cassandra": _brings("cassandra-driver", "CassandraState"),
-    "postgres": _brings("psycopg", "PostgresState", "a log or a cluster in PostgreSQL"),
-    "kafka": _brings(
-        "confluent-kafka fastavro", "KafkaTopicState OpaqueTridentKafkaSpout TransactionalTridentKafkaSpout KafkaSpout"
-    ),
-    "zookeeper": _brings("kazoo", more="a log or a cluster in ZooKeeper"),
-    "object-store": _brings("obstore", more="a log in an object store"),
-    "sketches": _brings("datasketches", more="CountDistinct(approximate=True)"),
-    "sql": _brings("sqlglot", more="SQL text in where, select and group_by"),
-    "drpc": _brings(_HTTP, more="requests over HTTP"),
-    "metrics": _brings("prometheus-client", more="metrics_port"),
-    "storm": _brings("pyzmq", more="spouts and bolts on Spark"),
-    "connect": _brings("grpcio grpcio-status googleapis-common-protos zstandard", more="topologies on Spark Connect"),
-    "ui": _brings(f"{_HTTP} httpx", more="the page of a topology: ui_port, trident run --ui"),
-    "cluster": _brings(f"{_HTTP} httpx kazoo psutil", more="trident up, trident submit"),
-}
-ALWAYS = _brings(
-    "pyarrow numpy msgpack cloudpickle",
-    "MemoryMapState TextFileSpout CsvFileSpout JsonFileSpout ParquetFileSpout FixedBatchSpout FeederBatchSpout RateSpout "
-    "StateChangesSpout",
-)
 
 
 @dataclass(frozen=True)
@@ -111,6 +54,7 @@ def doctor(as_json: bool = False) -> int:
         "packages": _extra("", ALWAYS),
     }
     extras = {name: _extra(name, extra) for name, extra in EXTRAS.items()}
+    others = list(_others())
     if here["pyspark"].problem is not None or extras["spark"].problem is None:
         extras["spark"] = here["pyspark"]  # says more
     problems = [each.problem for each in here.values() if each.problem is not None]
@@ -120,9 +64,12 @@ def doctor(as_json: bool = False) -> int:
             for name, each in extras.items()
         }
         found = {name: _fields(each) for name, each in here.items()}
-        say(json.dumps({"ready": not problems, **found, "extras": named}, indent=2))
+        more = [
+            {"name": name, **_fields(each), "names": extra.names, "more": extra.more} for name, extra, each in others
+        ]
+        say(json.dumps({"ready": not problems, **found, "extras": named, "others": more}, indent=2))
     else:
-        _print(here, extras)
+        _print(here, extras, others)
         _conclude(problems)
     return 1 if problems else 0
 
@@ -143,7 +90,32 @@ def _pyspark() -> Checkup:
     return Checkup(version, str(Path(importlib.import_module("pyspark").__file__ or "").parent))
 
 
-def _extra(name: str, extra: Extra) -> Checkup:
+def _others() -> Iterator[tuple[str, Extra, Checkup]]:
+    """Give the stores and spouts of other packages, by their entry points; what is wrong with one stops no other."""
+    seen = set[str]()
+    for distribution in importlib.metadata.distributions():
+        try:
+            entries = [entry for entry in distribution.entry_points if entry.group in _GROUPS]
+        except Exception as error:  # noqa: BLE001  any package may have broken files
+            name = distribution.metadata["Name"]
+            yield name, Extra({}), Checkup(problem=f"the entry points of {name} cannot be read: {describe(error)}")
+            continue
+        if entries and (name := distribution.metadata["Name"]) not in seen:  # a second one of a name is never imported
+            seen.add(name)
+            yield from ((entry.name, *_other(name, entry)) for entry in entries)
+
+
+def _other(name: str, entry: importlib.metadata.EntryPoint) -> tuple[Extra, Checkup]:
+    try:
+        extra = entry.load()
+        if not isinstance(extra, Extra):
+            return Extra({}), Checkup(problem=f"{entry.value} of {name} is {extra!r:.80}, not a trident.storekit.Extra")
+        return extra, _extra(entry.name, Extra({name: entry.module, **extra.packages}), name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  as above
+        return Extra({}), Checkup(problem=f"{entry.value} of {name} cannot be imported: {describe(error)}")
+
+
+def _extra(name: str, extra: Extra, of: str = _DISTRIBUTION) -> Checkup:
     found: dict[str, str] = {}
     absent, wrong = [], []
     for package, module in extra.packages.items():
@@ -158,12 +130,12 @@ def _extra(name: str, extra: Extra) -> Checkup:
                 mend=f"pip install --force-reinstall {package}",
             )
         found[package] = _version_of(package, imported)
-        floor = _floors(name).get(package, "")
+        floor = _floors(name, of).get(package, "")
         if found[package] and _number(found[package]) < _number(floor):
             wrong.append(f"{package} {found[package]} is older than {floor}")
     problem = "; ".join([*([f"missing: {', '.join(absent)}"] if absent else []), *wrong]) or None
     version = ", ".join(f"{package} {version}".strip() for package, version in found.items())
-    return Checkup(version, problem=problem, mend=_install(name) if problem else "")
+    return Checkup(version, problem=problem, mend=_install(name, of) if problem else "")
 
 
 def _version_of(package: str, module: Any) -> str:
@@ -174,10 +146,10 @@ def _version_of(package: str, module: Any) -> str:
 
 
 @cache
-def _floors(extra: str) -> dict[str, str]:
-    """Return the oldest version of each package that Trident, or this extra of it, asks for."""
+def _floors(extra: str, of: str) -> dict[str, str]:
+    """Return the oldest version of each package that Trident or another package, or this extra of it, asks for."""
     try:
-        asked = importlib.metadata.requires(_DISTRIBUTION) or []
+        asked = importlib.metadata.requires(of) or []
     except importlib.metadata.PackageNotFoundError:  # a folder on the path, or a zip
         return {}
     found: dict[str, str] = {}
@@ -192,15 +164,19 @@ def _number(version: str) -> list[int]:
     return [int(part) for part in (match[0] if match else "").split(".") if part]
 
 
-def _install(extra: str) -> str:
-    return f"pip install '{_DISTRIBUTION}[{extra}]'" if extra else f"pip install {_DISTRIBUTION}"
+def _install(extra: str, of: str = _DISTRIBUTION) -> str:
+    if of != _DISTRIBUTION and extra not in importlib.metadata.metadata(of).get_all("Provides-Extra", []):
+        extra = ""
+    return f"pip install '{of}[{extra}]'" if extra else f"pip install {of}"
 
 
 def _fields(each: Checkup) -> dict[str, Any]:
     return {"usable": each.problem is None, **{name: value or None for name, value in vars(each).items()}}
 
 
-def _print(here: Mapping[str, Checkup], extras: Mapping[str, Checkup]) -> None:
+def _print(
+    here: Mapping[str, Checkup], extras: Mapping[str, Checkup], others: Sequence[tuple[str, Extra, Checkup]]
+) -> None:
     found = {title: here[title.lower()] for title in ("Trident", "Python", "Java", "PySpark")}
     versions = {
         title: "none" if each.problem else each.version or "not known without starting it"
@@ -213,11 +189,12 @@ def _print(here: Mapping[str, Checkup], extras: Mapping[str, Checkup]) -> None:
         for name, each in extras.items()
     }
     uses = [(name, EXTRAS[name].uses, text) for name, text in told.items()]
+    uses += [(name, extra.uses, _finding(each)) for name, extra, each in others]
     show([("-", ALWAYS.uses, _finding(here["packages"])), *uses], "extra", "for", "here")
 
 
 def _finding(each: Checkup) -> str:
-    return each.version if each.problem is None else f"{each.problem}; {each.mend}"
+    return each.version if each.problem is None else "; ".join(filter(None, [each.problem, each.mend]))
 
 
 def _conclude(problems: list[str]) -> None:

@@ -13,11 +13,11 @@ from trident.cli.console import show, wrong_use
 from trident.cli.target import parse_keys
 from trident.config import Config
 from trident.graph import JoinWithinNode, StateNode, WindowNode
-from trident.http.plain_json import plain
+from trident.read.state_reader import StateReader
+from trident.read.views import results_in
+from trident.read.written_values import parse_prefix
 from trident.reading import open_state
-from trident.runtime.reading.state_reader import StateReader
-from trident.runtime.reading.views import results_in
-from trident.runtime.reading.written_values import parse_prefix
+from trident.servers.plain_json import plain
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 
@@ -136,4 +136,6 @@ def _keys(topology: TridentTopology, node: StateNode, texts: Sequence[str], list
 
 
 def _text(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(plain(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(plain(value)).replace("\n", "\\n")  # one row is one line

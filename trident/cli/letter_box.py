@@ -15,12 +15,13 @@ import typer
 
 from trident.cli.console import problems, say, wrong_use
 from trident.config import Config
-from trident.coordination.log_address import open_reader
-from trident.coordination.log_state import LogState
-from trident.coordination.records import numbers_of
 from trident.errors import LogError
+from trident.log.log_address import open_reader
+from trident.log.log_state import LogState
+from trident.log.records import numbers_of
 from trident.naming import counted
-from trident.runtime.commit.dead_letters import (
+from trident.read.written_values import edited_values, number_of
+from trident.run.dead_letters import (
     WAITING,
     DeadLetter,
     DeadLetters,
@@ -29,7 +30,6 @@ from trident.runtime.commit.dead_letters import (
     state_of,
     waiting,
 )
-from trident.runtime.reading.written_values import edited_values, number_of
 from trident.state.encoding.codec import encode
 
 

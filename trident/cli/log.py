@@ -13,12 +13,13 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from trident.cli.console import PIPE_WIDTH, is_wide, print_json, results, show, show_facts
-from trident.coordination.log_address import open_reader, read_history
-from trident.coordination.log_reader import exists
-from trident.coordination.log_state import LogState
-from trident.coordination.records import LETTERS, TIME, CommitRecord, numbers_of
+from trident.cli.console import PIPE_WIDTH, is_wide, print_json, results, show, show_facts, visible
+from trident.config import Config
 from trident.errors import LogError
+from trident.log.log_address import open_reader, read_history
+from trident.log.log_reader import exists
+from trident.log.log_state import LogState
+from trident.log.records import LETTERS, TIME, CommitRecord, numbers_of
 from trident.naming import amount, counted, cut
 from trident.redaction import redacted
 from trident.servers.log_addresses import is_log_address
@@ -50,7 +51,7 @@ def print_history(
             print_json(commit_as_json(record))
         else:
             counts = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in record.counts.items())
-            typer.echo(commit_line(record, counts or "nothing", wide))
+            typer.echo(visible(commit_line(record, counts or "nothing", wide)))
 
 
 def commit_line(record: CommitRecord, what: str, wide: bool) -> str:
@@ -135,11 +136,11 @@ def _no_log(log_dir: str) -> str:
     if is_log_address(log_dir):
         return f"there is no transaction log at {log_dir}"
     directory = Path(log_dir)
-    if not directory.is_dir():
-        return f"there is no transaction log in {directory}: it is {'a file' if directory.exists() else 'not there'}"
-    inside = sorted(str(one) for one in directory.iterdir() if one.is_dir() and exists(one))
+    there = directory if directory.is_dir() else Path(Config().log_folder(log_dir)).parent  # a name with a slip in it
+    inside = sorted(str(one) for one in there.iterdir() if one.is_dir() and exists(one)) if there.is_dir() else []
     hint = f"; there are some in {', '.join(inside)}" if inside else ""
-    return f"there is no transaction log in {directory}: it has no segment of a log{hint}"
+    found = "has no segment of a log" if there is directory else "is a file" if directory.exists() else "is not there"
+    return f"there is no transaction log in {directory}: it {found}{hint}"
 
 
 def _attempt(attempt: int) -> str:
@@ -201,7 +202,7 @@ def _print(contents: Mapping[str, Any], console: Console, wide: bool) -> None:
     _print_commits(contents["commits"], console, wide)
     for each in contents["pending"]:
         definitions = "; ".join(_said(spout, one, wide) for spout, one in each["definitions"].items())
-        console.print(f"defined, not committed: batch {each['txid']}: {definitions}", markup=False)
+        console.print(visible(f"defined, not committed: batch {each['txid']}: {definitions}"), markup=False)
     if contents["tornBytes"]:
         console.print(f"{amount(contents['tornBytes'], 'bytes')} of an unfinished record follow", markup=False)
 

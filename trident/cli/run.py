@@ -37,7 +37,7 @@ from trident.servers.log_addresses import is_log_address
 
 if TYPE_CHECKING:
     from trident.drpc import DRPCServer, LocalDRPC
-    from trident.runtime.running import RunningTopology
+    from trident.run.running import RunningTopology
     from trident.storm import StormConfig, StormTopology
     from trident.topology import TridentTopology
 
@@ -168,7 +168,7 @@ def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> 
     """Open the page, which has its port before the topology starts; return what shows a topology there, and says where."""
     import secrets
 
-    from trident.ui.ui_server import TopologyPage
+    from trident.web.ui_server import TopologyPage
 
     made = secrets.token_hex(16) if token is None else None
     page = opened.enter_context(closing(TopologyPage(host, 8080 if port is None else port, token or made)))
@@ -284,7 +284,7 @@ def drive(
     0, or 128 and the number of the signal, as shells have it: 130 after Ctrl-C, 143 after SIGTERM.
     Raises what ended the topology, if that was an error.
     """
-    from trident.runtime.loop.retrying import giving_up_if  # after the messages of a declaration that is wrong
+    from trident.run.retrying import giving_up_if  # after the messages of a declaration that is wrong
 
     with EndingSignals(*said, as_json) as signals:
         try:

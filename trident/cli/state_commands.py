@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,16 +23,17 @@ from trident.cli.commands import (
     number,
     option,
 )
-from trident.cli.console import print_json, problems, say, show
-from trident.http.plain_json import plain
+from trident.cli.console import print_json, problems, say, show, visible
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
+from trident.servers.plain_json import plain
 
 if TYPE_CHECKING:
     from trident.config import Config
-    from trident.planner.meaning import Meaning, TopologyChanges
-    from trident.runtime.replaying.rehearsing import Rehearsed
-    from trident.runtime.replaying.verifying import ValueOrigin, Verified
+    from trident.log.log_interface import TransactionLogReader
+    from trident.plan.meaning import TopologyChanges
+    from trident.replay.rehearsing import Rehearsed
+    from trident.replay.verifying import ValueOrigin, Verified
     from trident.topology import TridentTopology
 
 WRONG = 4
@@ -53,7 +55,7 @@ state_app = typer.Typer(
 def verify_command(
     of: TopologyOptions,
     state: Annotated[
-        str | None, argument("The name of the state. Default: all.")
+        str | None, argument("The name of the state. Default: all.", "STATE")
     ] = None,
     share: Annotated[
         float, typer.Option(metavar="PART", help="Compare this part of the keys, the same ones each time.")
@@ -92,7 +94,8 @@ def why_command(
     of: TopologyOptions,
     state: StateName,
     key: Annotated[
-        str | None, argument("The key; one of several fields is a JSON list. None for a state that is a single value.")
+        str | None,
+        argument("The key; one of several fields is a JSON list. None for a state that is a single value.", "KEY"),
     ] = None,
     last: Annotated[int | None, option("The last N batches that wrote it.", "N", min=1)] = None,
     rows: Annotated[int, number("Print up to N rows of each batch, as they reached the state.", 0)] = 0,
@@ -150,14 +153,20 @@ def diff_command(
     Exit codes: 0 the totals go on, 1 failed, 2 wrong usage, 4 the new code would be refused, 130 ended by Ctrl-C.
     """
     from trident.cli.target import load_both, load_topology
-    from trident.planner.meaning import compare, meaning_of
+    from trident.plan.meaning import Meaning, compare, meaning_of
+    from trident.read.open_partitions import refused_by_stores
 
-    if is_log_address(old) or Path(old).is_dir():
-        declared = load_topology(new, name)
-        compared = compare(_declared_in(old), meaning_of(declared.graph()))
-    else:
-        former, declared = load_both(old, new, name)
-        compared = _compare_topologies(former, declared)
+    with ExitStack() as opened:
+        reader = None
+        if is_log_address(old) or Path(old).is_dir():
+            declared, reader = load_topology(new, name), _open_log(old, opened)
+            former = Meaning.of_log(reader.refresh().declared)
+        else:
+            before, declared = load_both(old, new, name)
+            former = meaning_of(before.graph())
+        compared = compare(former, meaning_of(declared.graph()))
+        more = refused_by_stores(declared.graph(), declared.config, compared, reader)
+        compared = replace(compared, refused=(*compared.refused, *more))
     if as_json:
         refused = [
             {"text": text, "remedy": remedy.replace("{name}", declared.name)} for text, remedy in compared.refused
@@ -169,20 +178,13 @@ def diff_command(
     return WRONG if compared.refused else 0
 
 
-def _declared_in(log: str) -> Meaning:
-    from trident.coordination.log_address import open_reader
-    from trident.planner.meaning import Meaning
+def _open_log(log: str, opened: ExitStack) -> TransactionLogReader:
+    from trident.log.log_address import open_reader
 
-    with closing(open_reader(log)) as reader:
-        if not reader.is_there():
-            raise typer.BadParameter(f"there is no log in {log}", param_hint="OLD")
-        return Meaning.of_log(reader.refresh().declared)
-
-
-def _compare_topologies(former: TridentTopology, new: TridentTopology) -> TopologyChanges:
-    from trident.planner.meaning import compare, meaning_of
-
-    return compare(meaning_of(former.graph()), meaning_of(new.graph()))
+    reader = opened.enter_context(closing(open_reader(log)))
+    if not reader.is_there():
+        raise typer.BadParameter(f"there is no log in {log}", param_hint="OLD")
+    return reader
 
 
 def _print_changes(compared: TopologyChanges, topology: str) -> None:
@@ -201,9 +203,10 @@ def _print_changes(compared: TopologyChanges, topology: str) -> None:
 
 def rehearse(former: TridentTopology, new: TridentTopology, config: Config, last: int, as_json: bool) -> int:
     """Say what new code would change; returns the exit code, which tells whether it would, or would be refused."""
+    from trident.plan.meaning import compare, meaning_of
     from trident.reading import rehearse_upgrade
 
-    compared = _compare_topologies(former, new)
+    compared = compare(meaning_of(former.graph()), meaning_of(new.graph()))
     if not as_json:
         _print_changes(compared, new.name)
     done = rehearse_upgrade(former, new, last, config)
@@ -273,9 +276,9 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
         print_json({**commit_as_json(origin.batch), **facts})
         return
     what = f"{_cell_text(origin.before)} -> {_cell_text(origin.after)} ({_made_of(origin)})"
-    typer.echo(commit_line(origin.batch, what, wide))
+    typer.echo(visible(commit_line(origin.batch, what, wide)))
     for row in origin.rows:
-        typer.echo(f"    {json.dumps(plain(row), ensure_ascii=False)}")
+        typer.echo(visible(f"    {json.dumps(plain(row), ensure_ascii=False)}"))
 
 
 def _made_of(origin: ValueOrigin) -> str:
@@ -347,7 +350,7 @@ def migrate_command(of: TopologyOptions, state: StateName) -> None:
 def forget_command(
     of: TopologyOptions,
     state: StateName,
-    keys: Annotated[list[str], argument("Keys; one of several fields is a JSON list.", "KEY...")],
+    keys: Annotated[list[str], argument("Keys; one of several fields is a JSON list.", "KEY")],
 ) -> None:
     """Remove keys of a stopped topology's state for good, with their changes and the dead letters that name them.
 

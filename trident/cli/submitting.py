@@ -21,11 +21,11 @@ from trident.cluster.code.package_archive import read_package
 from trident.cluster.code.topology_package import TopologyPackage, load_package, make_package, settings_of
 from trident.cluster.topology_overviews import TopologyOverview, first_line
 from trident.config import Config, settings_of_environment
-from trident.coordination.log_address import open_reader
-from trident.coordination.log_reader import exists
 from trident.errors import ClusterError, ConfigError, NameTaken
-from trident.runtime.reading.targets import NoSuchTarget, forget_modules
+from trident.log.log_address import open_reader
+from trident.log.log_reader import exists
 from trident.setting_types import nest_spark_conf
+from trident.targets import NoSuchTarget, forget_modules
 
 NOT_YET = 4
 """The exit code if a topology was submitted or upgraded, and did not run within the time."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import typer
 
+from trident import targets
 from trident.cli.console import wrong_use
 from trident.config import Config
 from trident.errors import ConfigError
-from trident.runtime.reading import targets
-from trident.runtime.reading.written_values import parse_key
+from trident.read.written_values import parse_key
 from trident.setting_types import nest_spark_conf
 from trident.spark.shipping import ship_modules_of
 from trident.state.interfaces import Key
@@ -21,7 +21,7 @@ from trident.topology import TridentTopology
 
 
 def load_topology(target: str, name: str | None = None) -> TridentTopology:
-    """Import `MODULE:TOPOLOGY`, see `trident.runtime.reading.targets`; what names nothing is a wrong use of the command.
+    """Import `MODULE:TOPOLOGY`, see `trident.targets`; what names nothing is a wrong use of the command.
 
     The executors of a cluster get what was loaded from the same folder. `name`: that under which it was submitted.
     """

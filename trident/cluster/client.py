@@ -17,14 +17,14 @@ from urllib.parse import quote
 from trident import __version__
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.topology_package import TopologyPackage
-from trident.cluster.state.cluster_address import STATE_FILE, find_token, folder_of, is_embedded, open_cluster_state
-from trident.cluster.state.cluster_records import WantedStatus
-from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews, with_last_error
-from trident.coordination.log_reader import exists
+from trident.cluster_state.cluster_address import STATE_FILE, find_token, folder_of, is_embedded, open_cluster_state
+from trident.cluster_state.cluster_records import WantedStatus
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed, TridentError
+from trident.log.log_reader import exists
 from trident.roles import Closes
-from trident.ui.cluster_pages import client_of, error_of
+from trident.web.cluster_pages import client_of, error_of
 
 if TYPE_CHECKING:
     import httpx
@@ -46,11 +46,7 @@ class ClusterClient(Closes):
     machine.
     `token`: what changes need; by default that in the folder of the cluster.
     `patience_s`: for how long it tries again when no Nimbus answers.
-
-    Raises
-    ------
-    ClusterUnreachable
-        The cluster's state does not answer.
+    Raises `ClusterUnreachable`: the cluster's state does not answer.
     """
 
     def __init__(self, address: str, token: str | None = None, patience_s: float = 20.0) -> None:
@@ -79,13 +75,8 @@ class ClusterClient(Closes):
 
         `submission`: what makes this submission one, chosen at random by default. A client that was interrupted may give it
         again.
-
-        Raises
-        ------
-        NameTaken
-            The cluster has a topology of this name.
-        NotAllowed
-            The token is missing or wrong.
+        Raises `NameTaken`: the cluster has a topology of this name.
+        Raises `NotAllowed`: the token is missing or wrong.
         """
         self._send(package, progress)
         wanted = {

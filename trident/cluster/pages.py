@@ -9,14 +9,14 @@ from typing import Any
 
 from trident import __version__
 from trident.cluster.client import leader_url
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import ErrorInfo, StatusKind, machine_names
-from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews
+from trident.cluster_state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_records import ErrorInfo, StatusKind, machine_names
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, NoSuchTopology, NotRunning, TridentError
 from trident.observe.topology_status import pretty_seconds
 from trident.redaction import shown_configuration
-from trident.ui.cluster_pages import Action, HttpTopologyPages, LogOf, Page, TopologyPages, topology_row
+from trident.web.cluster_pages import Action, HttpTopologyPages, LogOf, Page, TopologyPages, topology_row
 
 Acting = Callable[[str, Action, Mapping[str, Any]], Page]
 """Does something to a topology, by its id."""

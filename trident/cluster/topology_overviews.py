@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trident.cluster.state.cluster_records import (
+from trident.cluster_state.cluster_records import (
     DRIVER,
     Assignment,
     ErrorInfo,
@@ -15,11 +15,11 @@ from trident.cluster.state.cluster_records import (
     SupervisorInfo,
     WorkerHeartbeat,
 )
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.observe.health import verdict
 from trident.observe.topology_status import pretty_seconds
 from trident.redaction import shown_configuration
-from trident.ui.cluster_pages import Page
+from trident.web.cluster_pages import Page
 
 _FRESH_S = 30.0
 _RECENT_DEATH_S = 1800.0

@@ -130,7 +130,13 @@ class CrashTest:
             report = CrashReport(calls, rows, trials)
             if any(trial.outcome is TrialOutcome.wrong for trial in trials):
                 self.on_progress("a second undisturbed run, as only a job that writes the same each time can be judged")
-                self._check_repeatable(rows, self._run_to_end()[1])
+                if differences := self.comparison.differences(rows, self._run_to_end()[1]):
+                    first = differences[0]
+                    raise TridentError(
+                        f"two undisturbed runs of the job wrote different tables, so none can be called wrong: {first.key} had "
+                        f"{first.expected} in the first and {first.found} in the second. Leave out columns that differ from "
+                        "run to run with --ignore COLUMN, or let the job read the same rows each time"
+                    )
             return report
 
     def _check_copy(self) -> None:
@@ -148,15 +154,6 @@ class CrashTest:
             raise ConfigError(
                 f"each run begins with the table as it was, and {needed!r} is not in the copy of the folder: give --reset and "
                 "a command that empties it, such as psql -c 'TRUNCATE counts'"
-            )
-
-    def _check_repeatable(self, rows: Sequence[Row], again: Sequence[Row]) -> None:
-        if differences := self.comparison.differences(rows, again):
-            first = differences[0]
-            raise TridentError(
-                f"two undisturbed runs of the job wrote different tables, so none can be called wrong: {first.key} had "
-                f"{first.expected} in the first and {first.found} in the second. Leave out columns that differ from run to run "
-                "with --ignore COLUMN, or let the job read the same rows each time"
             )
 
     def _run_to_end(self) -> tuple[list[FunctionCall], list[Row]]:

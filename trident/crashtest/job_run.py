@@ -311,9 +311,8 @@ class JobRun:
                 self.ended = code == 0
                 self.problem = None if self.ended else f"exit code {code}: {self._cause()}"
                 return
-            idle_s = (
-                limits.idle_s if self.told.calls else _PATIENCE * limits.idle_s
-            )  # the first batch is planned slowly
+            # The first batch is planned slowly.
+            idle_s = limits.idle_s if self.told.calls else _PATIENCE * limits.idle_s
             if self._waits and (now > heard + idle_s or is_done()):
                 return
             if now > begun + limits.timeout_s:

@@ -14,21 +14,21 @@ from typing import Any, Protocol, runtime_checkable
 
 from trident.channel import waitable
 from trident.config import Config
-from trident.coordination.log_state import LogState
 from trident.drpc.requests import RequestSteps
 from trident.errors import BackendError, DRPCExecutionException, StaleTransactionError, StateMismatchError, describe
 from trident.graph import Graph, StateNode
+from trident.log.log_state import LogState
 from trident.operations.interfaces import TridentOperationContext
-from trident.planner import RequestPlan
+from trident.plan import RequestPlan
+from trident.read.open_partitions import open_state
+from trident.read.state_partitions import read_in_rounds
+from trident.read.state_reader import ForeignLog, snapshots_of
+from trident.read.views import StateView
 from trident.roles import has
-from trident.runtime.reading.open_partitions import open_state
-from trident.runtime.reading.state_partitions import read_in_rounds
-from trident.runtime.reading.state_reader import ForeignLog, snapshots_of
-from trident.runtime.reading.views import StateView
-from trident.runtime.steps.failures import Bounds, StepFailed, TupleErrors
-from trident.runtime.steps.rows import StepRun
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import Snapshot
+from trident.steps.failures import Bounds, StepFailed, TupleErrors
+from trident.steps.rows import StepRun
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from trident.errors import ConfigError, DRPCExecutionException, describe
-from trident.http.server_thread import bearer
 from trident.redaction import redacted
 from trident.roles import Closes
+from trident.servers.server_thread import bearer
 
 
 class _Own(threading.local):

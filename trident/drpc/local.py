@@ -19,10 +19,10 @@ from trident.drpc.batching import (
 )
 from trident.errors import ConfigError, TopologyError, describe
 from trident.graph import Graph
-from trident.planner import RequestPlan, make_request_plan
+from trident.plan import RequestPlan, make_request_plan
+from trident.read.open_partitions import graph_to_read
+from trident.read.state_reader import ForeignLog
 from trident.roles import Closes, close_on_error
-from trident.runtime.reading.open_partitions import graph_to_read
-from trident.runtime.reading.state_reader import ForeignLog
 
 __all__ = ["DRPCFunction", "DeclaredTopology", "LocalDRPC"]
 

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import python_of, strict_array
+from trident.engine.fragment_runs import run_step
+from trident.engine.routing import route
 from trident.fields import Fields
 from trident.graph import (
     AggregateNode,
@@ -29,12 +31,10 @@ from trident.graph import (
 )
 from trident.operations.expressions import col
 from trident.operations.interfaces import ArrowFunction
-from trident.planner import Exchange, RequestPlan, Sink, Step
-from trident.runtime.engine.fragment_runs import run_step
-from trident.runtime.engine.routing import route
-from trident.runtime.steps.failures import failing_at
-from trident.runtime.steps.in_batch import aggregate, join, multi_reduce
-from trident.runtime.steps.rows import StepRun
+from trident.plan import Exchange, RequestPlan, Sink, Step
+from trident.steps.failures import failing_at
+from trident.steps.in_batch import aggregate, join, multi_reduce
+from trident.steps.rows import StepRun
 
 _REQUEST = ""  # no field has this name
 _NUMBER = Fields.of([_REQUEST], ["bigint"])

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Scope
 from trident.drpc.batching import DRPCFunction
 from trident.drpc.local import LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, TridentError, describe
-from trident.http.plain_json import json_answer, to_json
-from trident.http.server_thread import Guard, ServerThread, bearer, body_within, is_loopback
+from trident.servers.plain_json import json_answer, to_json
+from trident.servers.server_thread import Guard, ServerThread, bearer, body_within, is_loopback
 
 DEFAULT_PORT = 3774
 """Storm's port for DRPC over HTTP."""
@@ -39,9 +39,9 @@ class DRPCServer(ServerThread):
         Where to listen; port 0 takes a free one (see `port`).
     token
         Required of every request as `Authorization: Bearer <token>`, before its body is read; None: any client may ask, but no
-        page of another site (see `trident.http.server_thread`). Use one on any host but this one. Not needed for `GET /health`,
-        which gives the topology's name, its last committed batch and, where that cannot be read, the error; nor for what is
-        refused in any case: bad requests (400, 404 and 405 of other pages) and too many connections (503).
+        page of another site (see `trident.servers.server_thread`). Use one on any host but this one. Not needed for `GET
+        /health`, which gives the topology's name, its last committed batch and, where that cannot be read, the error; nor for
+        what is refused in any case: bad requests (400, 404 and 405 of other pages) and too many connections (503).
     timeout_s
         Seconds within which a request is answered, its body included, once its head has come.
     max_request_bytes

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator
 from trident.explain.text import routing_text, what
 from trident.graph import ExchangeNode, Graph, Node, PersistNode, QueryNode, SpoutNode
 from trident.observe.component_statistics import ComponentDescription, ComponentKind, Edge, state_node
-from trident.planner import Fragment, Plan, Sink, make_plan
-from trident.planner.plan import Stage, stages_of
-from trident.planner.planner import is_entry
+from trident.plan import Fragment, Plan, Sink, make_plan
+from trident.plan.plan import Stage, stages_of
+from trident.plan.planner import is_entry
 
 _MERMAID = {"&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;", "`": "#96;", "\n": "<br/>"}
 

@@ -34,9 +34,9 @@ from trident.graph import (
 from trident.naming import counted
 from trident.operations.expressions import Expression, col
 from trident.operations.names import operation_name
-from trident.planner import Fragment, Plan, Sink, make_plan
-from trident.planner.guarantees import early_reads, is_exact, lack_text, spout_type_of
-from trident.planner.plan import Stage, misplaced_states, stage_memory, stages_of
+from trident.plan import Fragment, Plan, Sink, make_plan
+from trident.plan.guarantees import early_reads, is_exact, lack_text, spout_type_of
+from trident.plan.plan import Stage, misplaced_states, stage_memory, stages_of
 from trident.redaction import shown_configuration
 from trident.spout.interfaces import SpoutType
 from trident.state.interfaces import StateSpec, StateType
@@ -149,11 +149,11 @@ def _sink(sink: Sink) -> str:
     if sink.routing is not None:
         return f"{sent}, {routing_text(sink.routing)}"
     if sink.aggregation is not None:
-        from trident.runtime.steps.applying import aggregation_runs
+        from trident.steps.applying import aggregation_runs
 
         return f"{sent}; {aggregation_runs(sink.aggregation)}"
     if sink.window is not None:
-        from trident.runtime.steps.applying import window_runs
+        from trident.steps.applying import window_runs
 
         return f"{sent}; {window_runs(sink.window)}"
     if sink.join is not None:
@@ -169,7 +169,7 @@ def _short(id_: str, fragment: Fragment) -> str:
 
 
 def _runs(node: Node) -> str:
-    from trident.runtime.steps.applying import step_runs
+    from trident.steps.applying import step_runs
 
     return step_runs(node)
 

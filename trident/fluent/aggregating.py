@@ -183,9 +183,10 @@ def member_of(
     fits = not isinstance(aggregator, type) and (single or (has(aggregator, "complete") and not in_state))
     if out is None or not fits:
         takes, kinds = _IN_STATE if in_state else _IN_BATCH
-        raise stream._wrong(
-            f"{call} takes ({takes}); got {aggregator!r}, expected an object with combine (CombinerAggregator){kinds}"
-        )
+        instead = f"expected an object with combine (CombinerAggregator){kinds}"
+        if isinstance(aggregator, type):
+            instead = f"which is a class; give an object: {aggregator.__name__}()"
+        raise stream._wrong(f"{call} takes ({takes}); got {aggregator!r}, {instead}")
     if not len(out):
         raise stream._wrong(f"{call} needs at least one output field")
     name = stream.get_name()

@@ -17,9 +17,8 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
-from typing import Any, Literal, TypeVar
+from contextlib import nullcontext, suppress
+from typing import Any, TypeVar
 
 from trident.errors import ClusterError
 from trident.nodes.interface import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode, Tell
@@ -29,11 +28,26 @@ _log = logging.getLogger(__name__)
 
 _MAX_VALUES = 500  # SQLite takes 999, or more since 3.32
 LOOK_S = 1.0  # how often a process looks which sessions are over
-_SESSIONS = "sessions"  # the nodes of sessions are below it; no path of another one begins so
+SESSIONS = "sessions"
+"""The node above those of sessions; no path of another one begins so."""
+
+_CREATE = """
+    INSERT INTO {0} (path, parent, name, data, version, session) SELECT ?, ?, ?, ?, 0, ?
+    WHERE EXISTS (SELECT 1 FROM {0} WHERE path = ? AND session IS NULL) ON CONFLICT DO NOTHING
+"""
+_PUT = "UPDATE {} SET data = ?, version = version + 1 WHERE path = ? AND version = coalesce(?, version)"
+_DELETE = """
+    DELETE FROM {0} WHERE path = ? AND version = coalesce(?, version)
+        AND NOT EXISTS (SELECT 1 FROM {0} AS below WHERE below.parent = ?)
+"""
 
 
-Changes = Mapping[str, StoredNode | None]
-"""By path what nodes hold from now on; None: there is none any more."""
+class RefusedError(Exception):
+    """A step cannot be carried out, for the reason `why`; nothing is changed."""
+
+    def __init__(self, why: Refusal) -> None:
+        super().__init__(why)
+        self.why: Refusal = why
 
 
 class SqlTable:
@@ -47,99 +61,68 @@ class SqlTable:
     ) -> None:
         self._execute, self._table, self._mark, self._root = execute, table, mark, root
 
-    def find(self, paths: Sequence[str], data: str = "data") -> dict[str, StoredNode]:
-        """Return the nodes that are there. `data`: `NULL` where that is not needed."""
-        query, root = f"SELECT path, {data}, version, session FROM {self._table} WHERE path", len(self._root)
-        return {path[root:]: StoredNode(*node) for path, *node in self._rows(query, paths)}
+    def find(self, paths: Sequence[str]) -> dict[str, StoredNode]:
+        """Return the nodes that are there."""
+        rows = self._select("SELECT path, data, version, session FROM {} WHERE path", paths)
+        return {path[len(self._root) :]: StoredNode(*node) for path, *node in rows}
 
     def below(self, paths: Sequence[str]) -> dict[str, list[str]]:
         """Return the names below nodes, sorted."""
-        found, root = {path: list[str]() for path in paths}, len(self._root)
-        for parent, name in self._rows(f"SELECT parent, name FROM {self._table} WHERE parent", list(found)):
-            found[parent[root:]].append(name)
+        found = {path: list[str]() for path in paths}
+        for parent, name in self._select("SELECT parent, name FROM {} WHERE parent", list(found)):
+            found[parent[len(self._root) :]].append(name)
         return {path: sorted(names) for path, names in found.items()}
 
-    def owned(self, session: str) -> list[str]:
-        """Return the paths of a session's nodes."""
-        query = f"SELECT path FROM {self._table} WHERE session = {self._mark}"
-        return [path[len(self._root) :] for (path,) in self._execute(query, (session,)).fetchall()]
+    def carry_out(self, steps: Sequence[Step], session: str) -> None:
+        """Carry out steps within a transaction, which is rolled back at a `RefusedError`: one of them cannot be carried out."""
+        for step in steps:
+            if not self._carry_out(step, session):
+                raise RefusedError(self._refusal(step))
 
-    def write(self, changes: Changes) -> None:
-        mark, table = self._mark, self._table
-        for path, node in changes.items():
-            if node is None:
-                self._execute(f"DELETE FROM {table} WHERE path = {mark}", (self._root + path,))
-            elif node.version:  # it is there
-                set_data = f"UPDATE {table} SET data = {mark}, version = {mark} WHERE path = {mark}"
-                self._execute(set_data, (node.data, node.version, self._root + path))
-            else:
-                values = (self._root + path, self._root + above(path), path.rpartition("/")[2], *node)
-                self._execute(
-                    f"INSERT INTO {table} (path, parent, name, data, version, session) VALUES ({', '.join([mark] * 6)}) "
-                    "ON CONFLICT (path) DO UPDATE SET data = excluded.data, version = 0, session = excluded.session",
-                    values,
-                )
+    def end(self, session: str) -> None:
+        """Delete the nodes of a session."""
+        self._change("DELETE FROM {} WHERE session = ?", session)
 
-    def _rows(self, query: str, paths: Sequence[str]) -> list[Any]:
+    def _carry_out(self, step: Step, session: str) -> bool:
+        """Carry out a step with one statement; False if that finds nothing to change."""
+        at, over = self._root + step.path, self._root + above(step.path)
+        match step:
+            case Create(path, data, ephemeral):
+                values = (at, over, path.rpartition("/")[2], data, session if ephemeral else None, over)
+                return self._change(_CREATE, *values)
+            case Put(_, data, version):
+                return self._change(_PUT, data, at, version)
+            case Delete(_, version):
+                return self._change(_DELETE, at, version, at)
+            case Check(path):
+                return bool(self.find([path]))
+
+    def _refusal(self, step: Step) -> Refusal:
+        """Say why a step could not be carried out."""
+        over = above(step.path)
+        found = self.find([step.path, over])
+        match step:
+            case Create() if step.path not in found:
+                return "ephemeral" if over in found else "missing"
+            case Create():
+                return "exists"
+            case Put() | Delete() if step.path in found:
+                return "version" if step.version not in (None, found[step.path].version) else "not empty"
+        return "missing"
+
+    def _change(self, statement: str, *values: Any) -> bool:
+        """Carry out a statement with `{}` for the table and `?` for values; whether it has changed something."""
+        return bool(self._execute(statement.format(self._table).replace("?", self._mark), values).rowcount)
+
+    def _select(self, query: str, paths: Sequence[str]) -> list[Any]:
         if len(paths) > _MAX_VALUES:
-            return self._rows(query, paths[:_MAX_VALUES]) + self._rows(query, paths[_MAX_VALUES:])
+            return self._select(query, paths[:_MAX_VALUES]) + self._select(query, paths[_MAX_VALUES:])
         marks, values = ", ".join([self._mark] * len(paths)), [self._root + path for path in paths]
-        return list(self._execute(f"{query} IN ({marks})", values)) if paths else []
+        return list(self._execute(f"{query.format(self._table)} IN ({marks})", values)) if paths else []
 
 
 Find = Callable[[SqlTable, Sequence[str]], Mapping[str, Any]]
 """`find` or `below`."""
-
-Work = Callable[[SqlTable], Changes | str]
-"""Says what is to be changed; or in a word why nothing is."""
-
-
-def carry_out(table: SqlTable, steps: Sequence[Step], session: str) -> dict[str, StoredNode | None] | Refusal:
-    """Return what steps change; or why one of them cannot be carried out."""
-    paths = [step.path for step in steps]
-    paths += [above(step.path) for step in steps if isinstance(step, Create)]
-    nodes: dict[str, StoredNode | None] = {**dict.fromkeys(paths), **table.find(paths, "NULL")}
-    below = table.below([step.path for step in steps if isinstance(step, Delete)])
-    changes: dict[str, StoredNode | None] = {}
-    for step in steps:
-        if (refusal := _refusal(step, nodes, below)) is not None:
-            return refusal
-        if not isinstance(step, Check):
-            nodes[step.path] = changes[step.path] = _after(step, nodes[step.path], session)
-    return changes
-
-
-def _refusal(step: Step, nodes: Mapping[str, StoredNode | None], below: Mapping[str, Sequence[str]]) -> Refusal | None:
-    """Say why a step cannot be carried out; `below`: the names below nodes that are to be deleted, as they were stored."""
-    found, path = nodes[step.path], step.path
-    match step:
-        case Create():
-            over = nodes.get(above(path))
-            if found is None and over is not None and over.owner is None:
-                return None
-            return "exists" if found is not None else "missing" if over is None else "ephemeral"
-        case _ if found is None:
-            return "missing"
-        case Put(version=wanted) | Delete(version=wanted) if wanted not in (None, found.version):
-            return "version"
-        case Delete() if _has_children(path, nodes, below):
-            return "not empty"
-    return None
-
-
-def _has_children(path: str, nodes: Mapping[str, StoredNode | None], below: Mapping[str, Sequence[str]]) -> bool:
-    stored = {f"{path}/{name}" for name in below.get(path, ())}
-    made = {each for each, node in nodes.items() if node is not None and above(each) == path != each}
-    return bool(made) or any(child not in nodes for child in stored)
-
-
-def _after(step: Step, found: StoredNode | None, session: str) -> StoredNode | None:
-    match step:
-        case Create(_, data, ephemeral):
-            return StoredNode(data, 0, session if ephemeral else None)
-        case Put(_, data) if found is not None:
-            return _set(found, data)
-    return None
 
 
 def above(path: str) -> str:
@@ -167,8 +150,8 @@ class PolledNodes(ABC):
         """Return what a look at the nodes finds."""
 
     @abstractmethod
-    def _transact(self, work: Work, durable: bool = True) -> Any:
-        """Change what some work says, all at once, and return None; or its word, why not. It may be called several times."""
+    def _transact(self, work: Callable[[SqlTable], T], durable: bool = True) -> T:
+        """Return what some work does in a transaction; if it raises an error, nothing. It may be called several times."""
 
     @abstractmethod
     def _count(self) -> object:
@@ -197,8 +180,11 @@ class PolledNodes(ABC):
 
     def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
         self._check_usable()
-        refusal: Refusal | None = self._transact(lambda table: carry_out(table, steps, self._id), durable)
-        return refusal
+        try:
+            self._change(steps, durable)
+        except RefusedError as refused:
+            return refused.why
+        return None
 
     def close(self) -> None:
         if self._closed:
@@ -210,6 +196,9 @@ class PolledNodes(ABC):
             self._end_session()
         except ClusterError as error:
             _log.warning("what this session owns goes when another process looks: %s", error)
+
+    def _change(self, steps: Sequence[Step], durable: bool) -> None:
+        self._transact(lambda table: table.carry_out(steps, self._id), durable)
 
     @abstractmethod
     def _end_session(self) -> None:
@@ -287,38 +276,34 @@ class LeasedNodes(PolledNodes):
         self._begin()
         self._thread.start()
 
-    def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
-        self._check_usable()
+    def _change(self, steps: Sequence[Step], durable: bool) -> None:
         with self._changing:
             self._check_usable()  # it may have been closed meanwhile
             self._number += 1
             mark = b"%g %d" % (self._timeout_s, self._number)
 
-            def work(table: SqlTable) -> Changes | str:
+            def work(table: SqlTable) -> bool:
                 own = table.find([self._own]).get(self._own)
-                if own is None or own.data == mark:
-                    return "expired" if own is None else {}  # it was made by a try whose answer was lost
-                changes = carry_out(table, steps, self._id)
-                return changes if isinstance(changes, str) else {**changes, self._own: _set(own, mark)}
+                if own is not None and own.data != mark:  # else it was made by a try whose answer was lost
+                    table.carry_out([Put(self._own, mark), *steps], self._id)
+                return own is not None
 
-            refusal: Refusal | Literal["expired"] | None = self._transact(work, durable)
-            while refusal == "expired":
+            while not self._transact(work, durable):
                 self._begin_again()
-                refusal = self._transact(work, durable)
-            if refusal is None:
-                self._set_at = time.monotonic()
-            return refusal
+            self._set_at = time.monotonic()
 
     def _end_session(self) -> None:
         with self._changing:
-            self._transact(lambda table: {**dict.fromkeys(table.owned(self._id)), self._own: None})
+            self._end(self._own)
 
     @property
     def _own(self) -> str:
-        return f"{_SESSIONS}/{self._id}"
+        return f"{SESSIONS}/{self._id}"
 
     def _begin(self) -> None:
-        self._transact(lambda _: {self._own: StoredNode(b"%g 0" % self._timeout_s, 0)})
+        create = Create(self._own, b"%g 0" % self._timeout_s)
+        with suppress(RefusedError):  # a try whose answer was lost has created it
+            self._transact(lambda table: table.carry_out([create], self._id))
 
     def _begin_again(self) -> None:
         with self._watching:
@@ -328,40 +313,30 @@ class LeasedNodes(PolledNodes):
         self._tell(NodeEvent("expired", ""))
 
     def _look_at_sessions(self, is_back: bool) -> bool:
-        now, goes_on = time.monotonic(), True
+        now, before = time.monotonic(), self._id
         # Not longer than to the next look: a process that was stopped has not seen what others did meanwhile.
         elapsed, self._looked_at = min(now - self._looked_at, self._look_s), now
         if is_back or now - self._set_at > self._timeout_s / 4:
-            with self._changing:
-                goes_on = self._transact(self._set_again) is None
-                if not goes_on:
-                    self._begin_again()
-                self._set_at = now
+            self._change((), durable=False)
         silent: dict[str, tuple[object, float]] = {}
         for path, node in self._seen(_sessions).items():
             version, seconds = self._silent.get(path, (None, 0.0))
             silent[path] = node.version, seconds + elapsed if node.version == version else 0.0
             if silent[path][1] > float(node.data.split()[0]) and path != self._own:
-                self._transact(partial(_end, path, node.version))
+                self._end(path, node.version)
         self._silent = silent
-        return goes_on
+        return self._id == before
 
-    def _set_again(self, table: SqlTable) -> Changes | str:
-        own = table.find([self._own]).get(self._own)
-        return "expired" if own is None else {self._own: _set(own, own.data)}
+    def _end(self, session: str, version: int | None = None) -> None:
+        """Remove a session that has this version still, and what it owns."""
 
+        def work(table: SqlTable) -> None:
+            table.carry_out([Delete(session, version)], self._id)
+            table.end(session.rpartition("/")[2])
 
-def _set(node: StoredNode, data: bytes) -> StoredNode:
-    return StoredNode(data, node.version + 1, node.owner)
+        with suppress(RefusedError):  # it was set again, or removed
+            self._transact(work)
 
 
 def _sessions(table: SqlTable) -> dict[str, StoredNode]:
-    return table.find([f"{_SESSIONS}/{name}" for name in table.below([_SESSIONS]).get(_SESSIONS, ())])
-
-
-def _end(session: str, version: object, table: SqlTable) -> Changes | str:
-    """Remove a session that has this version still, and what it owns."""
-    found = table.find([session]).get(session)
-    if found is None or found.version != version:
-        return "version"
-    return {**dict.fromkeys(table.owned(session.rpartition("/")[2])), session: None}
+    return table.find([f"{SESSIONS}/{name}" for name in table.below([SESSIONS])[SESSIONS]])

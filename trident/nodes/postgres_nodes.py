@@ -7,12 +7,12 @@ after the other, and whoever looks for changes reads that row alone. Several clu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trident.errors import ClusterError, ClusterUnreachable
 from trident.extras import needs_package
 from trident.nodes.interface import Tell
-from trident.nodes.polled_nodes import Changes, LeasedNodes, SqlTable, T, Work
+from trident.nodes.polled_nodes import SESSIONS, LeasedNodes, RefusedError, SqlTable, T
 from trident.roles import close_on_error
 from trident.servers.local_processes import abandon_in_children
 from trident.servers.log_addresses import PostgresAddress
@@ -28,7 +28,9 @@ _CREATE = (
     b"data bytea NOT NULL, version bigint NOT NULL, session text)",
     b"CREATE INDEX IF NOT EXISTS trident_nodes_below ON trident_nodes (parent)",
 )
-_BEGIN = "INSERT INTO trident_nodes VALUES (%s, '', '', %s, 0), (%s, '', '', '', 0) ON CONFLICT DO NOTHING"
+_BEGIN = """
+    INSERT INTO trident_nodes VALUES (%s, '', '', %s, 0), (%s, '', '', '', 0), (%s, '', '', '', 0) ON CONFLICT DO NOTHING
+"""
 _COUNT = "UPDATE trident_nodes SET version = version + 1 WHERE path = %s"
 
 
@@ -41,18 +43,12 @@ class PostgresNodes(LeasedNodes):
 
     def __init__(self, address: PostgresAddress, timeout_s: float, tell: Tell) -> None:
         with needs_package("a cluster's state in PostgreSQL", "postgres", "psycopg"):
-            import psycopg
-
             from trident.servers import postgres_connection
-        self._rollback, self._make_tables, self._root = (
-            psycopg.Rollback,
-            postgres_connection.make_tables,
-            f"{address.name}:",
-        )
+        self._make_tables, self._root = postgres_connection.make_tables, f"{address.name}:"
         patience = Patience("PostgreSQL", address, ClusterUnreachable, timeout_s)
         answer_s = max(1.0, timeout_s / 3)  # so long that another request may follow before the end of the session
         self._session = postgres_connection.PostgresSession(
-            address.url, address, "cluster", patience, ClusterError, (), answer_s
+            address.url, address, "cluster", patience, ClusterError, (RefusedError,), answer_s
         )
         abandon_in_children(self._session)
         self.what = f"the state of the cluster at {address}"
@@ -66,7 +62,7 @@ class PostgresNodes(LeasedNodes):
 
     def _prepare(self, connection: PostgresConnection) -> None:
         self._make_tables(connection, "trident_nodes", _CREATE)
-        connection.execute(_BEGIN, (self._root, _FORMAT, f"{self._root}/"))
+        connection.execute(_BEGIN, (self._root, _FORMAT, f"{self._root}/", self._root + SESSIONS))
         ((found,),) = connection.execute("SELECT data FROM trident_nodes WHERE path = %s", (self._root,))
         if found != _FORMAT:
             raise ClusterError(
@@ -75,30 +71,24 @@ class PostgresNodes(LeasedNodes):
             )
 
     def _seen(self, look: Callable[[SqlTable], T]) -> T:
-        (found,) = self._session.run(lambda connection: (look(self._table(connection)),)) or (None,)
-        return self._there(found)
+        return self._ask(lambda connection: (look(self._table(connection)),))
 
-    def _transact(self, work: Work, durable: bool = True) -> Any:
-        def request(connection: PostgresConnection) -> Changes | str | None:
+    def _transact(self, work: Callable[[SqlTable], T], durable: bool = True) -> T:
+        def request(connection: PostgresConnection) -> tuple[T] | None:
             with connection.transaction():
-                if connection.execute(_COUNT, (self._root,)).rowcount == 0:
-                    return None
-                changes = work(self._table(connection))
-                if isinstance(changes, str):
-                    raise self._rollback
-                self._table(connection).write(changes)
-            return changes
+                is_there = connection.execute(_COUNT, (self._root,)).rowcount
+                return (work(self._table(connection)),) if is_there else None
 
-        changes = self._there(self._session.run(request))
-        return changes if isinstance(changes, str) else None
+        return self._ask(request)
 
     def _table(self, connection: PostgresConnection) -> SqlTable:
         return SqlTable(connection.execute, "trident_nodes", "%s", self._root)
 
-    def _there(self, found: T | None) -> T:
+    def _ask(self, request: Callable[[PostgresConnection], tuple[T] | None]) -> T:
+        found = self._session.run(request)
         if found is None:
             raise ClusterError(f"{self.what} was removed while it was open; start this process again")
-        return found
+        return found[0]
 
     def _count(self) -> object:
         query = "SELECT version FROM trident_nodes WHERE path = %s"

@@ -19,11 +19,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 from trident.errors import ClusterError, ClusterUnreachable
 from trident.nodes.interface import Tell
-from trident.nodes.polled_nodes import PolledNodes, SqlTable, T, Work
+from trident.nodes.polled_nodes import PolledNodes, SqlTable, T
 from trident.servers.local_processes import abandon_in_children, is_locked, stat_of
 
 _LOCK = re.compile(r"POSIX\s+\S+\s+WRITE\s+(\d+)\s+[0-9a-f]+:[0-9a-f]+:(\d+)")  # a line of /proc/locks
@@ -92,21 +91,16 @@ class SqliteNodes(PolledNodes):
             fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def _end_session(self) -> None:
-        self._transact(lambda table: dict.fromkeys(table.owned(self._id)), durable=False)
+        self._transact(lambda table: table.end(self._id), durable=False)
         self._file(self._id).unlink(missing_ok=True)
 
     def _seen(self, look: Callable[[SqlTable], T]) -> T:
         with self._reader.reading(begin=None) as db:
             return look(SqlTable(db.execute))
 
-    def _transact(self, work: Work, durable: bool = True) -> Any:
+    def _transact(self, work: Callable[[SqlTable], T], durable: bool = True) -> T:
         with self._writer.writing(durable) as db:
-            table = SqlTable(db.execute)
-            changes = work(table)
-            if isinstance(changes, str):
-                return changes
-            table.write(changes)
-        return None
+            return work(SqlTable(db.execute))
 
     def _count(self) -> object:
         with self._reader.reading(begin=None) as db:
@@ -124,7 +118,7 @@ class SqliteNodes(PolledNodes):
         """Remove what is left of sessions whose lock is gone, among them all that own something."""
         for session in {*ids, *(owner for (owner,) in db.execute(_OWNERS))}:
             if not is_locked(self._file(session)):
-                db.execute("DELETE FROM node WHERE session = ?", (session,))
+                SqlTable(db.execute).end(session)
                 self._file(session).unlink(missing_ok=True)
 
     def _file(self, session: str) -> Path:
@@ -245,7 +239,10 @@ def _clear(error: sqlite3.Error, path: Path, busy_s: float) -> ClusterError:
         case "FULL":
             return ClusterError(f"the disk of {path}, the state of the cluster, is full; nothing was changed")
         case "NOTADB":
-            return ClusterError(f"{path} is not the state file of a cluster; name another folder, or remove the file")
+            return ClusterError(
+                f"{path} is not the state file of a cluster; name another folder. If it was one, its beginning is damaged: "
+                "restore it from a backup"
+            )
         case "CORRUPT":
             return ClusterError(f"{path}, the state of the cluster, is damaged ({error}); restore it from a backup")
         case "READONLY" | "CANTOPEN" | "PERM" | "AUTH":

@@ -81,7 +81,7 @@ class ZooKeeperNodes:
 
     def make(self, path: str) -> None:
         """Create a node without data and those above it, the root too, where they are missing."""
-        self.call(lambda client: client.ensure_path_async(self._at(path)))
+        self.call(lambda client: [client.ensure_path_async(self._at(path))])
 
     def read(self, paths: Sequence[str], watch: bool = False, sync: bool = False) -> list[StoredNode | None]:
         """See `Nodes.read`. `sync`: as of now; a server may be behind the others, unless it is asked to catch up first."""
@@ -98,10 +98,10 @@ class ZooKeeperNodes:
             transaction = client.transaction()
             for step in steps:
                 self._add(transaction, step)
-            return transaction.commit_async()
+            return [transaction.commit_async()]
 
         before = int(self._client.last_zxid)
-        results, repeated = self.call(request)
+        (results,), repeated = self.call(request)
         refusal = self._refusal(results)
         if refusal == "missing" and self._makes_root and self.read(["/"]) == [None]:  # all was deleted
             self.make("/")
@@ -112,10 +112,11 @@ class ZooKeeperNodes:
         """Let a thread of kazoo's work: one that may wait."""
         self._client.handler.spawn(work)
 
-    def call(self, request: Callable[[KazooClient], Any]) -> tuple[Any, bool]:
-        """Ask until there is an answer, whatever happens to connection and session meanwhile.
+    def call(self, request: Callable[[KazooClient], Sequence[Any]]) -> tuple[list[Any], bool]:
+        """Ask several things at once until there are answers, whatever happens to connection and session meanwhile.
 
-        Returns it, and whether an earlier try was left without one, so it may have been carried out.
+        Returns them, None for one of a node that is not there; and whether an earlier try was left without an answer, so that
+        it may have been carried out.
         """
         from kazoo.exceptions import KazooException
 
@@ -123,9 +124,9 @@ class ZooKeeperNodes:
         while True:
             self._check(since)
             try:
-                value = self._once(request, since)
+                answers = self._once(request, since)
                 self._patience.note_answer()
-                return value, repeated
+                return answers, repeated
             except lost:
                 repeated = True
                 time.sleep(_PAUSE_S)  # kazoo reports the loss a moment after its requests have failed
@@ -150,19 +151,16 @@ class ZooKeeperNodes:
         self, method: Callable[[KazooClient], Any], paths: Sequence[str], watch: bool = False, sync: bool = False
     ) -> list[Any]:
         """Ask the same of several nodes at once; None for one that is not there, whose creation is watched then."""
-        from kazoo.exceptions import NoNodeError
-
         if not paths:
             return []
         fire = self._fire if watch else None
 
         def ask(method: Callable[[KazooClient], Any], some: Sequence[str]) -> list[Any]:
-            def request(client: KazooClient) -> Any:
+            def request(client: KazooClient) -> list[Any]:
                 first = [client.sync_async(self._at(some[0]))] if sync else []
-                return _Together([*first, *(method(client)(self._at(path), fire) for path in some)], NoNodeError)
+                return [*first, *(method(client)(self._at(path), fire) for path in some)]
 
-            answers: list[Any] = self.call(request)[0]
-            return answers[-len(some) :]
+            return self.call(request)[0][-len(some) :]
 
         while True:
             found = ask(method, paths)
@@ -236,15 +234,23 @@ class ZooKeeperNodes:
         with contextlib.suppress(KazooException, OSError):
             self._client.close()
 
-    def _once(self, request: Callable[[KazooClient], Any], since: float) -> Any:
+    def _once(self, request: Callable[[KazooClient], Sequence[Any]], since: float) -> list[Any]:
+        from kazoo.exceptions import NoNodeError
+
         while not self._live.wait(_LOOK_S):
             self._check(since)
-        result, by = request(self._client), time.monotonic() + 2 * self._timeout_s
-        while not result.wait(_LOOK_S):
+        results, by = request(self._client), time.monotonic() + 2 * self._timeout_s
+        while not all(each.wait(_LOOK_S) for each in results):
             self._check(since)
             if time.monotonic() > by:
                 raise TimeoutError
-        return result.get(False)
+        answers: list[Any] = []
+        for each in results:
+            with contextlib.suppress(NoNodeError):
+                answers.append(each.get(False))
+                continue
+            answers.append(None)
+        return answers
 
     def _check(self, since: float) -> None:
         if not self.is_ours:
@@ -274,25 +280,6 @@ def _lost_errors() -> tuple[type[Exception], ...]:
     from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError
 
     return ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError, TimeoutError
-
-
-class _Together:
-    """Several requests that are under way at once, as one; None for one that comes to the error `none`."""
-
-    def __init__(self, results: Sequence[Any], none: type[Exception]) -> None:
-        self._results, self._none = results, none
-
-    def wait(self, timeout: float) -> bool:
-        return all(each.wait(timeout) for each in self._results)
-
-    def get(self, block: bool) -> list[Any]:
-        answers: list[Any] = []
-        for each in self._results:
-            try:
-                answers.append(each.get(block))
-            except self._none:
-                answers.append(None)
-        return answers
 
 
 def _client(what: str, hosts: str, timeout_s: float) -> KazooClient:

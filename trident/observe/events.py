@@ -132,9 +132,9 @@ class ReplayDiffered(NamedTuple):
     step, row
         The step or state; the tuple that it was given, as text, None if several tuples make a row together.
     first, second
-        The first row, as text, that only one of the two runs gave; "nothing" if that one gave none.
+        The first row, as text, that only one of the two runs gave; "nothing" if it gave only rows that the other gave too.
     reordered
-        Whether the second run had the tuples in another order.
+        Whether the second run had the tuples in another order; if not, it had the very same tables.
     """
 
     topology: str
@@ -153,18 +153,26 @@ class ReplayDiffered(NamedTuple):
         return event_entry("replayDiffered", self, "attempt", "step", "row", "first", "second", "reordered")
 
     def __str__(self) -> str:
-        what = not_repeated(self.step, self.row, self.first, self.second, self.reordered)
+        what = StepDifference(self.step, self.row, self.first, self.second, self.reordered)
         return (
             f"topology {self.topology}: batch {TransactionAttempt(self.txid, self.attempt)}: {what}. A replay of such a batch "
             "may change the totals of a transactional state; use no clock, random number, counter or order in this step"
         )
 
 
-def not_repeated(step: str, row: str | None, first: str, second: str, reordered: bool) -> str:
-    """Return in words what `ReplayDiffered` says of a step."""
-    how = "in another order" if reordered else "again"
-    of = "" if row is None else f"of {row} it makes "
-    return f"step {step!r} gives other results when the same tuples are processed {how}: {of}{first}, then {second}"
+class StepDifference(NamedTuple):
+    """A step that gave other rows for the same ones; each as of `ReplayDiffered`."""
+
+    step: str
+    row: str | None
+    first: str
+    second: str
+    reordered: bool
+
+    def __str__(self) -> str:
+        how = "in another order" if self.reordered else "again"
+        made = f"{'' if self.row is None else f'of {self.row} it makes '}{self.first}, then {self.second}"
+        return f"step {self.step!r} gives other results when the same tuples are processed {how}: {made}"
 
 
 class TopologyTerminated(NamedTuple):
@@ -209,26 +217,6 @@ class TopologyListener:
     and whatever it does, the topology goes on: an exception is logged (the first of each listener) and counted, and while
     1,000 events wait for a slow listener, the oldest are dropped, which is logged once and counted. `status["listeners"]`
     has the figures. When the topology ends, it waits up to five seconds for its listeners.
-
-    Examples
-    --------
-    >>> from spouts import FixedBatchSpout
-    >>> from states.memory import MemoryMapState
-    >>> from trident import TridentTopology
-    >>> from trident.observe import BatchCommitted, TopologyListener
-    >>> from trident.operations import Count
-    >>> class Totals(TopologyListener):
-    ...     tuples = 0
-    ...
-    ...     def on_batch_committed(self, event: BatchCommitted) -> None:
-    ...         self.tuples += event.tuples
-    >>> topology, totals = TridentTopology("listened"), Totals()
-    >>> words = topology.new_stream("words", FixedBatchSpout("word", 2, ["the"], ["cow"], ["the"]))
-    >>> counts = words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
-    >>> with topology.start(engine="in_process", listeners=[totals]) as running:
-    ...     running.process_all_available()
-    >>> totals.tuples
-    3
     """
 
     def on_topology_started(self, event: TopologyStarted) -> None:

@@ -196,29 +196,19 @@ def _of_calls(at_work: AtWork) -> Iterator[Stall]:
         tasks = ", ".join(map(str, call.tasks))
         task = f" ({'task' if len(call.tasks) == 1 else 'tasks'} {tasks})" if tasks else ""
         where = f": {call.where}" if call.where else ""
-        must = (
-            " next_tuple must return without a tuple when there is none."
-            if call.where.startswith("next_tuple ")
-            else ""
-        )
-        text = f"`{component}`{task} has been in one call for {duration(call.seconds)}{where}"
-        yield Stall(
-            tone,
-            ("call", call.component, call.tasks),
-            f"{_sentence(text)} Its tuples, acks and timeouts wait for it.{must}{_usual(call.usual_s, 'Its calls take')}",
-            call.seconds,
-        )
+        text = _sentence(f"`{component}`{task} has been in one call for {duration(call.seconds)}{where}")
+        text += " Its tuples, acks and timeouts wait for it."
+        if call.where.startswith("next_tuple "):
+            text += " next_tuple must return without a tuple when there is none."
+        text += _usual(call.usual_s, "Its calls take")
+        yield Stall(tone, ("call", call.component, call.tasks), text, call.seconds)
 
 
 def _of_all(at_work: AtWork) -> Iterator[Stall]:
     tone = _tone(at_work, at_work.moved_s, at_work.usual_s) if at_work.left and at_work.batch is None else None
     if tone is not None:
-        yield Stall(
-            tone,
-            ("moved",),
-            f"Nothing was {at_work.done} for {duration(at_work.moved_s)} with {at_work.left}.",
-            at_work.moved_s,
-        )
+        text = f"Nothing was {at_work.done} for {duration(at_work.moved_s)} with {at_work.left}."
+        yield Stall(tone, ("moved",), text, at_work.moved_s)
 
 
 def _tone(at_work: AtWork, seconds: float, usual_s: float) -> Tone | None:
@@ -377,9 +367,8 @@ def _is_recent(page: Mapping[str, Any]) -> bool:
 
 
 def _busy(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:
-    stuck = {
-        each.about[1] for each in still if each.about[0] == "call"
-    }  # full of one call, which more executors do not end
+    # Those that are full of one call, which more executors do not end.
+    stuck = {each.about[1] for each in still if each.about[0] == "call"}
     full = [
         f"{each.get('label') or each['boltId']} works at {float(each['capacity']):.0%} of its capacity"
         for each in page.get("bolts") or ()

@@ -12,13 +12,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trident.extras import needs_package
-from trident.http.server_thread import is_loopback, listens_at, stranger, url_of
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.component_statistics import Figures
 from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
 from trident.observe.health import is_stalled
 from trident.observe.time_series import ALL_TIME, WINDOWS_S
 from trident.observe.topology_status import TopologyStatus
+from trident.servers.server_thread import is_loopback, listens_at, stranger, url_of
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -54,9 +54,8 @@ def _families(topology: str, table: Sequence[_Family], source: Any) -> Iterator[
     for each in table:
         family: Any = kinds[each.kind](f"trident_{each.name}", each.text, labels=("topology", *each.labels))
         for labels, value in each.values(source).items():
-            texts = [
-                one.encode(errors="backslashreplace").decode() for one in (topology, *labels)
-            ]  # of data: a lone surrogate
+            # Names are data, and may have a lone surrogate.
+            texts = [one.encode(errors="backslashreplace").decode() for one in (topology, *labels)]
             family.add_metric(texts, *(value if isinstance(value, tuple) else (value,)))
         yield family
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trident.http.plain_json import to_json
 from trident.naming import page_entry
 from trident.observe.component_statistics import (
     ComponentStatistics,
@@ -28,6 +27,7 @@ from trident.observe.events import ReportedError
 from trident.observe.health import AtWork
 from trident.observe.time_series import ALL_TIME, TimeSeries
 from trident.redaction import redacted
+from trident.servers.plain_json import to_json
 
 Entry = dict[str, Any]
 _OF_LAST = ("errorTask", "errorHost", "errorTime", "errorLapsedSecs")

@@ -129,12 +129,17 @@ def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any
     """Return `operation` itself if it is vectorised or has the one method, else the plain function wrapped."""
     method = plain.METHOD
     if isinstance(operation, plain.VECTORISED):
-        return _check_arrow_output(operation, stream)
-    if inspect.isclass(operation) and has(operation, method):
-        raise TopologyError(
-            f"stream {stream!r} got the class {operation.__name__}; give an object: {operation.__name__}()"
-        )
+        if isinstance(operation, ArrowFunction) and (not len(operation.output) or None in operation.output.types):
+            raise TopologyError(
+                f"stream {stream!r}: {operation.name} does not say what it gives: set its attribute output to fields with "
+                "types, Fields('length: int')"
+            )
+        return operation
     if has(operation, method):
+        if inspect.isclass(operation):
+            raise TopologyError(
+                f"stream {stream!r} got the class {operation.__name__}; give an object: {operation.__name__}()"
+            )
         return operation
     if isinstance(operation, Expression):
         raise TopologyError(f"stream {stream!r} got the expression {operation!r}; select and where take expressions")
@@ -143,19 +148,11 @@ def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any
         raise TopologyError(f"stream {stream!r} got the vectorised {kind} {operation.name}, which does not belong here")
     if callable(operation):
         return plain(operation, spread)
+    instead = "; where takes SQL text" if plain is PlainFilter and isinstance(operation, str) else ""
     raise TopologyError(
         f"stream {stream!r} got {operation!r} ({type(operation).__name__}); "
-        f"expected a function or an object with a method {method!r}"
+        f"expected a function or an object with a method {method!r}{instead}"
     )
-
-
-def _check_arrow_output(operation: Any, stream: str) -> Any:
-    if isinstance(operation, ArrowFunction) and (not len(operation.output) or None in operation.output.types):
-        raise TopologyError(
-            f"stream {stream!r}: {operation.name} does not say what it gives: set its attribute output to fields with types, "
-            "Fields('length: int')"
-        )
-    return operation
 
 
 def output_fields(operation: Any, out: Fields, stream: str) -> Fields:
@@ -269,7 +266,8 @@ def built_in_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> 
     """
     if isinstance(aggregator, (Sum, Min)) and len(inputs) != 1:
         raise TopologyError(
-            f"stream {stream!r}: {type(aggregator).__name__} takes one input field, not {list(inputs.names)}"
+            f"stream {stream!r}: {type(aggregator).__name__} takes one input field, not {list(inputs.names)}; "
+            "name it before the aggregator, or as of= of exactly_once"
         )
     if isinstance(aggregator, Min) and is_nested(inputs.types[0]):
         raise TopologyError(

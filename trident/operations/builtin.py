@@ -1,6 +1,6 @@
 """The built-in operations.
 
-Most also have an Arrow kernel that gives equal results (`trident.runtime.steps.applying`, `trident.runtime.steps.aggregates`).
+Most also have an Arrow kernel that gives equal results (`trident.steps.applying`, `trident.steps.aggregates`).
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Count(CombinerAggregator[int]):
 class Sum(CombinerAggregator[Any]):
     """The sum of one numeric field: bigint for whole numbers, double for floating point, decimal for decimals.
 
-    A batch fails if the sum of a key does not fit the declared type, and also if its new values are read and do not fit
-    it. Declare the output `double` or a wide `decimal` where sums may become large.
+    A batch after which the sum of a key does not fit the declared type fails. Declare the output `double` or a wide `decimal`
+    where sums may become large.
 
     Different from Storm: None counts as nothing (Storm fails on it), and float is not cut to whole numbers.
 

@@ -320,16 +320,6 @@ def arrow_function(output: FieldsLike, flat: bool = False) -> Callable[[Callable
         The fields that it gives, with types: `"length: int"`. The names may be changed where it is used.
     flat
         Whether it gives any number of rows per tuple; see `ArrowFunction.apply`.
-
-    Examples
-    --------
-    >>> import pyarrow.compute as pc
-    >>> from trident.operations import arrow_function
-    >>> @arrow_function("length: int")
-    ... def length(word):
-    ...     return pc.utf8_length(word)
-    >>> length.output.types
-    ('int',)
     """
     fields = Fields(output) if not callable(output) else Fields()
     if not len(fields) or None in fields.types:
@@ -337,11 +327,7 @@ def arrow_function(output: FieldsLike, flat: bool = False) -> Callable[[Callable
             f"arrow_function takes the fields that the function gives, each with its type, got {output!r}; "
             'write @arrow_function("length: int")'
         )
-
-    def decorate(function: Callable[..., Any]) -> ArrowFunction:
-        return _PlainArrowFunction(_check_function("arrow_function", function), fields, flat)
-
-    return decorate
+    return lambda function: _PlainArrowFunction(_check_function("arrow_function", function), fields, flat)
 
 
 def arrow_filter(function: Callable[..., Any]) -> ArrowFilter:

@@ -58,15 +58,12 @@ class MergedCombiner(CombinerAggregator[Any]):
 
 def merging_member(member: Aggregation) -> Aggregation:
     """Return the member of an aggregate that merges what a combiner's own member gave in part."""
-    return replace(member, inputs=member.outputs, aggregator=_merging(member.aggregator))
-
-
-def _merging(combiner: Any) -> Any:
-    """The combiner of partial results. The built-in ones keep their Arrow kernels: counts are summed."""
-    if type(combiner) is Count:
-        return Sum()
-    keeps_kernel = type(combiner) in (Sum, Min, Max) or (type(combiner) in (First, Last) and combiner.by is None)
-    return combiner if keeps_kernel else MergedCombiner(combiner)
+    combiner = member.aggregator
+    if type(combiner) is Count:  # the built-in ones keep their Arrow kernels: counts are summed
+        combiner = Sum()
+    elif not (type(combiner) in (Sum, Min, Max) or (type(combiner) in (First, Last) and combiner.by is None)):
+        combiner = MergedCombiner(combiner)
+    return replace(member, inputs=member.outputs, aggregator=combiner)
 
 
 class StructQuery(BaseQueryFunction[Any, Any]):

@@ -135,10 +135,8 @@ def _are_small(values: Sequence[Values]) -> bool:
 
 
 _SUM, _TURN, _HALF = Sum(), 1 << 64, Fraction(1, 2)
-_DIVIDING, _DIGITS = (
-    Context(prec=80),
-    Context(prec=38),
-)  # more than the digits of a sum and of its mean; those of a decimal
+_DIVIDING = Context(prec=80)  # more than the digits of a sum and of its mean
+_DIGITS = Context(prec=38)
 
 
 class StdDev(WideAggregator):
@@ -401,10 +399,6 @@ class Part(Aggregation):
         rows = (self.aggregator.zero() if row[-1] is None else row for row in zip(*values, strict=True))
         return list(zip(*rows, strict=True))
 
-    def values_by_name(self, given: Any) -> Mapping[str, Any]:
-        """Return what the aggregator gave, by the names of its fields."""
-        return dict(zip(self.outputs.names, given if self.is_wide else [given], strict=True))
-
 
 class MultiAggregate(CombinerAggregator[dict[str, Any]]):
     """Several aggregators as one, whose value is a dict with the fields of all."""
@@ -452,7 +446,7 @@ class MultiAggregate(CombinerAggregator[dict[str, Any]]):
     def _value_of_parts(self, given: Any) -> dict[str, Any]:
         value: dict[str, Any] = {}
         for part, one in zip(self.parts, given, strict=True):
-            value.update(part.values_by_name(one))
+            value.update(zip(part.outputs.names, one if part.is_wide else [one], strict=True))
         return value
 
 

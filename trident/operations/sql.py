@@ -27,6 +27,7 @@ from trident.operations.sql_nodes import (
     SqlError,
     SqlNode,
     check_order,
+    check_signs,
     check_words,
     no_such,
     spark_pattern,
@@ -56,6 +57,7 @@ def named_sql(text: str) -> tuple[str | None, Expression]:
     try:
         tokens = sqlglot.tokenize(text, read="spark")
         check_words(text, tokens, SQL_FUNCTIONS)
+        check_signs(tokens)
         check_order(tokens)
         node = SqlNode(sqlglot.parse_one(text, read="spark"), RULES)
         if node.kind != "Alias":
@@ -63,7 +65,7 @@ def named_sql(text: str) -> tuple[str | None, Expression]:
         named = str(node.take("alias").name), node.of("this")
         node.end()
     except SqlglotError as error:
-        said = str(error).partition("\n")[0].rstrip(".")
+        said = re.sub(r" for <class '[^']*'>", "", str(error).partition("\n")[0].rstrip("."))
         raise TopologyError(f"{text!r} is not an SQL expression: {said}") from None
     except SqlError as error:
         raise TopologyError(f"{text!r}: {error}") from None
@@ -96,7 +98,7 @@ def _literal(node: SqlNode) -> Expression:
 def _negative(node: SqlNode) -> Expression:
     value = node.of("this")
     number = value.options[0] if value.kind == "lit" else None
-    if number is None:
+    if not isinstance(number, int | float | Decimal) or isinstance(number, bool):
         return -value
     # `-` would round a decimal to 28 digits
     return lit(number.copy_negate() if isinstance(number, Decimal) else -number)
@@ -376,4 +378,4 @@ SQL_FUNCTIONS = (
     "timestamp",
     "convert_timezone", "from_utc_timestamp", "to_utc_timestamp",
 )  # fmt: skip
-"""The functions that there are, by Spark's names; tests/runtime/steps compares each with Spark."""
+"""The functions that there are, by Spark's names; tests/steps compares each with Spark."""

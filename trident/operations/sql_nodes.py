@@ -114,6 +114,16 @@ def check_words(text: str, tokens: list[Any], functions: Collection[str]) -> Non
             raise SqlError(f"two texts in one at character {token.start + 1}: a quote in a text is \\'")
 
 
+def check_signs(tokens: list[Any]) -> None:
+    """Refuse a + before what is no number: sqlglot drops it, and Spark makes numbers of texts."""
+    kinds = ["L_PAREN", *(token.token_type.name for token in tokens), ""]
+    for token, before, kind, following in zip(tokens, kinds, kinds[1:], kinds[2:], strict=False):
+        if kind == "PLUS" and before in _OPERATORS and following != "NUMBER":
+            raise SqlError(
+                f"there is no expression for the + without a number at character {token.start + 1}: leave it out"
+            )
+
+
 def check_order(tokens: list[Any]) -> None:
     """Refuse comparisons beside each other that Spark reads in another order than sqlglot.
 
@@ -148,6 +158,7 @@ _ORDERED = {
     **dict.fromkeys(("NULLSAFE_EQ", "IS", "IN", "LIKE", "ILIKE", "RLIKE", "BETWEEN"), "P"),
 }  # fmt: skip
 _MIXED = re.compile("=<|P.|.P")
+_OPERATORS = {*_OPENING, *_PARTING, *_ORDERED, "NOT", "PLUS", "DASH", "STAR", "SLASH", "MOD", "DPIPE"}
 
 
 def no_such(name: str, functions: Collection[str]) -> str:

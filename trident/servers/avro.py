@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -59,7 +60,9 @@ class Avro:
             raise ConfigError(f"Avro({self.schema!r}): not the JSON of a schema: {error}") from error
         if schema.get("type") != "record":
             raise ConfigError(f"Avro: the schema is of type {schema.get('type')!r}; it must be a record")
-        return Fields.of([each["name"] for each in schema["fields"]], [_ddl(each["type"]) for each in schema["fields"]])
+        names: dict[str, str | None] = {_full_name(schema, ""): None}
+        types = [_ddl(each["type"], names, schema.get("namespace", "")) for each in schema["fields"]]
+        return Fields.of([each["name"] for each in schema["fields"]], types)
 
     def decoder(self) -> Callable[[bytes], dict[str, Any]]:
         """Return a function that decodes the value of one record."""
@@ -92,28 +95,47 @@ def _plain(schema: Any) -> Any:
     return json.loads(schema) if isinstance(schema, str) else schema
 
 
-def _ddl(type_: Any) -> str:
+def _ddl(type_: Any, names: dict[str, str | None], space: str) -> str:
+    """Return the Spark type of a type.
+
+    `names`: what the types are that were named before, None within one of its own; `space`: the namespace that it lies in.
+    """
     if isinstance(type_, list):
         others = [each for each in type_ if each != "null"]
         if len(others) != 1:
             raise ConfigError(f"Avro: the union {type_} has no Spark type; decode it with ByRecord")
-        return _ddl(others[0])
+        return _ddl(others[0], names, space)
     if isinstance(type_, str):
-        type_ = {"type": type_}
-    kind = type_["type"]
-    if (meant := _meant(type_)) is not None:
-        return meant
-    if kind == "array":
-        return f"array<{_ddl(type_['items'])}>"
-    if kind == "map":
-        return f"map<string,{_ddl(type_['values'])}>"
+        return _SIMPLE.get(type_) or _named(type_, names, space)
+    kind, name = type_["type"], _full_name(type_, space)
     if kind == "record":
-        return f"struct<{','.join(each['name'] + ':' + _ddl(each['type']) for each in type_['fields'])}>"
-    if not isinstance(kind, str):  # a type within a type
-        return _ddl(kind)
-    if kind not in _SIMPLE:
-        raise ConfigError(f"Avro: the type {kind!r} has no Spark type; decode it with ByRecord")
-    return _SIMPLE[kind]
+        names[name], within = None, name.rpartition(".")[0]
+        parts = ",".join(f"{each['name']}:{_ddl(each['type'], names, within)}" for each in type_["fields"])
+        names[name] = f"struct<{parts}>"
+        return f"struct<{parts}>"
+    if kind == "array":
+        return f"array<{_ddl(type_['items'], names, space)}>"
+    if kind == "map":
+        return f"map<string,{_ddl(type_['values'], names, space)}>"
+    made = _meant(type_) or (_SIMPLE.get(kind) if isinstance(kind, str) else None)
+    if made is None:  # a type within a type, or the name of one
+        return _ddl(kind, names, space)
+    names[name] = made  # a type without a name is asked for by none
+    return made
+
+
+def _full_name(type_: Any, space: str) -> str:
+    name, own = str(type_.get("name", "?")), type_.get("namespace", space)
+    return name if "." in name or not own else f"{own}.{name}"
+
+
+def _named(name: str, names: dict[str, str | None], space: str) -> str:
+    known = names.get(f"{space}.{name}", names.get(name, ""))
+    if known is None:
+        raise ConfigError(f"Avro: {name!r} contains itself, which no Spark type does; decode it with ByRecord")
+    if not known:
+        raise ConfigError(f"Avro: the type {name!r} has no Spark type; decode it with ByRecord")
+    return known
 
 
 def _meant(type_: Any) -> str | None:
@@ -144,6 +166,7 @@ def _as_spark_reads(schema: Any) -> Any:
 def _decoder(schema: str, registry: Registry | None) -> Callable[[bytes], dict[str, Any]]:
     fastavro = _package()
     own: Any = fastavro.parse_schema(_as_spark_reads(json.loads(schema)))
+    _decode_defaults(fastavro, own)
     if registry is None:
         return lambda value: _record(fastavro, value, own, None)
     fetch = registry
@@ -161,6 +184,23 @@ def _decoder(schema: str, registry: Registry | None) -> Callable[[bytes], dict[s
         return _record(fastavro, value[5:], writer_schema(int.from_bytes(value[1:5], "big")), own)
 
     return decode
+
+
+def _decode_defaults(fastavro: Any, type_: Any) -> None:
+    """Let the defaults of fields be values as the decoder gives them: fastavro gives them as JSON has them."""
+    for part in type_ if isinstance(type_, list) else (type_.get(name) for name in _WITH_TYPES - {"fields"}):
+        if isinstance(part, (dict, list)):
+            _decode_defaults(fastavro, part)
+    for each in type_.get("fields", ()) if isinstance(type_, dict) else ():
+        _decode_defaults(fastavro, {"type": each["type"]})
+        if each.get("default") is not None:
+            of = next(one for one in each["type"] if one != "null") if isinstance(each["type"], list) else each["type"]
+            record = {"type": "record", "name": "default", "fields": [{"name": "default", "type": of}]}
+            with suppress(
+                Exception
+            ):  # it is no value of the type, which its reader says, or the type was named elsewhere
+                text = io.StringIO(json.dumps({"default": each["default"]}))
+                (each["default"],) = next(fastavro.json_reader(text, record)).values()
 
 
 def _record(fastavro: Any, value: bytes, writer: Any, reader: Any) -> dict[str, Any]:

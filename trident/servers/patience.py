@@ -1,6 +1,6 @@
 """How requests to a server go on while it is away: `Patience` waits until it is back, `Retries` tries a call a few times again.
 
-And how long lists are cut to what a server accepts.
+The pauses of both are those of a `Backoff`. And how long lists are cut to what a server accepts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,26 @@ logger = logging.getLogger(__name__)
 
 START_S = 10.0
 STOP_S = 5.0
-_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _SILENCE_S = 1.0
 _SHORTEST_PAUSE_S = 0.01
-_DOUBLED = 30  # failures after which a pause no longer grows, whatever `max_backoff_s`: its computation would overflow
+_MOST_DOUBLED = 60  # times: more would be no number
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """The pauses after failures in a row: each is twice as long as the one before, up to the longest."""
+
+    first_s: float
+    longest_s: float
+
+    def pause_s(self, failures: int) -> float:
+        """Return how long to wait after the n-th failure, from 1."""
+        return min(self.longest_s, self.first_s * 2.0 ** min(max(failures, 1) - 1, _MOST_DOUBLED))
+
+
+AWAY = Backoff(0.1, 5.0)
+"""Between two questions of a source to a server that is away."""
+_BACKOFF = Backoff(0.05, 1.0)
 
 
 class Patience:
@@ -53,7 +69,7 @@ class Patience:
 
         `is_away`: what an error says if it is one of a server that is away; None for others.
         """
-        since, pause = time.monotonic(), _PAUSE_S
+        since, failures = time.monotonic(), 0
         while True:
             try:
                 result = request()
@@ -65,9 +81,9 @@ class Patience:
             else:
                 self.note_answer()
                 return result
-            self._pauses.wait(pause)
+            failures += 1
+            self._pauses.wait(_BACKOFF.pause_s(failures))
             self._pauses.clear()
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def check(self, since: float, why: str = "", error: Exception | None = None) -> None:
         """Raise the error if a request that has waited since then is not to wait any longer; else say that it waits.
@@ -131,8 +147,8 @@ class Retries:
 
     def pause_s(self, failures: int) -> float:
         """Return how long to wait after so many failures: half to all of the doubled pause, so that callers spread out."""
-        longest: float = min(self.backoff_s * 2 ** min(failures - 1, _DOUBLED), self.max_backoff_s)
-        return max(longest * random.uniform(0.5, 1.0), _SHORTEST_PAUSE_S)
+        longest_s = Backoff(self.backoff_s, self.max_backoff_s).pause_s(failures)
+        return max(longest_s * random.uniform(0.5, 1.0), _SHORTEST_PAUSE_S)
 
 
 def by_count(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:

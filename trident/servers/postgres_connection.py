@@ -202,8 +202,8 @@ def passes(error: psycopg.Error) -> bool:
 
 
 def text_of(error: psycopg.Error) -> str:
-    """Return what an error says, in one line and without secrets."""
-    return redacted(" ".join(str(error).split()))
+    """Return what an error says, in one line, without secrets and what libpq asks."""
+    return redacted(" ".join(str(error).split()).partition(" Is the server running ")[0])
 
 
 def server_of(url: str) -> str:

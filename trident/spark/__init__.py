@@ -7,7 +7,7 @@ Begin with `session.py`. For users: `TridentDataSource`, states as tables of Spa
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trident.runtime.reading.data_source import TridentDataSource
+    from trident.data_source import TridentDataSource
 
 __all__ = ["TridentDataSource"]
 
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
     from trident.errors import EnvironmentProblem
 
     try:
-        from trident.runtime.reading.data_source import TridentDataSource
+        from trident.data_source import TridentDataSource
     except ModuleNotFoundError as error:
         if error.name != "pyspark.sql.datasource":
             raise

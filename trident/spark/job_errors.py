@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from trident.errors import EnvironmentProblem, describe
-from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spark.connect import connect_problem
 from trident.spark.environment import executors_of
+from trident.steps.failures import Failure, StepFailed, failure_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

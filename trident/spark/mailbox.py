@@ -118,12 +118,11 @@ class Mailbox:
         self._keys, self._take, self._look, self._look_ms = keys, take, look, int(look_s * 1000)
         self._away_s, (self._encode, self._decode) = away_s, codec
         self._context, self._doorkeeper = new_context(keys)
-        socket = self._context.socket(zmq.PULL)
+        self._socket = socket = self._context.socket(zmq.PULL)
         socket.rcvhwm = _QUEUED
         self.address = f"{host}:{keys.listen(socket, bind)}"
         self._closing, self._peers = threading.Event(), list[MailboxPeer]()
-        self._socket = socket
-        self._thread = thread(target=self._receive, args=(socket,), name="mailbox", daemon=True)
+        self._thread = thread(target=self._receive, name="mailbox", daemon=True)
 
     def open(self) -> None:
         self._thread.start()
@@ -144,8 +143,8 @@ class Mailbox:
         self._doorkeeper.stop()
         self._context.term()
 
-    def _receive(self, socket: zmq.Socket[bytes]) -> None:
-        next_look = 0.0
+    def _receive(self) -> None:
+        socket, next_look = self._socket, 0.0
         while not self._closing.is_set():
             try:
                 if socket.poll(self._look_ms):

@@ -66,15 +66,15 @@ _OF_HEAP = 4  # with a third of the heap in results, Spark was seen to hang
 _OUTSIDE = ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
 # In local mode these print, at level ERROR, the same exception that the driver raises; the others keep their errors. The last
 # one belongs to a streaming query.
+_ECHOING_SCHEDULER = "org.apache.spark.scheduler.TaskSetManager"
 _ECHOING_LOGGERS = (
     "org.apache.spark.executor.Executor",
-    "org.apache.spark.scheduler.TaskSetManager",
+    _ECHOING_SCHEDULER,
     "org.apache.spark.TaskContextImpl",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
 )
 
-# On a cluster it echoes a failed job in the same way; and only there a job may wait for executors that do not come.
-_ECHOING_SCHEDULER = "org.apache.spark.scheduler.TaskSetManager"
+# Only on a cluster a job may wait for executors that do not come; and there only the scheduler echoes a failed one.
 _WAITING_LOGGER = "org.apache.spark.scheduler.TaskSchedulerImpl"
 
 _jvm_outputs: list[JvmOutput] = []  # the output of this process's JVM, if we read it
@@ -130,10 +130,8 @@ def stop_session(spark: SparkSession) -> None:
     def stop() -> None:
         try:
             spark.stop()
-        except (Py4JNetworkError, OSError):
-            logger.debug(
-                "Spark's JVM was gone already", exc_info=True
-            )  # where a signal goes to all processes of a group
+        except (Py4JNetworkError, OSError):  # where a signal goes to all processes of a group
+            logger.debug("Spark's JVM was gone already", exc_info=True)
         except Exception as error:  # noqa: BLE001  raised below, in the caller's thread
             errors.append(error)
 
@@ -218,7 +216,7 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], sp
 def _jvm_output(quiet: bool, running: bool) -> JvmOutput | None:
     """Return what reads the JVM's stderr: of a running JVM what has read it so far, if anything does."""
     if running:
-        return _jvm_outputs[0] if _jvm_outputs else None
+        return next(iter(_jvm_outputs), None)
     return JvmOutput() if quiet else None
 
 

@@ -9,8 +9,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from trident.errors import EnvironmentProblem
-from trident.runtime.steps.failures import MOST_SHIPPED
 from trident.spark.environment import executors_of, is_local, local_slots
+from trident.steps.failures import MOST_SHIPPED
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

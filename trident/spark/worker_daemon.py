@@ -25,9 +25,9 @@ _NEEDED = (
     "pyspark.worker",
     "pandas",  # Arrow imports it with the first array that is made of Python's objects
     "spouts",
-    "trident.runtime.engine.tasks",
-    "trident.runtime.commit.committing",
-    "trident.runtime.engine.resident_worker",
+    "trident.engine.tasks",
+    "trident.run.committing",
+    "trident.engine.resident_worker",
 )
 _OF_TASKS: list[list[str]] = [[], ["pyspark.worker"]]  # arguments; Spark's other kinds of workers are named by theirs
 

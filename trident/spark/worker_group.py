@@ -216,17 +216,8 @@ class WorkerGroup(Generic[P]):
         self._lost, self._strays, self._next_beat = set[str](), set[str](), 0.0
         keys, (host, bind) = Keys.new(), addresses_of(context)
         # Jobs that this thread starts have the caller's properties of Spark, such as its pool.
-        self._mailbox = Mailbox(
-            keys,
-            host,
-            bind,
-            partial(self.guard, self._take),
-            partial(self.guard, self._look),
-            LOOK_S,
-            away_s,
-            codec,
-            thread=InheritableThread,
-        )
+        take, look = partial(self.guard, self._take), partial(self.guard, self._look)
+        self._mailbox = Mailbox(keys, host, bind, take, look, LOOK_S, away_s, codec, thread=InheritableThread)
         self._ticket = WorkerTicket(topology, 0, self._mailbox.address, keys, silence_s, away_s, program_id, program)
 
     def open(self) -> None:

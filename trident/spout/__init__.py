@@ -5,6 +5,7 @@ driver. `partitioned.py` has sources in partitions, `rich.py` Storm's spout of s
 docs/writing-a-spout.md shows how to write each.
 """
 
+from trident.extras import Extra, needs_package
 from trident.spout.interfaces import (
     Away,
     BadRow,
@@ -41,32 +42,10 @@ from trident.spout.rich import (
 )
 
 __all__ = [
-    "Activated",
-    "Away",
-    "BadRow",
-    "BatchCoordinator",
-    "BatchTraits",
-    "DeclaresOutputFields",
-    "DeclaresSpoutType",
-    "Definition",
-    "Emitter",
-    "IBatchSpout",
-    "ICommitterTridentSpout",
-    "IOpaquePartitionedTridentSpout",
-    "IPartitionedTridentSpout",
-    "IRichSpout",
-    "ITridentSpout",
-    "Lag",
-    "OpaquePartitionedEmitter",
-    "OutputFieldsDeclarer",
-    "PartitionCollector",
-    "PartitionRead",
-    "PartitionedCoordinator",
-    "PartitionedEmitter",
-    "Quick",
-    "SaysWhereItBegins",
-    "SpoutOutputCollector",
-    "SpoutType",
-    "TopologyContext",
-    "TransactionAttempt",
-]
+    "Activated", "Away", "BadRow", "BatchCoordinator", "BatchTraits", "DeclaresOutputFields", "DeclaresSpoutType",
+    "Definition", "Emitter", "Extra", "IBatchSpout", "ICommitterTridentSpout", "IOpaquePartitionedTridentSpout",
+    "IPartitionedTridentSpout", "IRichSpout", "ITridentSpout", "Lag", "OpaquePartitionedEmitter",
+    "OutputFieldsDeclarer", "PartitionCollector", "PartitionRead", "PartitionedCoordinator", "PartitionedEmitter",
+    "Quick", "SaysWhereItBegins", "SpoutOutputCollector", "SpoutType", "TopologyContext", "TransactionAttempt",
+    "needs_package",
+]  # fmt: skip

@@ -82,6 +82,13 @@ class MapWrapper(BackingMap):
         return self.inner.offers(method)
 
 
+def innermost(backing: BackingMap) -> BackingMap:
+    """Return the map of the store, which all others are around."""
+    while isinstance(backing, MapWrapper):
+        backing = backing.inner
+    return backing
+
+
 class MicroBatchIBackingMap(MapWrapper):
     """Splits reads and writes of a map into chunks, in order.
 

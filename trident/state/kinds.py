@@ -35,10 +35,7 @@ def state_type(kind: StateType | str) -> StateType:
 def kind_of(*declaring: Any) -> StateType | None:
     """Return the kind that objects declare by their attribute `kind`, as a `StateType` or its name; None if none does.
 
-    Raises
-    ------
-    ConfigError
-        There is no such kind, or they do not declare the same one.
+    Raises `ConfigError`: there is no such kind, or they do not declare the same one.
     """
     declared = (getattr(one, "kind", None) for one in declaring)
     kinds = {state_type(kind): None for kind in declared if kind is not None}

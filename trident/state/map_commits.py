@@ -27,7 +27,7 @@ from trident.errors import CommitOrderError, UnsupportedOperation
 from trident.roles import adapt
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.equal_keys import CanonicalKeys, typed_keys
-from trident.state.forwarding import PassedAbility
+from trident.state.forwarding import PassedAbility, innermost
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import EMPTIED, Sentinel, Txid
@@ -130,10 +130,7 @@ class CommittedMap(State, ABC):
 
         A key whose value is None has no row: it was removed, or never had a value.
 
-        Raises
-        ------
-        UnsupportedOperation
-            The store cannot list its keys.
+        Raises `UnsupportedOperation`: the store cannot list its keys.
         """
         for page in self.key_pages():
             values = self.multi_get(page)
@@ -143,8 +140,9 @@ class CommittedMap(State, ABC):
         """Iterate over the keys that the store holds, removed ones included, page by page."""
         if not self.backing.offers("key_pages"):
             raise UnsupportedOperation(
-                f"list state {self.name!r}: a {type(self.backing).__name__} cannot list its keys; ask for the keys that "
-                "you know with multi_get, or use a store that can (memory, Delta, Redis, PostgreSQL, Cassandra)"
+                f"list state {self.name!r}: a {type(innermost(self.backing)).__name__} cannot list its keys; ask for the "
+                "keys that you know with multi_get, use a store that can (memory, Delta, Redis, PostgreSQL, Cassandra), or "
+                "give your own map key_pages()"
             )
         if isinstance(self._guard, ReservedKeySentinel):
             return ([key for key in page if key[:1] != (SENTINEL_KEY,)] for page in self.backing.key_pages())
@@ -165,8 +163,8 @@ class CommittedMap(State, ABC):
         """Empty the partition, sentinel included; the backing map must be able to."""
         if not self.backing.offers("reset"):
             raise UnsupportedOperation(
-                f"empty state {self.name!r}: a {type(self.backing).__name__} has no reset(); empty the store by its "
-                "own means, or give the state a new key prefix"
+                f"empty state {self.name!r}: a {type(innermost(self.backing)).__name__} has no reset(); empty the store by "
+                "its own means, or give the state a new key prefix"
             )
         self._forget()
         self._removals.forget()
@@ -283,6 +281,8 @@ class Removals:
 
     def begin(self, txid: Txid) -> None:
         """Delete keys that were removed long ago and stayed so; called once the commit holds the fence."""
+        if not self._removed:
+            return
         for key in [key for key, by in self._removed.items() if by >= txid or not txid.winners.won(by, by.attempt)]:
             del self._removed[key]  # an attempt that lost; its replay decides again
         due = {key: by for key, by in self._removed.items() if by <= txid - REMOVAL_LAG}

@@ -18,7 +18,7 @@ from trident.state.backing_map import BackingMap
 from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import FormerTypes, IBackingMap, Key, StateType, ValueUpdater, state_type
 from trident.state.map_commits import CommittedMap
-from trident.state.table import KeyColumns, OpaqueTable
+from trident.state.table import KeyColumns, OpaqueTable, as_list
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import Combine, CombinerUpdates, OpaqueValue, TransactionalValue, own, owned, values_to_store
 from trident.state.winners import Winners
@@ -136,7 +136,7 @@ class OpaqueMap(CommittedMap):
         return found
 
     def _put(self, keys: Sequence[Key], stored: Sequence[OpaqueValue | None]) -> None:
-        if isinstance(stored, OpaqueTable) and not self._puts_at_commit:
+        if type(stored) is OpaqueTable and not self._puts_at_commit:
             self._put_table(list(keys), stored)
         else:
             super()._put(keys, stored)
@@ -148,7 +148,7 @@ class OpaqueMap(CommittedMap):
         self._unmerged = partial(zip, keys, table, strict=True)
 
     def _latest(self, found: Sequence[OpaqueValue | None]) -> list[Any]:
-        return found.latest() if isinstance(found, OpaqueTable) else super()._latest(found)
+        return as_list(found.currs) if type(found) is OpaqueTable else super()._latest(found)
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         if self._unmerged is not None:
@@ -168,7 +168,7 @@ class OpaqueMap(CommittedMap):
         self, txid: int, winners: Winners, keys: Sequence[Key], found: Sequence[OpaqueValue | None], behind: int
     ) -> list[Any]:
         """Return the value before batch `txid`; an error says that batch `behind` is behind a stored one."""
-        if not isinstance(found, OpaqueTable):
+        if type(found) is not OpaqueTable:
             found = OpaqueTable.of(migrate_values(found, winners, self._migrate))
         self._refuse_later(keys, found, txid, behind)
         return found.values_before(txid, winners)

@@ -19,6 +19,8 @@ from trident.state.winners import Winners
 ABSENT = -1
 """In place of the number of a batch, which no batch has: the key was never written."""
 
+_NEVER = OpaqueValue(ABSENT, UNKNOWN_ATTEMPT, None, None)
+
 
 class KeyColumns(Sequence[Key]):
     """A list of distinct keys that are given field by field; rows of them are made when someone asks.
@@ -88,10 +90,8 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
 
     @classmethod
     def of(cls, values: Sequence[OpaqueValue | None]) -> OpaqueTable:
-        if values and None not in values:
-            return cls(map(list, zip(*values, strict=True)))
-        there = [at for at, value in enumerate(values) if value is not None]
-        return cls.spread(len(values), there, list(map(list, zip(*(values[at] for at in there), strict=True))))
+        rows = [_NEVER if value is None else value for value in values]
+        return cls(map(list, zip(*rows, strict=True))) if rows else cls.absent(0)
 
     @classmethod
     def spread(cls, count: int, there: Sequence[int], columns: Sequence[list[Any]]) -> OpaqueTable:
@@ -144,6 +144,9 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
         if not isinstance(txids, list):
             stand = stand_before(txids, attempts, txid, winners)
             return self.currs if stand.all() else self.currs.where(stand, self.prevs)
+        batches, known = {*txids} - {ABSENT}, {*attempts} - {UNKNOWN_ATTEMPT}
+        if len(known) == 1 and max(batches) < txid and winners.won_all(min(batches), max(batches), *known):
+            return self.currs
         # One batch wrote many keys, so each (txid, attempt) is judged once.
         fell = {head for head in self.heads() if not OpaqueValue(*head, None, None).stands_before(txid, winners)}
         if not fell:
@@ -152,12 +155,8 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
         return [prev if head in fell else curr for head, prev, curr in rows]
 
     def values_before(self, txid: int, winners: Winners) -> list[Any]:
-        values = self.before(txid, winners)
-        return values if isinstance(values, list) else as_list(values)
-
-    def latest(self) -> list[Any]:
-        """Return what was written last."""
-        return as_list(self.currs)
+        found = self.before(txid, winners)
+        return found if isinstance(found, list) else as_list(found)
 
     def combine_with(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> OpaqueTable | None:
         """Return what the commit `txid` writes: the values before it, combined with these as `NumberColumn.combine_with` does.

@@ -105,7 +105,6 @@ class Txid(int):
         epochs: Epochs | None = None,
         run: str = "",
     ) -> Txid:
-        """Make the number and what it carries."""
         self = super().__new__(cls, txid)
         self.attempt, self.winners, self.incarnation, self.expected = attempt, winners, incarnation, expected
         self.epochs, self.run = epochs, run

@@ -75,14 +75,9 @@ class TransactionalValue(NamedTuple):
 def stand_before(
     txids: npt.NDArray[np.int64], attempts: npt.NDArray[np.int64], txid: int, winners: Winners
 ) -> npt.NDArray[np.bool_]:
-    """Answer `OpaqueValue.stands_before` for each of many values.
+    """Answer `OpaqueValue.stands_before` for each of many values, as bool, shape (n,).
 
     `txids`, `attempts`: int64, shape (n,): the first two fields of the values.
-
-    Returns
-    -------
-    numpy.ndarray
-        bool, shape (n,): True where `curr` is the value before batch `txid`, False where `prev` is.
     """
     stand: npt.NDArray[np.bool_] = winners.won_each(txids, attempts) | (attempts == UNKNOWN_ATTEMPT)
     return stand & (txids < txid)
@@ -104,7 +99,8 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
     """The updaters of many keys as one object: a batch has as many as keys, and most maps need none of them made.
 
     `combine_all` combines two lists of values, faster than `combine` does one after the other. `is_pure` says that both leave
-    what they are given as it is, so what is stored need not be copied for them.
+    what they are given as it is, so what is stored need not be copied for them. `check` is called with all values before any
+    is put, and raises for one that must not be; `checked` are the last ones that it has let pass.
     """
 
     def __init__(
@@ -113,11 +109,21 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
         args: Sequence[V],
         combine_all: Callable[[Sequence[V], Sequence[V]], list[V]] | None = None,
         is_pure: bool = False,
+        check: Callable[[Sequence[V]], None] | None = None,
     ) -> None:
         self._combine, self._args, self._combine_all, self._is_pure = combine, args, combine_all, is_pure
+        self._check = check
+        self.checked: Sequence[V] | None = None
 
     def update_all(self, stored: list[V | None]) -> list[V]:
         """Return what each updater would give for its stored value; nothing of `stored` is changed."""
+        values = self._values(stored)
+        if self._check is not None:
+            self._check(values)
+            self.checked = values
+        return values
+
+    def _values(self, stored: list[V | None]) -> list[V]:
         combine = self._combine
         if not self._is_pure:
             stored = owned(stored)

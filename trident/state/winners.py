@@ -22,7 +22,11 @@ STORED_UNDER = "stored_under"
 """Among the facts of a state in the log: the name under which its store knows it, where it is called otherwise now."""
 CALLED = "called"
 """Among the facts of a state in the log: what it was called last, before its name was changed."""
-BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED)
+LIMITS = "limits"
+"""Among the facts of a state: by the names of aggregates how many values each remembers of a key, where it drops others."""
+SERIALIZER = "serializer"
+"""Among the facts of a state: what its values are written with, where the store does not decide that itself."""
+BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZER)
 """The facts of a state that are not part of what it means."""
 
 
@@ -66,17 +70,12 @@ class Winners:
         return (one_range and self.ranges[at - 1][1] == attempt) or highest <= self.adopted
 
     def won_each(self, txids: npt.NDArray[np.int64], attempts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Answer `won` for each of many values.
+        """Answer `won` for each of many values, as bool, shape (n,).
 
         Parameters
         ----------
         txids, attempts
             int64, shape (n,): who wrote each value.
-
-        Returns
-        -------
-        numpy.ndarray
-            bool, shape (n,).
         """
         stand: npt.NDArray[np.bool_] = txids <= self.adopted
         if not len(txids) or not self.ranges:
@@ -102,11 +101,8 @@ class Winners:
 
     def with_types(self, types: Iterable[Iterable[Any]]) -> Winners:
         """Return the winners with the former types of a state's values."""
-        return Winners(
-            self.ranges,
-            self.adopted,
-            tuple((one[0], one[1], one[2] if len(one) > 2 else None) for one in map(tuple, types)),
-        )
+        whole = tuple((one[0], one[1], one[2] if len(one) > 2 else None) for one in map(tuple, types))
+        return Winners(self.ranges, self.adopted, whole)
 
     @staticmethod
     def of(ranges: Iterable[Iterable[int]], adopted: int = 0, types: Iterable[Iterable[Any]] = ()) -> Winners:

@@ -5,6 +5,7 @@ share. `record_fence.py` keeps the sentinel in a value that is replaced by condi
 a commit. docs/writing-a-state.md shows a store.
 """
 
+from trident.extras import Extra
 from trident.servers.patience import Retries, by_count, by_size
 from trident.setting_types import seconds, whole
 from trident.state.sentinel import check_move, displaced
@@ -42,40 +43,9 @@ from trident.storekit.store_state import (
 from trident.storekit.whole_commits import InTransaction, Puts, StoredRows, WholeCommitMap
 
 __all__ = [
-    "Account",
-    "Changing",
-    "Expiring",
-    "FieldsCodec",
-    "InTransaction",
-    "Kind",
-    "Kinds",
-    "MapOptions",
-    "Puts",
-    "RecordCodec",
-    "RecordFence",
-    "Register",
-    "Retries",
-    "SentinelRecord",
-    "ServerCalls",
-    "SpecKinds",
-    "StoreMapFactory",
-    "StoreOptions",
-    "StoreState",
-    "StoredRows",
-    "WholeCommitMap",
-    "by_count",
-    "by_size",
-    "called_as",
-    "check_move",
-    "check_options",
-    "displaced",
-    "driver_package",
-    "kinds",
-    "no_sentinel",
-    "refuse_read_only",
-    "seconds",
-    "sentinel_of",
-    "warn_of_eviction",
-    "warn_once",
-    "whole",
-]
+    "Account", "Changing", "Expiring", "Extra", "FieldsCodec", "InTransaction", "Kind", "Kinds", "MapOptions", "Puts",
+    "RecordCodec", "RecordFence", "Register", "Retries", "SentinelRecord", "ServerCalls", "SpecKinds",
+    "StoreMapFactory", "StoreOptions", "StoreState", "StoredRows", "WholeCommitMap", "by_count", "by_size",
+    "called_as", "check_move", "check_options", "displaced", "driver_package", "kinds", "no_sentinel",
+    "refuse_read_only", "seconds", "sentinel_of", "warn_of_eviction", "warn_once", "whole",
+]  # fmt: skip

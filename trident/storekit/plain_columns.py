@@ -158,12 +158,12 @@ def json_form(type_: str) -> tuple[Callable[[Any], str], Callable[[str], Any]] |
     made, has_decimals = _of_texts(type_), "decimal(" in type_
     if made is None:
         return _to_json, json.loads
-    return (
-        _to_json,
-        lambda text: (
-            made(json.loads(text)) if has_decimals or _NO_NUMBER.search(text) is not None else json.loads(text)
-        ),
-    )
+
+    def of_json(text: str) -> Any:
+        read = json.loads(text)
+        return made(read) if has_decimals or _NO_NUMBER.search(text) is not None else read
+
+    return _to_json, of_json
 
 
 def _to_json(value: Any) -> str:

@@ -169,7 +169,6 @@ class Changing(MapOptions):
     changes: str | int | None = None
 
     def __post_init__(self) -> None:
-        """Check the time or the number."""
         super().__post_init__()
         Retention.of(self.changes, "changes")
 

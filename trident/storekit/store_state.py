@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -166,17 +166,16 @@ class StoreState(SpecKinds[T]):
         return map_state(factory, kind, made.cache, made.snapshot_key, made.num_partitions)
 
 
-@contextmanager
-def driver_package(store: str, package: str, extra: str, module: str = "") -> Iterator[None]:
+def driver_package(store: str, package: str, extra: str, module: str = "") -> AbstractContextManager[None]:
     """Import a driver inside of this: if it is missing, the error says what to install.
 
     Parameters
     ----------
     store, package, extra
-        For the message: "Redis", the package's name, and the extra of this package that brings it.
+        For the message: "Redis", the package's name, and the extra of this package that brings it, or what else is to be
+        installed, as "trident-sqlite[apsw]".
     module
         The name that the driver is imported by, if it is not the package's; an import that fails for another module
         raises that error.
     """
-    with needs_package(f"a {store} state", extra, package, module):
-        yield
+    return needs_package(f"a {store} state", extra, package, module)

@@ -53,12 +53,8 @@ class StoredRows(ABC):
     def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:
         """Write all or nothing, in one transaction.
 
-        If a sentinel's key is given, its row must be `found` (None: absent) and becomes `new`.
-
-        Returns
-        -------
-        bool
-            False if the sentinel's row is not `found`. Nothing was written.
+        If a sentinel's key is given, its row must be `found` (None: absent) and becomes `new`. Return False if it is not
+        `found`: nothing was written.
         """
 
     @abstractmethod

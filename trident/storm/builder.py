@@ -26,27 +26,7 @@ if TYPE_CHECKING:
 
 
 class TopologyBuilder:
-    """Declares spouts and bolts and what connects them. Nothing runs until a cluster gets what `create_topology` returns.
-
-    Examples
-    --------
-    >>> from trident.storm import BaseBasicBolt, BaseRichSpout, TopologyBuilder
-    >>> class Sentences(BaseRichSpout):
-    ...     def declare_output_fields(self, declarer):
-    ...         declarer.declare("sentence: string")
-    >>> class Split(BaseBasicBolt):
-    ...     def declare_output_fields(self, declarer):
-    ...         declarer.declare("word: string")
-    ...
-    ...     def execute(self, tuple, collector):
-    ...         for word in tuple["sentence"].split():
-    ...             collector.emit([word])
-    >>> builder = TopologyBuilder()
-    >>> spout = builder.set_spout("sentences", Sentences())
-    >>> bolt = builder.set_bolt("split", Split(), 2).shuffle_grouping("sentences")
-    >>> list(builder.create_topology().components)
-    ['sentences', 'split']
-    """
+    """Declares spouts and bolts and what connects them. Nothing runs until a cluster gets what `create_topology` returns."""
 
     def __init__(self) -> None:
         self._spouts: dict[str, SpoutSpec] = {}

@@ -11,7 +11,7 @@ from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, Topolo
 from trident.storm.storm_tuples import StreamDeclarer, Tuple
 
 if TYPE_CHECKING:
-    from trident.runtime.reading.state_reader import StateReader
+    from trident.read.state_reader import StateReader
 
 
 class StateLookupBolt(BaseBasicBolt):

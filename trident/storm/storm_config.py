@@ -99,7 +99,7 @@ class StormConfig(Settings):
     @staticmethod
     def of(conf: StormConfig | Mapping[str, Any] | None = None, **settings: Any) -> StormConfig:
         """Build from another config or a mapping; text values are read as the type of their key."""
-        base = vars(conf) if isinstance(conf, StormConfig) else dict(conf or {})
+        base = vars(conf) if isinstance(conf, StormConfig) else StormConfig.of_mapping(conf)
         given = {_STORMS_NAMES.get(name, name): value for name, value in {**base, **settings}.items()}
         return StormConfig(**read_settings(StormConfig, given))
 

@@ -265,15 +265,7 @@ class LocalTopology(StormHandle):
 
 
 class LocalCluster:
-    """Runs topologies in this process; a context manager that stops them.
-
-    Examples
-    --------
-    >>> from trident.storm import LocalCluster
-    >>> with LocalCluster() as cluster:
-    ...     cluster.topologies
-    {}
-    """
+    """Runs topologies in this process; a context manager that stops them."""
 
     def __init__(self) -> None:
         self.topologies: dict[str, LocalTopology] = {}

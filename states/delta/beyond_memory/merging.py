@@ -156,9 +156,15 @@ class Merging:
         self, base: BucketedBase, changes: SortedRows, due: Shown, holds: Holds, based_on: int, held: int | None
     ) -> None:
         began = time.monotonic()
+        table, rows = self._published, self._tables.rows
         try:
-            base = self._merge_changes(base, changes, due, holds, based_on)
-            self._outcome = _Outcome(base, holds, None)
+            if table.refresh() != based_on and not moved_by_compactions(table, based_on):
+                raise VersionMoved(f"the base is at version {table.version}, not {based_on}")
+            after = base.merge(changes, lambda part: rows.in_base(part, due.snapshot), not table.has_columns())
+            if not is_newest(self._changes, due):
+                raise VersionMoved("another writer has taken over")
+            table.move(base, after, holds.seq, due)
+            self._outcome = _Outcome(after, holds, None)
         except (VersionMoved, StateError, OSError) as error:
             self._outcome = _Outcome(None, holds, error)
         ended = time.monotonic()
@@ -166,34 +172,18 @@ class Merging:
         if self._outcome.error is None:
             self._keep_small(held)
 
-    def _merge_changes(
-        self, base: BucketedBase, changes: SortedRows, due: Shown, holds: Holds, based_on: int
-    ) -> BucketedBase:
-        table = self._published
-        if table.refresh() != based_on and not moved_by_compactions(table, based_on):
-            raise VersionMoved(f"the base is at version {table.version}, not {based_on}")
-        rows = self._tables.rows
-        after = base.merge(changes, lambda part: rows.in_base(part, due.snapshot), not table.has_columns())
-        if not is_newest(self._changes, due):
-            raise VersionMoved("another writer has taken over")
-        self._published.move(base, after, holds.seq, due)
-        return after
-
     def _keep_small(self, held: int | None) -> None:
         """Delete changes that the base before this one held already; now and then checkpoints and old files."""
         try:
-            self._trim(-1 if held is None else held)
+            changes, seq = self._changes.another(), -1 if held is None else held
+            changes.refresh()
+            gone = [file for file in changes.files()[:-1] if file.last <= seq]  # the last file has the sentinel
+            if gone:
+                nothing = self._tables.layout.schema.empty_table()
+                changes.replace(nothing, gone, (TRIMMED, seq), {COMPACTION: "merged"})
         except (VersionMoved, StateError, OSError) as error:
             _LOGGER.warning("the clean-up of %s was postponed: %s", self._tables.what, error)
         self._published.keep_small()
-
-    def _trim(self, seq: int) -> None:
-        changes = self._changes.another()
-        changes.refresh()
-        files = changes.files()[:-1]  # the last one has the sentinel
-        gone = [file for file in files if file.last <= seq]
-        if gone:
-            changes.replace(self._tables.layout.schema.empty_table(), gone, (TRIMMED, seq), {COMPACTION: "merged"})
 
 
 class OpenedBase:

@@ -26,10 +26,9 @@ from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_archive import ComponentFacts, read_manifest
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
-from trident.cluster.state.cluster_address import STATE_FILE, open_cluster_state
-from trident.cluster.state.cluster_records import ErrorInfo, SupervisorInfo
-from trident.cluster.state.storm_cluster_state import LEADER, StormClusterState
-from trident.coordination.file_log import FileLog
+from trident.cluster_state.cluster_address import STATE_FILE, open_cluster_state
+from trident.cluster_state.cluster_records import ErrorInfo, SupervisorInfo
+from trident.cluster_state.storm_cluster_state import LEADER, StormClusterState
 from trident.errors import (
     BadPackage,
     ClusterError,
@@ -40,8 +39,7 @@ from trident.errors import (
     NoSuchTopology,
     NotAllowed,
 )
-
-__all__ = ["LosingProxy"]
+from trident.log.file_log import FileLog
 
 TOKEN = "the-token"
 

@@ -13,8 +13,6 @@ from typing import Any
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_archive import MANIFEST, PackageManifest, archive_of
 
-__all__ = ["BOLTS", "COUNTS_OF_WORDS", "archive_by_hand", "package_of", "put", "write_files"]
-
 COUNTS_OF_WORDS = """
     from spouts import FixedBatchSpout
     from states.memory import MemoryMapState

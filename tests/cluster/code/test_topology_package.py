@@ -17,7 +17,7 @@ from trident.cluster.code import package_archive as package_files
 from trident.cluster.code.package_archive import MANIFEST, ComponentFacts, PackageManifest
 from trident.cluster.code.topology_package import make_package
 from trident.errors import BadPackage
-from trident.runtime.reading.targets import NoSuchTarget
+from trident.targets import NoSuchTarget
 
 pytestmark = pytest.mark.slow
 

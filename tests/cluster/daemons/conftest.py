@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.daemons.counted import goes_on, stop_and_check
-from tests.cluster.daemons.log_watch import LogWatch
+from tests.cluster.daemons.counted import LogWatch, goes_on, stop_and_check
 from tests.harness.cluster_machines import MachineCluster
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.daemons.campaign import Campaign
-from tests.cluster.daemons.ledgers import LEDGERS, check_ledger, submit_ledger, write_ledgers
-from tests.cluster.daemons.log_watch import LogWatch
+from tests.cluster.daemons.campaign import LEDGERS, Campaign, check_ledger, submit_ledger, write_ledgers
+from tests.cluster.daemons.counted import LogWatch
 from tests.harness.cluster_machines import MOVED_AFTER_S, MachineCluster
 from tests.harness.commands import until
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble

@@ -1,13 +1,15 @@
-"""A cluster of processes on one machine: what each of them does when another one is killed."""
+"""A cluster of processes: what each does when another one is killed; also where its state and logs are in PostgreSQL."""
 
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
-from tests.cluster.daemons.counted import committed, goes_on
-from tests.harness.cluster_machines import TOKEN, MachineCluster
+from tests.cluster.daemons.counted import committed, goes_on, stop_and_check
+from tests.harness.cluster_machines import MOVED_AFTER_S, TOKEN, MachineCluster
+from tests.harness.cluster_states import address_on
 from tests.harness.commands import until
 from trident.cluster.client import ClusterClient
 from trident.errors import NoLeader
@@ -115,3 +117,18 @@ def test_a_driver_that_cannot_run_is_put_to_rest_with_its_error(cluster: Machine
     until(lambda: storm_id not in cluster.state.assignments(), "its slot is free")
     cluster.client.kill("broken", 0)
     until(lambda: storm_id not in cluster.state.active_storms(), "it is forgotten")
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_a_topology_goes_on_when_its_machine_is_lost(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    with MachineCluster(tmp_path, address_on("postgres", request), MOVED_AFTER_S) as cluster:
+        cluster.up(machines=2)
+        storm_id = cluster.submit()
+        goes_on(cluster)
+        lost = cluster.machine_of(storm_id)
+        lost.lose()
+        until(lambda: lost.id not in cluster.state.supervisors(), "its session is over")
+        until(lambda: cluster.machine_of(storm_id) is not lost, "the topology is assigned to the other machine")
+        goes_on(cluster)
+        stop_and_check(cluster, storm_id)

@@ -23,9 +23,9 @@ from trident.cluster.driver.driver_main import _Driver
 from trident.cluster.driver.orders import DriverBeats, Orders, epoch_before
 from trident.cluster.machine.machine_folder import DriverOrder
 from trident.cluster.nimbus.submissions import rolled_back
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import DRIVER, Assignment, ErrorInfo, NodePort, StormBase, WantedStatus
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_records import DRIVER, Assignment, ErrorInfo, NodePort, StormBase, WantedStatus
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import (
     BackendError,
     BadPackage,
@@ -39,11 +39,11 @@ from trident.errors import (
     TopologyError,
 )
 from trident.operations import Count
-from trident.runtime.loop.coordinator import MasterBatchCoordinator
-from trident.runtime.loop.retrying import RetryRule
-from trident.runtime.steps.failures import failure_of
+from trident.run.coordinator import MasterBatchCoordinator
+from trident.run.retrying import RetryRule
 from trident.spark.job_errors import jvm_gone
 from trident.spout.interfaces import TransactionAttempt
+from trident.steps.failures import failure_of
 
 _ID = "words-1-1"
 _ORDER = DriverOrder("", _ID, "a", 1, "host", 0.0, 2, "new", "", "", "", "")
@@ -182,7 +182,7 @@ def test_what_no_second_try_can_mend_is_fatal(error: Exception, has_run: bool) -
         batch_failed(StoreAwayError("no answer", "Redis at localhost:6379")),
         batch_failed(jvm_gone(ConnectionRefusedError()), retry=False),
     ],
-    ids=repr,
+    ids=lambda error: type(error).__name__,  # the texts of some say what time it is
 )
 def test_what_may_pass_is_tried_again(error: Exception, has_run: bool) -> None:
     assert not is_fatal(error, has_run)

@@ -28,7 +28,7 @@ from trident.cluster.machine.driver_slot import (
     start_driver,
 )
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
-from trident.cluster.state.cluster_records import DriverDeath
+from trident.cluster_state.cluster_records import DriverDeath
 from trident.errors import ClusterError
 
 

@@ -18,12 +18,12 @@ from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_archive import ComponentFacts
 from trident.cluster.code.topology_package import settings_of
 from trident.cluster.nimbus.submissions import Submissions, rolled_back
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, ErrorInfo, NodePort, WantedStatus
-from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.coordination.file_log import FileLog
-from trident.coordination.records import TopologyRecord
+from trident.cluster_state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_records import Assignment, ErrorInfo, NodePort, WantedStatus
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import BadPackage, ClusterError, ConfigError, NameTaken, NoSuchTopology, UpgradeRefused
+from trident.log.file_log import FileLog
+from trident.log.records import TopologyRecord
 from trident.storm import StormConfig
 
 BOLTS: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 from trident.cluster.client import ClusterClient
-from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, open_cluster_state, own_token
+from trident.cluster_state.cluster_address import default_address, folder_of, is_embedded, open_cluster_state, own_token
 from trident.errors import ClusterError, ConfigError, EnvironmentProblem
 
 

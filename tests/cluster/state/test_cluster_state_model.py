@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.harness.cluster_states import Opened, Opening
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster_state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_state import ClusterState
 from trident.errors import ClusterError
 
 _roots = itertools.count(1)

@@ -11,8 +11,8 @@ import pytest
 from tests.harness.cluster_states import LOST_ANSWERS, address_on, opened
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster_state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_state import ClusterState
 from trident.errors import ClusterError, ClusterUnreachable
 from trident.nodes.polled_nodes import SqlTable
 from trident.servers.log_addresses import PostgresAddress
@@ -48,16 +48,16 @@ def test_a_change_is_made_once_though_the_answer_to_its_commit_is_lost(
     try:
         with opened(through) as shaky, opened(address) as direct:
             before(shaky.state, direct.state)
-            write, lost = SqlTable.write, list[Any]()
+            carry_out, lost = SqlTable.carry_out, list[Any]()
 
-            def write_and_lose(table: SqlTable, changes: Any) -> None:
-                write(table, changes)
+            def carry_out_and_lose(table: SqlTable, steps: Any, session: str) -> None:
+                carry_out(table, steps, session)
                 if not lost:  # the next answer is that to the commit
-                    lost.append(changes)
+                    lost.append(steps)
                     proxy.arm("reply", lose)
 
             with monkeypatch.context() as patched:
-                patched.setattr(SqlTable, "write", write_and_lose)
+                patched.setattr(SqlTable, "carry_out", carry_out_and_lose)
                 assert act(shaky.state) == returned
             assert not proxy.disarm() or not lost
             assert (direct.state.get_node("/a") or ())[:2] == node

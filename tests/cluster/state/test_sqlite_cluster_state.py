@@ -22,7 +22,7 @@ import pytest
 from tests.harness.cluster_session import SessionProcess
 from tests.harness.cluster_states import opened
 from tests.harness.commands import until
-from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_address import open_cluster_state
 from trident.errors import ClusterError, ClusterUnreachable
 from trident.nodes import sqlite_nodes
 from trident.nodes.sqlite_nodes import SqliteNodes, holders_text, writers_of

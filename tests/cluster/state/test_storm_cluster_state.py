@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.harness.cluster_states import Opened, Opening, set_assignment
-from trident.cluster.state.cluster_records import (
+from trident.cluster_state.cluster_records import (
     Assignment,
     DriverDeath,
     ErrorInfo,
@@ -21,7 +21,7 @@ from trident.cluster.state.cluster_records import (
     WantedStatus,
     WorkerHeartbeat,
 )
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError
 from trident.nodes.interface import NodeEvent
 

@@ -21,8 +21,8 @@ from tests.harness.cluster_states import LOST_ANSWERS, Opened
 from tests.harness.commands import environment, until
 from tests.harness.proxy import Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster_state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_state import ClusterState
 from trident.errors import ClusterError, ClusterUnreachable
 from trident.nodes.interface import StoredNode
 
@@ -282,7 +282,7 @@ def test_a_dead_server_among_the_living_does_not_matter(zookeeper_server: ZooKee
 @pytest.mark.slow
 def test_nothing_but_the_error_is_printed(tmp_path: Path) -> None:
     program = (
-        "from trident.cluster.state.cluster_address import open_cluster_state\n"
+        "from trident.cluster_state.cluster_address import open_cluster_state\n"
         "try:\n    open_cluster_state('zookeeper://127.0.0.1:1,no-such-host.invalid', 0.5)\n"
         "except Exception as error:\n    print(error)\n"
     )

@@ -24,12 +24,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.crash.bolts.judged_messages import Verdict, acked, judge
 from tests.crash.bolts.queue_cases import PENDING, QUEUES, Queue
-from tests.crash.bolts.recorded import LEAVES
+from tests.crash.bolts.recorded import LEAVES, Verdict, acked, judge
 from tests.harness.commands import environment
-
-__all__ = ["Outcome", "campaign"]
 
 _VICTIMS = {"worker": 12, "both workers": 2, "executor": 3, "stopped": 2, "driver": 1}
 _CHUNK = 1000

@@ -10,8 +10,6 @@ from tests.crash.bolts.queue_cases import PENDING, spout_of
 from tests.crash.bolts.recorded import LeafBolt, RecordedSpout, SplitBolt
 from trident.storm import StormConfig, TopologyBuilder
 
-__all__ = ["TIMEOUT_S"]
-
 TIMEOUT_S = 6.0
 _EVERY_S = 0.2
 

@@ -15,8 +15,6 @@ from tests.harness.kafka_servers import start_kafka
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import start_redis
 
-__all__ = ["PENDING", "QUEUES", "Queue", "spout_of"]
-
 PENDING = 500  # messages that a spout's task takes from its queue before they are acknowledged there
 _NAME, _GROUP, _PARTITIONS = "kills", "kills", 2
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tests.crash.bolts.bolt_kills import campaign
-from tests.crash.bolts.judged_messages import judge
-from tests.crash.bolts.recorded import LEAVES, RECORD
+from tests.crash.bolts.recorded import LEAVES, RECORD, judge
 
 
 @pytest.mark.soak

@@ -16,16 +16,13 @@ from typing import Any
 
 import psutil
 
-from tests.crash.commit_tasks.rule_switches import set_rules
 from tests.crash.commit_tasks.task_case import BATCHES, TaskCase
-from tests.crash.commit_tasks.task_faults import executors_of
+from tests.crash.commit_tasks.task_seams import executors_of, set_rules
 from tests.harness.quick_java import QUICK_JVM
 from trident.errors import TridentError
-from trident.runtime.running import start
+from trident.run.running import start
 from trident.spark.session import spark_session
 from trident.spout.interfaces import TransactionAttempt
-
-__all__ = ["SPARK", "TaskOutcome", "run_beside", "run_case", "run_doomed"]
 
 _LIMIT_S = 240.0
 _LOOK_S = 0.05

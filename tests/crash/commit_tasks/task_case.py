@@ -10,20 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from states.delta import DeltaOptions
-from tests.crash.case import KEYS, Pairing
-from tests.crash.commit_tasks.task_faults import Fault
-from tests.crash.commit_tasks.task_seams import FaultyStates, Tables
+from tests.crash.case import KEYS, Pairing, ScriptedSpout, rows_of
+from tests.crash.commit_tasks.task_seams import Fault, FaultyStates, Tables
 from tests.crash.fuse import Fuse
-from tests.crash.spout import ScriptedSpout, rows_of
 from tests.harness.topology_runs import open_view
 from trident.config import Config
-from trident.coordination.log_reader import LogReader
-from trident.coordination.log_state import LogState
+from trident.log.log_reader import LogReader
+from trident.log.log_state import LogState
 from trident.operations import Sum
 from trident.state import StateSpec, StateType
 from trident.topology import TridentTopology
-
-__all__ = ["BATCHES", "STORES", "TaskCase"]
 
 ROWS, BATCH_SIZE = 30, 10
 BATCHES = ROWS // BATCH_SIZE

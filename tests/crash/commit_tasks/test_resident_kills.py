@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crash.commit_tasks.cluster_runs import run_case, run_doomed
-from tests.crash.commit_tasks.kill_cases import CHANGING, Cases
+from tests.crash.commit_tasks.kill_campaign import CHANGING, Cases
 from tests.harness.servers import Server
 
 if TYPE_CHECKING:

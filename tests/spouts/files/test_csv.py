@@ -16,9 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import CsvFileSpout
+from tests.harness.sqlite_map import sqlite_state
+from tests.harness.topology_runs import run_all
 from tests.spouts.files.test_text_files import append, write
 from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
-from trident.errors import ConfigError, ReplayMismatchError, SpoutError, TopologyError
+from trident import TridentTopology
+from trident.errors import BadDataError, BatchFailedError, ConfigError, ReplayMismatchError, SpoutError, TopologyError
+from trident.operations import Sum
 
 FIELDS = "id: bigint, name: string"
 
@@ -85,16 +89,9 @@ def test_types_nulls_and_empty_lines(tmp_path: Path) -> None:
 def test_how_values_are_written_may_be_said(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "1;'a;b';2,5;01.02.2024\n2;NULL;-;\n3;'NULL';0,5;\n".encode("latin-1"))
     spout = CsvFileSpout(
-        tmp_path,
-        "price: double, name: string, day: timestamp_ntz",
-        header=["id", "name", "price", "day"],
-        delimiter=";",
-        quote="'",
-        null_values=["NULL", "-", ""],
-        decimal_point=",",
-        timestamp_formats=["%d.%m.%Y"],
-        encoding="latin-1",
-    )
+        tmp_path, "price: double, name: string, day: timestamp_ntz", header=["id", "name", "price", "day"], delimiter=";",
+        quote="'", null_values=["NULL", "-", ""], decimal_point=",", timestamp_formats=["%d.%m.%Y"], encoding="latin-1",
+    )  # fmt: skip
     assert [(row[0], row[1], str(row[2])) for row in rows(spout)] == [
         (2.5, "a;b", "2024-02-01 00:00:00"),
         (None, None, "None"),
@@ -136,6 +133,17 @@ def test_bad_lines_may_have_a_field_of_their_own(tmp_path: Path, line: bytes, ca
     found = rows(CsvFileSpout(tmp_path, FIELDS, bad_lines="bad", follow=False))
     bad = (None, None, line.decode())
     assert found == [(1, "x", None)] * 999 + [bad] + [(2, "y", None)] * 999 + [bad]
+
+
+def test_a_line_that_is_no_row_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a.csv", b"id,name\n7,x,y\n1,x")  # its end was looked at before the format goes to a worker
+    assert rows(CsvFileSpout(tmp_path, FIELDS, bad_lines="bad")) == [(None, None, "7,x,y"), (1, "x", None)]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_quoted_value_that_does_not_end_takes_no_empty_lines_along(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b'id,name\n4,"open\n\n\n')
+    assert rows(CsvFileSpout(tmp_path, FIELDS, bad_lines="bad")) == [(None, None, '4,"open')]
 
 
 def test_a_header_without_a_line_end_is_a_file_without_rows(tmp_path: Path) -> None:
@@ -194,6 +202,18 @@ def test_a_header_without_a_field_is_refused_with_the_choices_or_gives_null(tmp_
         rows(CsvFileSpout(tmp_path, FIELDS))
 
 
+def test_rows_below_a_header_that_is_an_empty_line_are_bad_and_none_is_taken_for_names(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b"\nid,name\n1,x\r2,y\n3")
+    spout = CsvFileSpout(tmp_path, FIELDS, missing_columns="null", bad_lines="bad")
+    assert [row[2] for row in rows(spout)] == ["id,name", "1,x\r2,y", "3"]
+    with pytest.raises(BadDataError, match="line 2 of .* is not a row: the header of its file is an empty line"):
+        rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null"))
+    with pytest.raises(BadDataError, match=r"a.csv cannot be read: the header of its file is an empty line"):
+        rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null", multiline=True, follow=False))
+    write(tmp_path / "a.csv", b"\n")
+    assert rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null")) == []
+
+
 def test_bytes_that_are_no_text_are_refused_unless_replaced(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", b"id,name\n1,\xff\n")
     with pytest.raises(SpoutError, match="byte 10 of .*a.csv is not utf-8 text"):
@@ -211,11 +231,7 @@ def test_bytes_that_are_no_text_are_refused_unless_replaced(tmp_path: Path) -> N
         ({"quote": "\n"}, ValueError, "quote is '\\\\n'"),
         ({"multiline": True, "bad_lines": "bad"}, ValueError, "multiline=True does not go with bad_lines"),
         ({"header": ["id"]}, SpoutError, "header= has no column 'name'"),
-        (
-            {"max_batch_byte": 1},
-            ConfigError,
-            "CsvFileSpout has no option 'max_batch_byte'; did you mean 'max_batch_bytes'",
-        ),
+        ({"max_batch_byte": 1}, ConfigError, "CsvFileSpout has no option 'max_batch_byte'; did you mean 'max_batch"),
         ({"max_batch_bytes": 0}, ValueError, "max_batch_bytes=0 of CsvFileSpout: give a whole number of at least 1"),
         ({"bad_lines": "id"}, TopologyError, "duplicate field 'id'"),
     ],
@@ -240,3 +256,21 @@ def test_what_python_writes_is_read_however_it_is_cut(
     with tempfile.TemporaryDirectory() as directory:
         write(Path(directory, "a.csv"), text.getvalue().encode())
         assert rows(CsvFileSpout(directory, FIELDS, max_batch_bytes=max_batch_bytes)) == written
+
+
+def test_the_advice_about_a_bad_line_goes_on_with_the_totals(tmp_path: Path) -> None:
+    def declared(**options: Any) -> TridentTopology:
+        topology = TridentTopology("t")
+        spout = CsvFileSpout(tmp_path, "id: bigint, name: string", follow=False, **options)
+        ids = topology.new_stream("s", spout).group_by("name")
+        ids.persistent_aggregate(sqlite_state(str(tmp_path / "state.db")), "id", Sum(), "total", state_name="total")
+        return topology
+
+    log = {"log_dir": str(tmp_path / "log")}
+    write(tmp_path / "a.csv", b"id,name\n1,x\n")
+    run_all(declared(), "in_process", **log)
+    write(tmp_path / "b.csv", b"id,name\n2,x\ny,y\n")
+    with pytest.raises(BatchFailedError, match=r"or give bad_lines='bad_line', .* into a field of that name\. Nothing"):
+        run_all(declared(), "in_process", **log)
+    running = run_all(declared(bad_lines="bad_line"), "in_process", **log)
+    assert running.state("total").multi_get(["x"]) == [3]

@@ -12,9 +12,8 @@ import pytest
 
 from spouts import JsonFileSpout
 from tests.spouts.files.test_text_files import write
-from tests.spouts.reading import definitions, is_plain, rows, rows_of
+from tests.spouts.reading import definitions, is_plain, opened, rows, rows_of
 from trident.errors import SpoutError, TopologyError
-from trident.spout import ITridentSpout, SpoutType
 
 FIELDS = "id: bigint, name: string"
 
@@ -22,9 +21,7 @@ FIELDS = "id: bigint, name: string"
 def test_it_is_a_transactional_spout_of_the_declared_fields(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", b'{"id": 1, "name": "x"}\n')
     spout = pickle.loads(pickle.dumps(JsonFileSpout(tmp_path, FIELDS, with_file=True)))
-    assert isinstance(spout, ITridentSpout)
-    assert spout.spout_type is SpoutType.TRANSACTIONAL
-    coordinator = spout.get_coordinator({})
+    coordinator = opened(spout, "id: bigint, name: string, file: string")
     (made,) = definitions(coordinator)
     assert is_plain(made)
     assert rows_of(spout, coordinator, made) == [(1, "x", str(tmp_path / "a.jsonl"))]

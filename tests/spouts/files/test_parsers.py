@@ -20,6 +20,7 @@ from tests.spouts.reading import rows
 from trident.arrow import schema_of
 from trident.errors import BadDataError
 from trident.fields import Fields
+from trident.types import NO_VALUE, simple_type
 
 NO_ROWS = [
     b"null", b"[1]", b"1", b'"x"', b"true", b"\0", b'{"v":1}x', b'{"v":1} {"v":2}', b'{"v":1,"v":2}',
@@ -50,20 +51,13 @@ def test_lines_with_no_object_do_not_make_up_for_lines_with_two(tmp_path: Path, 
         rows(JsonFileSpout(tmp_path, "v: bigint"))
 
 
-@pytest.mark.parametrize(
-    ("type_", "value"),
-    [
-        ("double", "1e400"),
-        ("double", "-1e400"),
-        ("float", "1e39"),
-        ("float", "1e-50"),
-        ("double", "-1.0E-400"),
-        ("double", "0." + "0" * 400 + "1"),
-        ("tinyint", "0xFF"),
-        ("bigint", "0X10"),
-        ("int", " 0x1"),
-    ],
-)
+BENT = [
+    ("double", "1e400"), ("double", "-1e400"), ("float", "1e39"), ("float", "1e-50"), ("double", "-1.0E-400"),
+    ("double", "0." + "0" * 400 + "1"), ("tinyint", "0xFF"), ("bigint", "0X10"), ("int", " 0x1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("type_", "value"), BENT)
 def test_a_number_of_csv_is_not_bent(tmp_path: Path, type_: str, value: str) -> None:
     path = write(tmp_path / "a.csv", f"w,v\n0x1,1\n,\n2,{value}\n".encode())
     with pytest.raises(
@@ -83,6 +77,66 @@ def test_a_decimal_with_more_digits_than_its_type_is_a_bad_line(tmp_path: Path) 
     write(tmp_path / "a.json", b'{"v":9999.9}\n{"v":10000}\n{"s":[{"d":1}]}\n')
     found = rows(JsonFileSpout(tmp_path, "v: decimal(6,2), s: array<struct<d:decimal(5,5)>>", bad_lines="bad"))
     assert found == [(good[0], None, None), (None, None, '{"v":10000}'), (None, None, '{"s":[{"d":1}]}')]
+
+
+ODD_NUMBERS = [
+    "9" * 41,
+    "1" + "0" * 60,
+    "-" + "9" * 40,
+    "9223372036854775808",
+    "20240101",
+    "99999",
+    "1e-39",
+    "-264e-41",
+    "1e45",
+    "0." + "1" * 39,
+]
+DECIMALS = ["decimal(38,0)", "decimal(38,38)", "decimal(38,10)", "decimal(5,2)", "decimal(9,0)"]
+
+
+def decimal_texts(random_: random.Random) -> list[str]:
+    made = []
+    for _ in range(150):
+        digits = "".join(random_.choices("0123456789", k=random_.randrange(1, random_.choice([5, 60]))))
+        at = random_.randrange(1, len(digits) + 1)
+        power = f"e{random_.randrange(-50, 50)}" if random_.random() < 0.3 else ""
+        made.append(
+            f"{random_.choice(['', '-'])}{digits[:at].lstrip('0') or '0'}{'.' * (at < len(digits))}{digits[at:]}{power}"
+        )
+    return made
+
+
+@pytest.mark.parametrize("ddl", DECIMALS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_number_is_the_decimal_that_is_written_or_a_bad_line(tmp_path: Path, ddl: str, seed: int) -> None:
+    texts, type_ = ODD_NUMBERS + decimal_texts(random.Random(seed)), simple_type(ddl)
+    assert type_ is not None
+    fitting = {text: value for text in texts if (value := type_.form(Decimal(text))) is not NO_VALUE}
+    write(tmp_path / "a.csv", "".join(f"{text}\n" for text in ["v", *texts]).encode())
+    write(tmp_path / "b.csv", "".join(f"{text.replace('.', ',')};x\n" for text in ["v", *texts]).encode())
+    read = rows(CsvFileSpout(tmp_path / "a.csv", f"v: {ddl}", bad_lines="bad"))
+    assert [
+        one for one, (value, bad) in zip(texts, read, strict=True) if bad is None and value != fitting.get(one)
+    ] == []
+    commas = CsvFileSpout(
+        tmp_path / "b.csv", f"v: {ddl}", header=["v", "x"], delimiter=";", decimal_point=",", bad_lines="bad"
+    )
+    assert [(value, bad and bad.partition(";")[0].replace(",", ".")) for value, bad in rows(commas)][1:] == read
+    for quote in ("", '"'):
+        lines = [f'{{"v":{quote}{one}{quote},"s":[{{"d":{quote}{one}{quote}}}],"u":"0e0-123e4567"}}' for one in texts]
+        write(tmp_path / "a.json", "".join(f"{line}\n" for line in lines).encode())
+        found = rows(
+            JsonFileSpout(tmp_path / "a.json", f"v: {ddl}, s: array<struct<d:{ddl}>>, u: string", bad_lines="bad")
+        )
+        assert len(found) == len(texts)
+        for one, (value, inner, _, bad) in zip(texts, found, strict=True):
+            assert bad is not None or (value == fitting.get(one) is not None and inner == [{"d": value}]), one
+
+
+def test_a_file_read_whole_with_a_decimal_that_wraps_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b"v,w\n0,a\n0.5,b\n-9223372036854775808,c\n")
+    with pytest.raises(BadDataError, match=r"column 'v': a number has more digits than decimal128\(38, 38\): '-9223"):
+        rows(CsvFileSpout(tmp_path, "v: decimal(38,38)", multiline=True, follow=False))
 
 
 def test_infinite_numbers_that_are_written_as_such_and_marks_within_a_file_are_read(tmp_path: Path) -> None:

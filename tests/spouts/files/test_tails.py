@@ -239,7 +239,7 @@ def test_other_files_are_read_while_one_is_waited_for_and_it_is_not_opened_again
     coordinator = spout.get_coordinator({}, lambda: float(LONG_AGO))
     (made,) = definitions(coordinator)
     assert rows_of(spout, coordinator, made) == [("1",), ("2",)]
-    monkeypatch.setattr("spouts.files.line_ends.opened", None)
+    monkeypatch.setattr("spouts.files.file_coordinator.opened", None)
     assert coordinator.initialize_transaction(2, made) is None
     assert f"the rest of {tmp_path / 'a'} (" in str(coordinator.unavailable())
 

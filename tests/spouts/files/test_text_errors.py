@@ -106,13 +106,6 @@ def test_a_line_just_as_long_as_allowed_is_read(tmp_path: Path, max_batch_bytes:
     assert lines(TextFileSpout(tmp_path, max_batch_bytes=max_batch_bytes, max_line_bytes=100)) == ["x" * 100]
 
 
-def test_a_held_line_is_not_held_for_ever(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"ok\n" + b"x" * 101)
-    with pytest.raises(SpoutError, match=f"the line at byte 3 of {path} is longer"):
-        TextFileSpout(path, max_line_bytes=100).get_coordinator({}).initialize_transaction(1, None)
-
-
 def test_broken_utf8_is_replaced_and_said_once_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "a", b"good\nb\xffd\nb\xe2\x82\nq\xed\xa0\x80\n")
     with caplog.at_level(logging.WARNING):

@@ -14,8 +14,8 @@ import pytest
 from spouts import TextFileSpout
 from spouts.files.file_coordinator import FileCoordinator
 from spouts.files.ranges import FileRange, cut
-from tests.spouts.reading import batches, definitions, is_plain, rows, rows_of
-from trident.spout import Definition, ITridentSpout, SpoutType, TransactionAttempt
+from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
+from trident.spout import Definition, TransactionAttempt
 
 LONG_AGO = 1_000_000_000
 
@@ -40,10 +40,7 @@ def lines(spout: TextFileSpout) -> list[Any]:
 
 def test_it_is_a_transactional_spout_of_one_field(tmp_path: Path) -> None:
     write(tmp_path / "a", b"x\n")
-    spout = TextFileSpout(tmp_path, output_field="sentence")
-    assert isinstance(spout, ITridentSpout)
-    assert spout.spout_type is SpoutType.TRANSACTIONAL
-    assert str(spout.get_output_fields()) == "sentence: string"
+    opened(TextFileSpout(tmp_path, output_field="sentence"), "sentence: string")
 
 
 def test_the_lines_of_all_files_come_by_path_and_directories_are_entered(tmp_path: Path) -> None:
@@ -86,6 +83,12 @@ def test_links_are_read_once_and_loops_end(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_file_that_a_glob_finds_behind_a_link_as_well_is_read_once(tmp_path: Path) -> None:
+    write(tmp_path / "z" / "a.txt", b"1\n")
+    (tmp_path / "link").symlink_to(tmp_path / "z")
+    assert lines(TextFileSpout(str(tmp_path / "**" / "*.txt"))) == ["1"]
+
+
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_file_of_several_names_is_read_once_also_as_names_come_and_go(tmp_path: Path, follow: bool) -> None:
     path = write(tmp_path / "b", b"1\n")
@@ -103,6 +106,14 @@ def test_a_file_of_several_names_is_read_once_also_as_names_come_and_go(tmp_path
         assert (second is not None) == follow
         if second is not None:
             assert rows_of(spout, again, second) == [("2", str(path), 2)]
+
+
+def test_a_file_that_gets_another_name_before_its_own_is_read_to_its_end(tmp_path: Path) -> None:
+    path = write(tmp_path / "b", b"1\n2\n3\n")
+    spout = TextFileSpout(tmp_path, max_batch_bytes=2, follow=False)
+    first = spout.get_coordinator({}).initialize_transaction(1, None)
+    (tmp_path / "a").hardlink_to(path)
+    assert [row for batch in batches(spout, first) for row in batch] == [("2",), ("3",)]
 
 
 def test_max_batch_bytes_bounds_a_batch_at_line_ends(tmp_path: Path) -> None:
@@ -212,17 +223,10 @@ def test_a_cut_just_before_or_after_a_line_end_loses_and_repeats_nothing(tmp_pat
 
 
 def test_compressed_files_are_not_cut_and_the_rest_is_shared_by_the_other_tasks() -> None:
-    ranges = [
-        FileRange("a", 0, 10, 0),
-        FileRange("b.gz", 0, 6 << 20, 0),
-        FileRange("c", 0, 1 << 20, 0),
-        FileRange("d", 5, 1 << 20, 0),
-    ]
+    ranges = [FileRange(*one, 0) for one in (("a", 0, 10), ("b.gz", 0, 6 << 20), ("c", 0, 1 << 20), ("d", 5, 1 << 20))]
     parts = cut(ranges, 8, lambda path: path.endswith(".gz"))
-    assert [(piece.range.path, piece.start, piece.end) for part in parts for piece in part][:2] == [
-        ("a", 0, 10),
-        ("b.gz", 0, 6 << 20),
-    ]
+    found = [(piece.range.path, piece.start, piece.end) for part in parts for piece in part]
+    assert found[:2] == [("a", 0, 10), ("b.gz", 0, 6 << 20)]
     assert len(parts) == 3
     assert all(parts)
     for one in ranges:

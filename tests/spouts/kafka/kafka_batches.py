@@ -1,4 +1,4 @@
-"""Batches of a Kafka spout as the runtime makes them: defined one after the other, read, and confirmed."""
+"""Batches of a Kafka spout as a topology makes them: defined one after the other, read, and confirmed."""
 
 from __future__ import annotations
 

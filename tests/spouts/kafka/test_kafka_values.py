@@ -31,7 +31,7 @@ from tests.spouts.messages.driving import LIMIT_S
 from trident import TridentTopology
 from trident.arrow import arrow_type
 from trident.errors import ConfigError, SpoutError
-from trident.runtime.commit.dead_letters import DeadLetters
+from trident.run.dead_letters import DeadLetters
 from trident.storm import BaseRichBolt, LocalCluster, TopologyBuilder, Tuple
 
 ACCOUNTS = Json("account: string, amount: bigint")
@@ -156,6 +156,84 @@ def test_a_logical_type_of_avro_is_what_spark_reads(kind: str, logical: str, giv
     assert columns(avro, encoded({"x": given, "many": [given]}, schema)) == [[read], [[read]]]
     registered = AvroRecords(Avro(schema, lambda number: json.dumps(schema)))
     assert columns(registered, b"\0\0\0\0\1" + encoded({"x": None, "many": [given]}, schema)) == [[None], [[read]]]
+
+
+MONEY = {"type": "record", "name": "Money", "fields": [{"name": "n", "type": "long"}]}
+CENTS = {"type": "fixed", "name": "Cents", "size": 4, "logicalType": "decimal", "precision": 5, "scale": 2}
+
+
+@pytest.mark.parametrize("space", ["", "shop", "of.shop"])
+@pytest.mark.parametrize(
+    ("named", "value", "type_"),
+    [
+        (MONEY, {"n": 1}, "struct<n:bigint>"),
+        ({"type": "enum", "name": "Colour", "symbols": ["RED"]}, "RED", "string"),
+        (CENTS, decimal.Decimal("1.25"), "decimal(5,2)"),
+        ({**MONEY, "namespace": "bank"}, {"n": 2}, "struct<n:bigint>"),
+    ],
+)
+def test_a_type_of_avro_is_known_by_its_name(named: Any, value: Any, type_: str, space: str) -> None:
+    name = ".".join(filter(None, [named.get("namespace"), named["name"]]))
+    fields = [
+        {"name": "a", "type": named},
+        {"name": "b", "type": ["null", name]},
+        {"name": "c", "type": {"type": "map", "values": name}},
+    ]
+    schema = {"type": "record", "name": "X", "fields": fields, **({"namespace": space} if space else {})}
+    avro = AvroRecords(Avro(schema))
+    assert list(map(str, avro.fields.types)) == [type_, type_, f"map<string,{type_}>"]
+    assert columns(avro, encoded({"a": value, "b": value, "c": {"k": value}}, schema)) == [
+        [value],
+        [value],
+        [[("k", value)]],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("type_", "default", "value"),
+    [
+        ("bytes", "\u00ff", b"\xff"),
+        (["bytes", "null"], "a", b"a"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+            "\u0004\u00d2",
+            decimal.Decimal("12.34"),
+        ),
+        (CENTS, "\u0000\u0000\u0000\u0001", decimal.Decimal("0.01")),
+        ({"type": "int", "logicalType": "date"}, 1, datetime.date(1970, 1, 2)),
+        (
+            {"type": "long", "logicalType": "timestamp-millis"},
+            1000,
+            datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC),
+        ),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, 1, datetime.datetime(1970, 1, 1, 0, 0, 0, 1)),
+        ({"type": "array", "items": "bytes"}, ["a"], [b"a"]),
+        ({"type": "record", "name": "In", "fields": [{"name": "b", "type": "bytes"}]}, {"b": "a"}, {"b": b"a"}),
+        (["null", "string"], None, None),
+    ],
+)
+def test_a_default_of_avro_is_a_value_of_its_type(type_: Any, default: Any, value: Any) -> None:
+    old = {"type": "record", "name": "X", "fields": [{"name": "n", "type": "int"}]}
+    field = {"name": "v", "type": type_, "default": default}
+    avro = AvroRecords(Avro({**old, "fields": [*old["fields"], field]}, lambda number: json.dumps(old)))
+    assert columns(avro, b"\0\0\0\0\1" + encoded({"n": 7}, old)) == [[7], [value]]
+
+
+def test_a_type_of_avro_within_itself_is_refused() -> None:
+    fields = [{"name": "n", "type": "long"}, {"name": "next", "type": ["null", "Link"]}]
+    for schema in (
+        {"type": "record", "name": "Link", "fields": fields},
+        {
+            "type": "record",
+            "name": "X",
+            "namespace": "a",
+            "fields": [{"name": "x", "type": {"type": "record", "name": "Link", "fields": fields}}],
+        },
+    ):
+        with pytest.raises(
+            ConfigError, match="'Link' contains itself, which no Spark type does; decode it with ByRecord"
+        ):
+            format_of(Avro(schema))
 
 
 def test_avro_of_a_registry_is_read_with_the_schema_that_it_was_written_with() -> None:

@@ -19,7 +19,7 @@ from tests.harness.servers import Server
 from tests.spouts.redis.streams import client_of, url_of
 from trident import Config, open_state
 from trident.operations import Count
-from trident.runtime import running
+from trident.run import running
 from trident.spout import TransactionAttempt
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]

@@ -21,7 +21,7 @@ from trident.spout import ITridentSpout, TransactionAttempt
 
 
 class Driver:
-    """What the runtime does with a spout, in a thread of its own until `stop`."""
+    """What a topology does with a spout, in a thread of its own until `stop`."""
 
     def __init__(self, spout: FeederBatchSpout) -> None:
         self.committed: list[list[tuple[Any, ...]]] = []
@@ -175,6 +175,6 @@ def test_rows_and_fields_are_checked_at_the_call() -> None:
     with pytest.raises(TopologyError, match="the type of field 'n' is not known"):
         FeederBatchSpout("n")
     spout = FeederBatchSpout("n: int")
-    with pytest.raises(TopologyError, match="row 1: the value 'x' of field 'n' is not a int"):
+    with pytest.raises(TopologyError, match="row 1: the value 'x' of field 'n' is not of type int"):
         spout.feed_nowait([(1,), ("x",)])
     assert spout.feed_nowait([(1,)]) == 0

@@ -107,8 +107,8 @@ def test_a_declared_type_stands() -> None:
         ("a", [], r"field 'a' cannot be taken from the rows: none has a value"),
         ("a", [(object(),)], r"field 'a' cannot be taken from row 0: .* is a object; declare it"),
         ("a", [([1, "x"],)], r"field 'a' cannot be taken from row 0: \[1, 'x'\] is a list"),
-        ("a: int, b: string", [(1, "x"), (2, 3)], r"row 1: the value 3 of field 'b' is not a string"),
-        ("a: tinyint", [(1,), (300,)], r"row 1: the value 300 of field 'a' is not a tinyint"),
+        ("a: int, b: string", [(1, "x"), (2, 3)], r"row 1: the value 3 of field 'b' is not of type string"),
+        ("a: tinyint", [(1,), (300,)], r"row 1: the value 300 of field 'a' is not of type tinyint"),
     ],
 )
 def test_a_row_that_does_not_fit_is_refused_with_its_number(fields: str, rows: list[Any], message: str) -> None:

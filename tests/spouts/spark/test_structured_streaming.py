@@ -28,7 +28,7 @@ from trident import BatchFailedError, TopologyError, TridentTopology
 from trident.errors import SpoutError
 from trident.fields import Fields
 from trident.operations import Count, Filter
-from trident.runtime.running import RunningTopology
+from trident.run.running import RunningTopology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from spouts import DataFrameSpout, StructuredStreamingSpout
 from tests.harness.sqlite_map import sqlite_state
 from trident import Config, TridentTopology
 from trident.operations import Count, Sum
-from trident.runtime import running
+from trident.run import running
 from trident.spark.session import spark_session
 
 if TYPE_CHECKING:

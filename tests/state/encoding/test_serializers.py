@@ -36,7 +36,6 @@ from trident.testing.backend.schedules import Add
 
 A = 1 << 20
 OPAQUE, TRANSACTIONAL = OpaqueValue(3, A, None, 7), TransactionalValue(3, [1.5])
-SENTINEL = Sentinel("log", 3, A)
 BARE = {"a": ["x", 1, 1.0, None, True]}
 ALL: list[tuple[Any, Any]] = [
     (CodecSerializer(StateType.OPAQUE), OPAQUE),
@@ -304,15 +303,6 @@ def run(serializer: Any, *commits: tuple[int, int, dict[str, int]]) -> Any:
 
 
 EXACT, WEAK = [JSONOpaqueSerializer(), CodecSerializer()], WithoutAttempts()
-
-
-@pytest.mark.parametrize("serializer", [*EXACT, WEAK], ids=lambda serializer: type(serializer).__name__)
-def test_a_replay_with_the_same_keys_is_exact(serializer: Any) -> None:
-    state = run(
-        serializer, (1, 0, {"a": 5}), (2, 0, {"a": 7, "b": 1}), (2, 1, {"a": 2, "b": 3, "c": 1}), (3, 1, {"a": 1})
-    )
-    assert state.multi_get([("a",), ("b",), ("c",)]) == [8, 3, 1]
-    assert state.multi_get_at([("a",), ("b",)], Snapshot(2, Winners(((1, 0), (2, 1))))) == [7, 3]
 
 
 @pytest.mark.parametrize(("serializer", "count"), [*((each, 6) for each in EXACT), (WEAK, 13)])

@@ -221,37 +221,6 @@ def test_the_owner_reads_a_row_by_two_fields(tables: Tables) -> None:
     assert sorted(key for page in state.key_pages() for key in page) == [("wien", day) for day in days]
 
 
-@pytest.mark.long
-def test_keys_are_listed_once_in_pages_and_a_removed_one_is_gone(tables: Tables) -> None:
-    state = tables.state(tables.conf("n: bigint"))
-    keys = [(n,) for n in range(1_345)]
-    commit(state, Log(), 1, dict.fromkeys(keys, 1))
-    pages = [list(page) for page in state.key_pages()]
-    assert [len(page) for page in pages] == [1000, 345]
-    assert sorted(key for page in pages for key in page) == keys
-    backing = state.map_state.backing
-    backing.move_sentinel(Sentinel("log", 2, EPOCH, "", False))
-    backing.multi_delete(keys[5:])
-    assert backing.multi_get(keys)[4:6] == [OpaqueValue(1, EPOCH, None, 1), None]
-    assert sorted(key for page in state.key_pages() for key in page) == keys[:5]
-
-
-@pytest.mark.long
-def test_a_removal_is_undone_by_a_replay_and_done_later(tables: Tables) -> None:
-    conf, log = tables.conf(), Log()
-    state = tables.state(conf)
-    commit(state, log, 1, {"cow": 5, "the": 1})
-    for attempt in (0, 1):
-        commit_by(state, log, 2, state.multi_remove, [("cow",)], attempt=attempt, record=False)
-    commit(state, log, 2, {"cow": 1}, attempt=2)
-    assert values(state, "cow") == [6]
-    commit_by(state, log, 3, state.multi_remove, [("cow",)], attempt=2)
-    assert tables.one(conf, "count", "word = 'cow'") is None
-    for number in range(4, 22):
-        commit(state, log, number, {"the": 1}, attempt=2)
-    assert tables.rows(f"SELECT word, count FROM {tables.table(conf)}") == [("the", 19)]
-
-
 def test_a_ttl_goes_with_every_row(tables: Tables) -> None:
     conf, log = tables.conf(), Log()
     state = tables.state(conf, ttl_s=100_000)

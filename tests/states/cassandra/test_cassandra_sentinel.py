@@ -10,7 +10,7 @@ from states.cassandra.fence import CODEC
 from states.cassandra.map import CassandraBackingMap
 from tests.harness.servers import start_cassandra
 from tests.harness.store_commits import update
-from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit
+from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, commit
 from trident.errors import FencedError, StateLossDetected, StateMismatchError
 from trident.state import Sentinel, Snapshot
 from trident.state.encoding.codec import encode
@@ -21,19 +21,6 @@ def empty(how: str, backing: CassandraBackingMap, other: CassandraBackingMap) ->
         other.reset()
     else:
         backing._connection.define("TRUNCATE tests.emptied")
-
-
-@pytest.mark.parametrize("how", ["reset", "truncate"])
-def test_a_store_that_was_emptied_since_the_read_gets_no_sentinel(home: Home, how: str) -> None:
-    for force in (False, True):
-        conf = home.conf()
-        backing, other = home.map(conf, table="emptied"), home.map(conf, table="emptied")
-        claim(backing, 1)
-        backing.read_sentinel()
-        empty(how, backing, other)
-        with pytest.raises(StateLossDetected, match=r"its sentinel \(batch 1 .*\) is gone"):
-            backing.move_sentinel(Sentinel("log", 2, EPOCH), force)
-        assert other.read_sentinel() is None
 
 
 @pytest.mark.parametrize("how", ["reset", "truncate"])

@@ -14,8 +14,6 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 
-__all__ = ["Bucket"]
-
 
 class Bucket:
     """A server in a process of its own: delta-rs keeps Python's lock while it asks for the history of a table."""

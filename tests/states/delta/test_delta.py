@@ -1,9 +1,12 @@
-"""The commits of a Delta state: the value rules over real tables, the sentinel, what is visible when; and its readers."""
+"""The commits of a Delta state over real tables, its sentinel, and keys and values of every type."""
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -11,15 +14,26 @@ from deltalake import DeltaTable, write_deltalake
 from states.delta import DeltaBackingMap, DeltaState
 from states.delta.data_files import DataFile, name_of
 from states.delta.table_opening import TableOpening
-from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, values, version_of
+from tests.states.delta.delta_states import (
+    WORDS,
+    Log,
+    add,
+    begun_at,
+    changes,
+    commit,
+    reader_at,
+    state_at,
+    values,
+    version_of,
+)
 from trident.errors import (
     ConfigError,
+    CorruptValueError,
     StateError,
-    StateMismatchError,
 )
-from trident.state.interfaces import StateConf, StateType
+from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.txid import Txid
-from trident.state.values import OpaqueValue
+from trident.state.values import CombinerValueUpdater, OpaqueValue
 
 
 def test_a_batch_is_one_delta_version_with_the_transaction_id_of_its_attempt(tmp_path: Path) -> None:
@@ -36,32 +50,6 @@ def test_nothing_is_created_before_the_first_commit(tmp_path: Path) -> None:
     assert values(state, "man") == [None]
     assert state.read_sentinel() is None
     assert not (tmp_path / "table").exists()
-
-
-def test_wiped_table_is_found_at_begin(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path / "t"), Log()
-    commit(state, log, 1, 1, {"man": 1})
-    state.wait_for_maintenance()
-    shutil.rmtree(tmp_path / "t")
-    with pytest.raises(StateMismatchError, match="no commit at all"):
-        state_at(tmp_path / "t").begin_commit(log.txid(2, 1))
-    with pytest.raises(StateMismatchError):  # the instance that still holds an index of the deleted table
-        commit(state, log, 2, 1, {"man": 1})
-    assert values(state, "man") == [None]
-
-
-def test_a_table_that_was_rolled_back_is_found_at_begin(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path / "t"), Log()
-    commit(state, log, 1, 1, {"man": 1})
-    state.wait_for_maintenance()  # no thread of its own writes into a folder that is copied or removed
-    shutil.copytree(tmp_path / "t", tmp_path / "copy")
-    commit(state, log, 2, 1, {"man": 1})
-    state.wait_for_maintenance()
-    shutil.rmtree(tmp_path / "t")
-    (tmp_path / "copy").rename(tmp_path / "t")
-    for one in (state, state_at(tmp_path / "t")):
-        with pytest.raises(StateMismatchError, match="log expects batch 2 .* store has batch 1"):
-            one.begin_commit(log.txid(3, 1))
 
 
 @pytest.mark.parametrize("end", ["", "-c000"])
@@ -171,3 +159,150 @@ def test_a_reader_asks_the_store_once_per_version(tmp_path: Path) -> None:
     for file in DeltaTable(changes(tmp_path)).file_uris():
         Path(file).unlink()
     assert values(reader, "man", "dog") == [2, None]
+
+
+TYPED = [
+    ("string", ["", "a", "ünï\U0001f600", "\x00", None]),
+    ("bigint", [0, -(2**63), 2**63 - 1, None]),
+    ("binary", [b"", b"\x00\xff", None]),
+    ("boolean", [True, False, None]),
+    ("double", [0.1, 1, float("inf"), float("nan"), None]),
+    ("float", [0.1, -1.5, None]),
+    ("decimal(10,2)", [Decimal("1.5"), Decimal("-99999999.99"), None]),
+    ("date", [dt.date(1, 1, 1), dt.date(2024, 2, 29), None]),
+    ("timestamp", [dt.datetime(2024, 1, 1, 12, 0, 0, 1), dt.datetime(1969, 1, 1, tzinfo=dt.UTC), None]),
+    ("timestamp_ntz", [dt.datetime(2024, 1, 1, 12), None]),
+]
+NESTED = [
+    ("array<bigint>", [[1, None], [], None]),
+    ("map<string,bigint>", [{"a": 1, "b": None}, {}, None]),
+    ("struct<a:bigint,b:array<string>>", [{"a": 1, "b": ["x"]}, {"a": None, "b": None}, None]),
+]
+
+
+@pytest.mark.parametrize(("ddl", "parts"), TYPED, ids=[ddl for ddl, _ in TYPED])
+def test_typed_keys_are_found_again_by_warm_and_cold_instances(tmp_path: Path, ddl: str, parts: list[Any]) -> None:
+    conf = StateConf(key_fields=(("k", ddl), ("txid", "bigint")), value_type="bigint")
+    keys = [(part, n % 2) for n, part in enumerate(parts)]
+    state = state_at(tmp_path, conf)
+    cold = StateConf(key_fields=conf.key_fields, value_type="bigint", read_only=True)
+    for txid in (1, 2):
+        state.begin_commit(txid)
+        state.multi_update(keys, [CombinerValueUpdater(add, 1)] * len(keys))
+        state.commit(txid)
+    for one in (state, state_at(tmp_path, conf), state_at(tmp_path, cold)):
+        assert one.multi_get([*keys, (parts[0], 7)]) == [2] * len(keys) + [None]
+
+
+@pytest.mark.parametrize(("ddl", "parts"), TYPED + NESTED, ids=[ddl for ddl, _ in TYPED + NESTED])
+def test_typed_values_are_the_same_to_warm_and_cold_instances(tmp_path: Path, ddl: str, parts: list[Any]) -> None:
+    conf = StateConf(key_fields=(("k", "bigint"),), value_type=ddl)
+    keys = [(n,) for n in range(len(parts))]
+    state = state_at(tmp_path, conf)
+    state.begin_commit(1)
+    state.multi_put(keys, parts)
+    state.commit(1)
+    warm, cold = state.multi_get(keys), state_at(tmp_path, conf).multi_get(keys)
+    assert repr(warm) == repr(cold)
+    assert cold[-1] is None
+    if ddl not in ("float", "double", "timestamp", "decimal(10,2)"):
+        assert repr(cold) == repr(parts)
+
+
+UNTYPED: list[Any] = [
+    "", "ünï", b"", b"\x00\xff", 0, -1, 2**70, 1.5, True, None, Decimal("1.10"), dt.date(2024, 1, 1), (1, ("a", None)),
+    dt.datetime(2024, 1, 1, tzinfo=dt.UTC), frozenset({1, 2}), float("nan"), "\x00trident-sentinel",
+]  # fmt: skip
+
+
+def test_untyped_keys_and_values_keep_their_types(tmp_path: Path) -> None:
+    conf, cold = StateConf(), StateConf(read_only=True)
+    keys: list[Key] = [(part,) for part in UNTYPED] + [(part, n) for n, part in enumerate(UNTYPED)] + [()]
+    stored: list[Any] = [*UNTYPED, *([part] for part in UNTYPED), {"a": [1, {"b": None}]}]
+    state = state_at(tmp_path, conf)
+    state.begin_commit(1)
+    state.multi_put(keys, stored)
+    state.commit(1)
+    for one in (state, state_at(tmp_path, conf), state_at(tmp_path, cold)):
+        got = one.multi_get(keys)
+        assert [repr(value) for value in got] == [repr(value) for value in stored]
+
+
+def test_key_columns_that_would_collide_are_renamed(tmp_path: Path) -> None:
+    conf = StateConf(key_fields=(("curr", "string"), ("key_curr", "string"), ("TXID", "bigint")), value_type="bigint")
+    state = state_at(tmp_path, conf)
+    state.begin_commit(1)
+    state.multi_put([("a", "b", 1)], [5])
+    state.commit(1)
+    assert state_at(tmp_path, conf).multi_get([("a", "b", 1)]) == [5]
+    names = DeltaTable(changes(tmp_path)).to_pyarrow_table().column_names
+    assert names[:3] == ["key_key_curr", "key_curr", "key_TXID"]
+
+
+def test_keys_whose_names_differ_in_case_only_have_columns_of_their_own(tmp_path: Path) -> None:
+    conf = StateConf(key_fields=(("key", "string"), ("Key", "bigint"), ("key_KEY", "string")), value_type="bigint")
+    state = state_at(tmp_path, conf)
+    state.begin_commit(1)
+    state.multi_put([("a", 1, "b")], [5])
+    state.commit(1)
+    state.close()
+    assert state_at(tmp_path, conf).multi_get([("a", 1, "b")]) == [5]
+    names = ["key", "key_key_Key", "key_KEY"]
+    assert DeltaTable(changes(tmp_path)).to_pyarrow_table().column_names[:3] == names
+    assert DeltaTable(tmp_path).to_pyarrow_table().column_names[:3] == names
+
+
+@pytest.mark.parametrize(
+    ("ddl", "told"),
+    [
+        ("struct<a:map<string,array<timestamp_ntz>>>", "a timestamp_ntz inside of a map"),
+        ("array<struct<at:bigint,At:bigint>>", "fields that differ in case only, of at, At"),
+    ],
+)
+def test_types_that_delta_refuses_in_each_batch_are_refused_at_the_start(tmp_path: Path, ddl: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        state_at(tmp_path, StateConf(value_type=ddl))
+
+
+def test_what_a_caller_does_to_a_value_does_not_reach_the_state(tmp_path: Path) -> None:
+    for conf in (StateConf(), StateConf(value_type="array<bigint>")):
+        state = state_at(tmp_path / str(conf.value_type), conf)
+        mine = [1]
+        state.begin_commit(1)
+        state.multi_put([("k",)], [mine])
+        mine.append(2)
+        state.commit(1)
+        (got,) = state.multi_get([("k",)])
+        got.append(3)
+        assert state.multi_get([("k",)]) == [[1]]
+
+
+def test_a_value_that_does_not_fit_its_type_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    state, log = begun_at(tmp_path)
+    txid = log.txid(2, 1)
+    state.begin_commit(txid)
+    state.multi_put([("man",), ("dog",)], [5, "many"])
+    with pytest.raises(CorruptValueError, match=r"cannot write 'many' \(str\) into column 'curr' of type int64"):
+        state.commit(txid)
+    assert version_of(tmp_path) == 1
+    commit(state, log, 2, 2, {"man": 1})
+    assert values(state_at(tmp_path), "man", "dog") == [2, None]
+
+
+def test_a_key_of_another_length_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorruptValueError, match="has 2 parts"):
+        state_at(tmp_path).multi_get([("a", "b")])
+
+
+def test_a_reader_names_a_key_that_is_no_text(tmp_path: Path) -> None:
+    begun_at(tmp_path)
+    with pytest.raises(CorruptValueError, match=r"'\\ud800' \(str\) into column 'word'"):
+        reader_at(tmp_path).multi_get([("\ud800",)])
+
+
+@pytest.mark.parametrize("value_type", [None, "decimal(4,1)"])
+def test_a_value_that_cannot_be_written_is_named_with_its_key(tmp_path: Path, value_type: str | None) -> None:
+    state = state_at(tmp_path, StateConf(key_fields=(("word", "string"),), value_type=value_type))
+    state.begin_commit(1)
+    with pytest.raises(CorruptValueError, match=r"write key \('b',\): "):
+        state.multi_put([("a",), ("b",)], [Decimal(1), {1j}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -243,3 +244,30 @@ def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match="vacuum_after_hours=0 of a Delta state: give a whole number of at least 1"):
         DeltaState.opaque("somewhere", vacuum_after_hours=0)
     assert DeltaOptions(vacuum_after_hours=None).snapshot_key == "$GLOBAL$"
+
+
+FEW_FILES = """
+import os, resource, sys
+from tests.states.delta.delta_states import Log, commit, state_at, values
+from trident.errors import BackendError
+
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1 + int(sys.argv[2]), hard))
+try:
+    commit(state_at(sys.argv[1]), Log(), 1, 1, {"man": 1})
+except BackendError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spare", [3, 6])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_too_few_open_files_are_told_with_the_way_out(tmp_path: Path, spare: int, is_there: bool) -> None:
+    if is_there:
+        state_at(tmp_path / "table").begin_commit(Log().txid(1, 1))
+    command = [sys.executable, "-c", FEW_FILES, str(tmp_path / "table"), str(spare)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Too many open files" in done.stdout
+    assert "let this process have more files open (ulimit -n); the batch may be replayed" in done.stdout

@@ -28,8 +28,8 @@ from tests.states.delta.delta_states import (
     version_of,
 )
 from trident import TridentTopology
-from trident.coordination.log_reader import LogReader
 from trident.errors import BackendError, StateError, StateMismatchError
+from trident.log.log_reader import LogReader
 from trident.operations import Count
 from trident.state.interfaces import StateConf
 from trident.state.txid import Txid

@@ -9,10 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta import DeltaBackingMap, DeltaOptions
-from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values
+from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update
 from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
-from trident.state.map_commits import REMOVAL_LAG
 from trident.state.txid import Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 
@@ -100,23 +99,6 @@ def test_a_compaction_of_the_newest_rows_keeps_the_marks(tmp_path: Path) -> None
         backing.multi_delete(many[n : n + 1])
     assert DeltaTable(changes(tmp_path)).history(1)[0]["trident.compaction"] == "files"
     assert keys_of(map_at(tmp_path, StateType.OPAQUE)) == sorted(many[3:])
-
-
-@pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL], ids=lambda kind: kind.value)
-def test_a_key_that_a_batch_removed_is_deleted_some_batches_later(tmp_path: Path, kind: StateType) -> None:
-    state, log = state_at(tmp_path, kind=kind), Log()
-    commit(state, log, 1, 1, {"man": 1, "dog": 1})
-    removal = log.txid(2, 1)
-    state.begin_commit(removal)
-    state.multi_remove([("man",)])
-    state.commit(removal)
-    log.record(removal)
-    assert (keys_of(state.map_state.backing), values(state, "man")) == ([("dog",), ("man",)], [None])
-    for number in range(3, 3 + REMOVAL_LAG):
-        commit(state, log, number, 1, {"dog": 1})
-    for one in (state, state_at(tmp_path, kind=kind), reader_at(tmp_path, kind)):
-        assert keys_of(one.map_state.backing) == [("dog",)]
-        assert list(one.get_tuples()) == [("dog", 1 + REMOVAL_LAG)]
 
 
 def test_listing_sees_the_newest_version_and_its_own_commit(tmp_path: Path) -> None:

@@ -115,18 +115,6 @@ def test_a_value_that_is_too_large_is_refused_by_name_and_the_old_one_stands(mem
     assert state.multi_get([("big",), ("small",)]) == [b"old", b"new"]
 
 
-def test_removed_keys_are_deleted(memcached_server: Server, client: Client) -> None:
-    conf = new_conf()
-    state = MemcachedMap(MemcachedOptions(servers=(memcached_server.address,)), conf)
-    keys: list[Key] = [(f"key{number}",) for number in range(2500)]
-    state.multi_put(keys, [b"v"] * len(keys))
-    state.multi_delete([*keys[:2400], ("absent",)])
-    assert state.multi_get(keys) == [None] * 2400 + [b"v"] * 100
-    assert client.get(f"tests/{conf.state}:key0") is None
-    state.multi_put(keys[:2], [b"again"] * 2)
-    assert state.multi_get(keys[:3]) == [b"again", b"again", None]
-
-
 def test_a_value_expires_and_the_sentinel_does_not(memcached_server: Server, client: Client) -> None:
     spec = MemcachedState.opaque(memcached_server.address, ttl_s=2_000_000)
     conf, log = new_conf(), Log()

@@ -12,7 +12,7 @@ import pytest
 from states.memory import LRUMemoryMapState, MemoryMap, MemoryMapState
 from tests.harness.crashing_stores import commit
 from trident.errors import ConfigError, UnsupportedOperation
-from trident.state import StateConf, StateSpec, StateType
+from trident.state import StateConf, StateType
 from trident.testing.backend.schedules import Add
 
 CONF = StateConf("shop", "counts")
@@ -45,16 +45,6 @@ def test_factories_of_one_id_share_their_data() -> None:
 def test_the_default_is_opaque(factory: Any) -> None:
     assert factory().kind is StateType.OPAQUE
     assert factory().make_state(CONF, 0, 1).kind is StateType.OPAQUE
-
-
-def test_each_kind_has_a_spec() -> None:
-    specs = [MemoryMapState.opaque(), MemoryMapState.transactional(), MemoryMapState.non_transactional()]
-    lru = [LRUMemoryMapState.opaque(3), LRUMemoryMapState.transactional(3), LRUMemoryMapState.non_transactional(3)]
-    kinds = [StateType.OPAQUE, StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL]
-    for spec, kind in zip(specs + lru, kinds + kinds, strict=True):
-        assert isinstance(spec, StateSpec)
-        assert spec.factory.make_state(CONF, 0, 1).kind is kind
-    assert {spec.factory.max_size for spec in lru if isinstance(spec.factory, LRUMemoryMapState)} == {3}
 
 
 def test_it_is_also_a_single_value() -> None:

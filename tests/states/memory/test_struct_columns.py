@@ -18,10 +18,10 @@ from trident.fields import struct_fields
 from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.adapters import aggregate_type
 from trident.operations.several import several, value_of
-from trident.runtime.steps.aggregates import is_native, merging_function
 from trident.state import CodecSerializer, OpaqueMap, SerializedMap
 from trident.state.columns.number_columns import NumberColumn, NumberForm
 from trident.state.values import CombinerUpdates
+from trident.steps.aggregates import is_native, merging_function
 
 pytestmark = pytest.mark.usefixtures("always_columns")
 
@@ -124,13 +124,6 @@ def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None
     assert summed(state, 2, [most]) is None
     assert state.multi_get([("k0",)]) == [most]
     assert data.columns is not None
-
-
-def test_a_mean_of_large_whole_numbers_is_the_one_that_python_gives() -> None:
-    state, one = OpaqueMap(ColumnarMemoryMap(MemoryData(form=FORM))), value_with(1, (1 << 60) + 129, 1.0, 1.0, 1)
-    summed(state, 1, [one])
-    (new,) = summed(state, 2, [value_with(2, 1, 1.0, 1.0, 2)])
-    assert new["mean"] == ((1 << 60) + 130) / 3
 
 
 def test_values_of_another_form_are_left_to_python() -> None:

@@ -14,8 +14,6 @@ from states.postgres.connection import Session
 from tests.harness.servers import Server
 from trident.state import StateConf
 
-__all__ = ["Home", "numbers"]
-
 numbers = count(1)
 
 

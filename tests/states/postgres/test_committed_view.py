@@ -21,9 +21,9 @@ from tests.crash.driver_runs import DriverServer, run_killed_at_random
 from tests.harness.servers import Server
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
-from trident.coordination.log_address import open_log, open_reader
-from trident.coordination.log_state import LogState
-from trident.coordination.records import AdoptRecord, CommitRecord
+from trident.log.log_address import open_log, open_reader
+from trident.log.log_state import LogState
+from trident.log.records import AdoptRecord, CommitRecord
 from trident.operations import Avg, Count, Max, Sum
 from trident.state import OpaqueValue
 
@@ -207,7 +207,7 @@ def test_a_user_who_may_not_make_views_is_told_and_counts_all_the_same(
     words.run()  # the owner makes the tables
     try:
         home.sql(f"DROP VIEW {schema}.{words.view}; GRANT USAGE ON SCHEMA {schema} TO {role}")
-        for tables in (f"ALL TABLES IN SCHEMA {schema}", "trident_log, trident_log_heads"):
+        for tables in (f"ALL TABLES IN SCHEMA {schema}", "trident_log_chunks, trident_log_heads"):
             home.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {role}")
         words.home, words.log = home, words.log.replace("trident@", f"{role}@")
         words.options["user"] = role

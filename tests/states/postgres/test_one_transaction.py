@@ -23,12 +23,12 @@ from tests.harness.servers import Server
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
 from trident.config import Config
-from trident.coordination.log_address import open_log
 from trident.errors import BatchFailedError, FencedError
+from trident.log.log_address import open_log
 from trident.operations import Count, MapGet
-from trident.planner import make_plan
-from trident.runtime.running import start
-from trident.runtime.start.placements import why_apart
+from trident.plan import make_plan
+from trident.run.placements import why_apart
+from trident.run.running import start
 from trident.spout.interfaces import TransactionAttempt
 
 BATCHES = 12

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 
 from states.postgres import PostgresOptions, PostgresState
@@ -25,7 +26,16 @@ from trident.errors import (
     StateMismatchError,
     StatePlaceError,
 )
+from trident.servers.postgres_connection import text_of
 from trident.state import StateConf
+
+
+def test_what_libpq_asks_is_not_asked_twice() -> None:
+    refused = (
+        "connection failed: Connection refused\n\tIs the server running on that host and accepting TCP/IP connections?"
+    )
+    assert text_of(psycopg.OperationalError(refused)) == "connection failed: Connection refused"
+
 
 # ---- what is stored --------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,6 @@ import redis
 
 from tests.harness.servers import Server, free_ports, start_redis
 
-__all__ = ["SLOTS", "Cluster", "Move", "cluster_in", "wait_for"]
-
 SLOTS = 1 << 14
 
 

@@ -10,8 +10,6 @@ from tests.harness.servers import Server
 from trident.state.interfaces import Key, StateConf
 from trident.testing.backend.schedules import Log
 
-__all__ = ["CONF", "KEYS", "Interrupted", "count", "interrupting", "map_at", "restart", "state_at"]
-
 CONF = StateConf("words", "counts")
 KEYS: list[Key] = [(f"word {number}",) for number in range(40)]
 

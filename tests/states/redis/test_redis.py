@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 import redis
 
+from spouts import FixedBatchSpout
 from states.redis import RedisBackingMap, RedisOptions, RedisState
 from tests.harness.servers import Server, start_redis
-from trident.errors import BackendError, ConfigError, CorruptValueError
+from tests.harness.topology_runs import run_all
+from trident import TridentTopology, move_state
+from trident.errors import BackendError, ConfigError, CorruptValueError, TopologyChangedError
+from trident.operations import Sum
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel
@@ -264,3 +268,27 @@ def test_a_sentinel_of_another_program_is_named_with_its_key(open_map: Open, cli
     client.hset("words/counts:sentinels", "0", "junk")
     with pytest.raises(CorruptValueError, match="words/counts:sentinels"):
         open_map().read_sentinel()
+
+
+@pytest.mark.parametrize(("before", "after"), [("codec", "json"), ("json", "codec")])
+def test_values_are_of_one_serializer_and_of_another_one_after_a_move(
+    before: str, after: str, url: str, tmp_path: Path
+) -> None:
+    def declared(rows: int, prefix: str, serializer: str) -> TridentTopology:
+        topology = TridentTopology("t")
+        given = [["a", 1], ["b", 2], ["c", 4], ["a", 8]][:rows]
+        stream = topology.new_stream("s", FixedBatchSpout("k: string, n: int", 1, *given)).group_by("k")
+        spec = RedisState.opaque(url, prefix=f"{tmp_path.name}/{prefix}", serializer=serializer)
+        stream.persistent_aggregate(spec, "n", Sum(), "total", state_name="total")
+        return topology
+
+    log: dict[str, Any] = {"log_dir": str(tmp_path / "log")}
+    run_all(declared(2, "one", before), "in_process", **log)
+    with pytest.raises(
+        TopologyChangedError, match=f"serializer {before} -> {after}\n.*trident state move OLD.py:topology total"
+    ):
+        declared(3, "one", after).start(engine="in_process", **log)
+    run_all(declared(3, "one", before), "in_process", **log)
+    move_state(declared(3, "one", before), "total", declared(3, "two", after), **log)
+    running = run_all(declared(4, "two", after), "in_process", **log)
+    assert running.state("total").multi_get(["a", "b", "c"]) == [9, 2, 4]

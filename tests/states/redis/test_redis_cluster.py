@@ -10,12 +10,14 @@ import redis
 
 from states.redis import RedisBackingMap, RedisOptions, RedisState
 from tests.states.redis.redis_cluster import Cluster, Move
+from tests.stores.test_order_of_sentinels import answer_each_case
 from trident.errors import BackendError, ConfigError, FencedError, SecondRunError, StateLossDetected
 from trident.state import OpaqueMap
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
 from trident.testing.backend.schedules import Add, Log
+from trident.testing.backend.store_under_test import Store
 
 pytestmark = pytest.mark.server
 
@@ -231,3 +233,7 @@ def test_changes_of_all_buckets_are_given_by_batch_and_trimmed_and_forgotten(clu
     state.reset()
     assert cluster.sizes() == [0, 0, 0]
     state.close()
+
+
+def test_the_copies_of_a_sentinel_keep_the_order(cluster: Cluster) -> None:
+    answer_each_case(Store(RedisState.opaque(cluster.url)))

@@ -21,8 +21,8 @@ from trident.testing import TopologyTestDriver
 pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).parents[3]
-LOOP = "trident/runtime/loop/loop.py"
-COMMITTING = "trident/runtime/loop/execution.py"  # called by the loop, in its own thread or in another
+LOOP = "trident/run/loop.py"
+COMMITTING = "trident/run/execution.py"  # called by the loop, in its own thread or in another
 
 
 def listed() -> set[str]:

@@ -137,13 +137,6 @@ def test_what_cannot_be_sent_is_named(value: object, said: str) -> None:
         through(tuples((1, 2), (1, value)))
 
 
-def test_deliveries_arrive_in_order(pair: tuple[LinkedMail, LinkedMail]) -> None:
-    spouts, sinks = pair
-    for number in range(3):
-        spouts.send(SINK, tuples((number, 0)))
-    assert [body[0][0][0] for _, body in received(sinks, SINK, 3)] == [0, 1, 2]
-
-
 def test_a_full_queue_holds_up_its_senders_and_not_the_news(pair: tuple[LinkedMail, LinkedMail]) -> None:
     spouts, sinks = pair
     assert spouts.is_open(SINK)

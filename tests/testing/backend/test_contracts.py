@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import itertools
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from states.delta import DeltaState
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap, LateMap
 from tests.testing.backend.wrong_backends import Factory
@@ -25,8 +23,6 @@ from trident.state import (
     MicroBatchIBackingMap,
     SerializedMap,
     StateConf,
-    StateSpec,
-    StateType,
     map_state,
 )
 from trident.testing import (
@@ -44,17 +40,6 @@ pytestmark = pytest.mark.slow
 
 sqlite_state = importlib.import_module("examples.sqlite_state")
 SQLiteMap: Any = sqlite_state.SQLiteMap
-DELTA = Limits(
-    shared=False,
-    durable=True,
-    fences="all",
-    moves_at_commit=True,
-    isolated=True,
-    atomic_commit=True,
-    resets=True,
-    lists=True,
-    removes=True,
-)
 TWO_METHODS = Limits(repartitions=True)
 SQLITE = sqlite_state.LIMITS
 
@@ -78,11 +63,6 @@ def open_bytes(path: str, conf: StateConf, partition_index: int, num_partitions:
 def dicts(store: type[DictMap]) -> Any:
     entries: dict[str, dict[Key, Any]] = {}
     return lambda conf, partition, partitions: store(entries.setdefault(conf.prefix, {}))
-
-
-def delta(folder: Path) -> Any:
-    numbers = itertools.count()
-    return lambda: DeltaState.opaque(folder / str(next(numbers)), fsync=False)
 
 
 def check(factory: Any, seconds: float = 2.0, **arguments: Any) -> Any:
@@ -133,29 +113,6 @@ class TestAMethodAsFactory(SnapshottableContract):
 
 
 # ---- the suite ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("kind", list(StateType), ids=lambda kind: kind.value)
-def test_memory_keeps_what_it_claims(kind: StateType) -> None:
-    report = check(StateSpec(MemoryMapState(kind=kind)))
-    assert report.status(Promise.FENCING) is Status.OK
-    assert report.status(Promise.DURABLE) is Status.NOT_CLAIMED
-    assert (report.schedules >= 6) is (kind is not StateType.NON_TRANSACTIONAL)
-    wanted = Status.OK if kind is StateType.OPAQUE else None
-    assert wanted in (None, report.status(Promise.SNAPSHOT))
-
-
-@pytest.mark.long
-def test_delta_keeps_what_it_claims(folder: Path) -> None:
-    report = check(delta(folder), limits=DELTA, seconds=0)
-    assert {report.status(promise) for promise in (Promise.DURABLE, Promise.ATOMIC, Promise.FENCING)} == {Status.OK}
-
-
-def test_sqlite_keeps_what_it_claims(folder: Path) -> None:
-    report = check(partial(open_sqlite, str(folder / "state.db")), limits=SQLITE)
-    assert report.status(Promise.DURABLE) is Status.OK
-    assert report.status(Promise.LISTING) is Status.NOT_CLAIMED
 
 
 @pytest.mark.long

@@ -11,11 +11,13 @@ from typing import Any
 
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout
+from tests.testing.mutated_classes import mutated
 from trident import TridentTopology
 from trident.errors import FencedError
 from trident.operations import CombinerAggregator, Count, Sum
 from trident.spout import SpoutType
 from trident.state import IBackingMap, Key, OpaqueValue, Sentinel, StateSpec, map_state
+from trident.state.sentinel import is_sentinel_key  # noqa: F401  wrong maps use it
 from trident.stream import Stream
 from trident.tuples import TridentCollector, TridentTuple
 
@@ -73,6 +75,11 @@ def with_random_numbers(word: str) -> float:
 
 def with_a_global_counter(word: str) -> int:
     return next(NUMBERS)
+
+
+def noted(notes: list[str], word: str) -> int:
+    notes.append(word)
+    return len(word)
 
 
 def with_a_counter_of_its_own() -> TridentTopology:
@@ -153,6 +160,7 @@ class DictMap(IBackingMap[Any]):
 
     def __init__(self, data: dict[Key, Any]) -> None:
         self.data = data
+        self.kept: dict[Key, Any] = {}  # what a wrong one remembers
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         return [self.data.get(key) for key in keys]
@@ -161,68 +169,25 @@ class DictMap(IBackingMap[Any]):
         self.data.update(zip(keys, values, strict=True))
 
 
-class ForgetfulMap(DictMap):
-    """Loses a put whose key has three letters and that is the second one of its batch."""
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        kept = [pair for at, pair in enumerate(zip(keys, values, strict=True)) if at != 1]
-        self.data.update(kept)
+def added(old: Any, value: Any) -> Any:
+    return value._replace(curr=value.curr + old.curr) if isinstance(old, OpaqueValue) else value
 
 
-class StaleMap(DictMap):
-    """Remembers what it has read, and does not notice its own puts."""
-
-    def __init__(self, data: dict[Key, Any]) -> None:
-        super().__init__(data)
-        self.remembered: dict[Key, Any] = {}
-
-    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        for key in keys:
-            if key not in self.remembered and key in self.data:
-                self.remembered[key] = self.data[key]
-        return [self.remembered.get(key) for key in keys]
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        super().multi_put(keys, values)
-        for key in keys:
-            if isinstance(key[0], str) and key[0].startswith("\0"):
-                self.remembered.pop(key, None)  # sentinels are right
-
-
-class AddingMap(DictMap):
-    """Adds to what is stored in place of replacing it."""
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        for key, value in zip(keys, values, strict=True):
-            old = self.data.get(key)
-            if isinstance(value, OpaqueValue) and isinstance(old, OpaqueValue):
-                value = value._replace(curr=value.curr + old.curr)
-            self.data[key] = value
-
-
-class HalfMap(DictMap):
-    """Stops after two keys, and says nothing."""
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        super().multi_put(keys[:2], values[:2])
-
-
-class LateMap(DictMap):
-    """Writes a put with the next one, so that a crash loses it."""
-
-    def __init__(self, data: dict[Key, Any]) -> None:
-        super().__init__(data)
-        self.late: dict[Key, Any] = {}
-
-    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        return [self.late.get(key, self.data.get(key)) for key in keys]
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        if not any(isinstance(key[0], str) and key[0].startswith("\0") for key in keys):
-            self.data.update(self.late)
-            self.late = dict(zip(keys, values, strict=True))
-        else:
-            super().multi_put(keys, values)
+GET, PAIRS = "self.data.get(key)", "zip(keys, values, strict=True)"
+PUT = f"self.data.update({PAIRS})"
+WRONG_MAPS: dict[str, tuple[tuple[str, str], ...]] = {
+    "forgets a put": ((PAIRS, f"pair for at, pair in enumerate({PAIRS}) if at != 1"),),  # the second one of its batch
+    "reads stale values": (  # but its sentinels are right
+        (GET, f"({GET} if key not in self.data or is_sentinel_key([key]) else self.kept.setdefault(key, self.data[key]))"),
+    ),
+    "adds": ((PAIRS, f"(key, added(self.data.get(key), value)) for key, value in {PAIRS}"),),
+    "stops in the middle": ((PAIRS, "zip(keys[:2], values[:2], strict=True)"),),
+    "writes late": (  # with the next put, so that a crash loses it
+        (GET, f"self.kept.get(key, {GET})"),
+        (PUT, f"if is_sentinel_key(keys):\n            {PUT}\n            return\n"
+              f"        self.data.update(self.kept)\n        self.kept = dict({PAIRS})"),
+    ),
+}  # fmt: skip
 
 
 class UnfencedMap(DictMap):
@@ -242,12 +207,15 @@ class UnfencedMap(DictMap):
         yield [key for key in self.data if key != ("sentinel",)]
 
 
-def over(kind: type[DictMap]) -> Callable[[], TridentTopology]:
-    """Return what declares a word count over maps of a class, with data of its own."""
+def over(kind: str | type[DictMap]) -> Callable[[], TridentTopology]:
+    """Return what declares a word count over maps of a class, or over wrong ones, with data of its own."""
+    made = (
+        mutated(globals(), DictMap, kind.title().replace(" ", ""), *WRONG_MAPS[kind]) if isinstance(kind, str) else kind
+    )
 
     def declare() -> TridentTopology:
         data: dict[Key, Any] = {}
-        return counted(map_state(lambda conf, partition, partitions: kind(data)))
+        return counted(map_state(lambda conf, partition, partitions: made(data)))
 
     return declare
 

@@ -16,15 +16,15 @@ from states.memory import MemoryMapState
 from states.memory.state import MemoryBackingMap
 from states.redis import RedisState
 from tests.harness.topology_runs import RowsState
-from tests.runtime.random_topologies import Random
+from tests.run.random_topologies import Random
 from tests.testing.simulation import mistaken_topologies as mistaken
 from tests.testing.simulation import right_topologies as right
 from tests.testing.simulation.mistaken_topologies import ROWS
 from trident import TridentTopology
-from trident.coordination.log_interface import MemoryLog
 from trident.errors import BatchFailedError, ConfigError, InexactPairingError, TridentError
+from trident.log.log_interface import MemoryLog
 from trident.operations import Count
-from trident.runtime.start import recovery
+from trident.run import recovery
 from trident.spout import SpoutType
 from trident.state import Key, OpaqueValue, StateSpec, map_commits, map_state
 from trident.testing import SimulationFailed, simulate
@@ -56,12 +56,13 @@ MISTAKES: dict[str, tuple[Declared, str, dict[str, Any]]] = {
     "a mean of means": (mistaken.aggregated(mistaken.Mean(), "mean: double"), "This happens without any fault", {}),
     "a zero that changes": (mistaken.aggregated(mistaken.Bag(), "bag: array<double>"), "'bag': .*in one batch", {}),
     "a list outside": (LIST_OUTSIDE, "outside of states, ToList.sent: expected", {}),
+    "a list in a partial": (mistaken.summed(partial(mistaken.noted, [])), "outside of states, .*given: expected", {}),
     "a put past the rule": (PAST_THE_RULE, "state 'totals': .*expected", {}),
-    "a map that forgets a put": (mistaken.over(mistaken.ForgetfulMap), "This happens without any fault", {}),
-    "a map that reads stale values": (mistaken.over(mistaken.StaleMap), "state 'count'", {}),
-    "a map that adds": (mistaken.over(mistaken.AddingMap), "state 'count'", {}),
-    "a map that stops in the middle": (mistaken.over(mistaken.HalfMap), "This happens without any fault", {}),
-    "a map that writes late": (mistaken.over(mistaken.LateMap), "state 'count'", {}),
+    "a map that forgets a put": (mistaken.over("forgets a put"), "This happens without any fault", {}),
+    "a map that reads stale values": (mistaken.over("reads stale values"), "state 'count'", {}),
+    "a map that adds": (mistaken.over("adds"), "state 'count'", {}),
+    "a map that stops in the middle": (mistaken.over("stops in the middle"), "This happens without any fault", {}),
+    "a map that writes late": (mistaken.over("writes late"), "state 'count'", {}),
     "a map that does not fence": (mistaken.over(mistaken.UnfencedMap), "state 'count': .*expected", {}),
     "a state that counts replays": (COUNTS_REPLAYS, "state 'count': .*expected", {}),
     "a list changed in place": (CHANGED_IN_PLACE, "state 'bags': .*expected", {}),
@@ -262,7 +263,7 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"has the streams \['rows', 'more'\]: give a dict"):
         simulate(right.two_streams(), ROWS)
     with pytest.raises(
-        TridentError, match=r"simulate, stream 'rows': row 1: 'x' is not a double, the type of field 'weight'"
+        TridentError, match=r"simulate, stream 'rows': row 1: 'x' is not of type double, that of field 'weight'"
     ):
         simulate(topology, [{"word": "a", "weight": 1.0}, {"word": "b", "weight": "x"}])
 

@@ -317,7 +317,7 @@ def test_tuples_that_raise_are_put_aside(tmp_path: Path) -> None:
     [
         (lambda d: d.feed("line", "a"), "topology 'words' has no spout 'line' to feed; it has lines"),
         (lambda d: d.feed("lines", ("a", 1)), r"feed\('lines'\): row 0 has 2 values \('a', 1\), the stream has 1"),
-        (lambda d: d.feed("lines", "a", 5), r"feed\('lines'\): row 1: 5 is not a string, the type of field 'line'"),
+        (lambda d: d.feed("lines", "a", 5), r"feed\('lines'\): row 1: 5 is not of type string, that of field 'line'"),
         (lambda d: d.replay("lines", "a"), r"replay\('lines'\): its spout is transactional"),
         (
             lambda d: d.fail_at("commit"),

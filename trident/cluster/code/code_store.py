@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -221,12 +222,8 @@ class CodeCache:
                 f"what was fetched as the package {sha256} is a different one, or damaged; it was not unpacked"
             )
         manifest = read_manifest(io.BytesIO(data))
-
-        _made_once(
-            folder,
-            lambda aside: read_package(io.BytesIO(data), aside),
-            lambda place: _intact_manifest(place) is not None,
-        )
+        unpack = partial(read_package, io.BytesIO(data))
+        _made_once(folder, unpack, lambda place: _intact_manifest(place) is not None)
         return manifest
 
 

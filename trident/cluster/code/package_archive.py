@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Self
 
 from trident import __version__
-from trident.cluster.state.cluster_records import TopologyKind
+from trident.cluster_state.cluster_records import TopologyKind
 from trident.config import SETTINGS_FILE
 from trident.errors import BadPackage
 from trident.naming import amount
@@ -69,7 +69,7 @@ class PackageManifest:
     `trident`, `python`: the version of Trident and the minor version of Python that made it.
     `requirements`: the text of a requirements file; "" if there is none.
     `components`: of spouts and bolts, by id.
-    `meaning`: of Trident: what its states and streams mean, as `trident.planner.meaning` has it: `{"states": …, "streams": …}`.
+    `meaning`: of Trident: what its states and streams mean, as `trident.plan.meaning` has it: `{"states": …, "streams": …}`.
     `files`: the SHA-256 of each file, by its path in the package.
     """
 
@@ -100,23 +100,17 @@ class PackageManifest:
                     f"the package has a manifest of version {values['version']}; this version of the software reads "
                     f"{_VERSION}. Use the same version of Trident everywhere"
                 )
-            return cls._of(values)
+            if values["kind"] not in ("trident", "bolts"):
+                raise ValueError(f"kind {values['kind']!r}")
+            return cls(
+                kind=values["kind"],
+                components={str(name): ComponentFacts(**facts) for name, facts in values["components"].items()},
+                meaning={what: dict(values["meaning"].get(what, {})) for what in ("states", "streams")},
+                files={str(path): str(digest) for path, digest in values["files"].items()},
+                **{name: str(values[name]) for name in ("target", "name", "trident", "python", "requirements")},
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadPackage(f"the package has no readable manifest ({MANIFEST}): {error!r}") from error
-
-    @classmethod
-    def _of(cls, values: Mapping[str, Any]) -> Self:
-        components = {str(name): ComponentFacts(**facts) for name, facts in values["components"].items()}
-        texts = {name: str(values[name]) for name in ("target", "name", "trident", "python", "requirements")}
-        if values["kind"] not in ("trident", "bolts"):
-            raise ValueError(f"kind {values['kind']!r}")
-        return cls(
-            kind=values["kind"],
-            components=components,
-            meaning={what: dict(values["meaning"].get(what, {})) for what in ("states", "streams")},
-            files={str(path): str(digest) for path, digest in values["files"].items()},
-            **texts,
-        )
 
     def check_versions(self) -> None:
         """Refuse to run code that was made for another minor version of Python or another release of Trident.

@@ -26,14 +26,14 @@ from trident.cluster.code.package_archive import (
     files_of,
     find_module,
 )
-from trident.cluster.state.cluster_records import TopologyKind
+from trident.cluster_state.cluster_records import TopologyKind
 from trident.config import Config
 from trident.errors import BadPackage, ConfigError, TridentError
-from trident.planner.meaning import meaning_of
-from trident.runtime.reading.targets import NoSuchTarget, folder_of, load_one_of
+from trident.plan.meaning import meaning_of
 from trident.setting_types import nest_spark_conf
 from trident.spark.shipping import ship_modules_of
 from trident.storm import StormConfig, StormTopology, TopologyBuilder
+from trident.targets import NoSuchTarget, folder_of, load_one_of, parts_of
 from trident.topology import TridentTopology
 
 _KINDS = (TridentTopology, TopologyBuilder, StormTopology)
@@ -68,17 +68,10 @@ def make_package(target: str, include: Sequence[str] = (), requirements: Path | 
 
     `include`: files and folders that are packed although no import names them, relative to the folder of the topology.
     `requirements`: a file of requirements as pip reads it; supervisors install them.
-
-    Raises
-    ------
-    NoSuchTarget
-        There is no such module, or nothing of that name in it.
-    BadPackage
-        The code cannot be loaded from what is packed, or is too large, or the requirements name files.
+    Raises `NoSuchTarget`: there is no such module, or nothing of that name in it.
+    Raises `BadPackage`: the code cannot be loaded from what is packed, or is too large, or the requirements name files.
     """
-    module, _, attribute = target.rpartition(":")
-    if not module or not attribute:
-        raise NoSuchTarget(f"{target!r}: expected MODULE:TOPOLOGY, as in word_count:topology or word_count.py:topology")
+    module, attribute = parts_of(target)
     folder, needed = folder_of(target), "" if requirements is None else _requirements(requirements)
     is_file = module.endswith(".py")
     if is_file and not (folder / Path(module).name).is_file():

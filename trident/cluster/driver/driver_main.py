@@ -14,21 +14,21 @@ import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
-from trident.cluster.cluster_log import log_of_base
 from trident.cluster.code.package_archive import MANIFEST, PackageManifest
 from trident.cluster.code.topology_package import load_package
 from trident.cluster.driver.orders import DriverBeats, Ending, Orders, TopologyHandle, config_of
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
-from trident.cluster.state.cluster_address import TOKEN_VARIABLE, open_cluster_state
-from trident.cluster.state.cluster_records import StormBase
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.cluster_address import TOKEN_VARIABLE, open_cluster_state
+from trident.cluster_state.cluster_log import log_of_base
+from trident.cluster_state.cluster_records import StormBase
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.config import Config
 from trident.errors import FencedError, TridentError, can_heal
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.events import ErrorFeed, event_of
 from trident.redaction import RedactingFormatter, redacted
-from trident.ui.cluster_pages import OneTopology
-from trident.ui.ui_server import UIServer
+from trident.web.cluster_pages import OneTopology
+from trident.web.ui_server import UIServer
 
 logger = logging.getLogger("trident.cluster.driver")
 

@@ -20,24 +20,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from trident.cluster.machine.machine_folder import DriverOrder
-from trident.cluster.state.cluster_records import DRIVER, ErrorInfo, StormBase, WorkerHeartbeat
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.cluster_records import DRIVER, ErrorInfo, StormBase, WorkerHeartbeat
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.config import Config
-from trident.coordination.log_address import open_reader
-from trident.coordination.log_state import LogState
 from trident.errors import ClusterError, TridentError
+from trident.log.log_address import open_reader
+from trident.log.log_state import LogState
 from trident.observe.events import ReportedError
 from trident.observe.topology_status import heartbeat_of
-from trident.planner import make_plan
-from trident.runtime.running import RunningTopology
-from trident.runtime.start.placements import is_all_in_memory
+from trident.plan import make_plan
+from trident.run.placements import is_all_in_memory
+from trident.run.running import RunningTopology
 from trident.setting_types import nest_spark_conf
 from trident.state.txid import RETRY_BITS
 from trident.storm import StormConfig, StormTopology
 from trident.storm.builder import start_on_spark
 from trident.topology import TridentTopology
-from trident.ui.cluster_pages import TopologyPages
-from trident.ui.running_pages import pages_of
+from trident.web.cluster_pages import TopologyPages
+from trident.web.running_pages import pages_of
 
 if TYPE_CHECKING:
     from trident.storm.spark.running_storm import RunningStormTopology
@@ -306,7 +306,7 @@ class Orders:
             if self._ordered.is_set():
                 return "ordered", base
             try:
-                now = self._read(base)
+                now = self._read()
             except ClusterError as error:
                 logger.debug("the cluster's state does not answer: %s", error)
             else:
@@ -319,7 +319,7 @@ class Orders:
             self._wait(driven)
         return ("ordered", base) if driven.running.exception() is None else ("failed", base)
 
-    def _read(self, before: StormBase) -> StormBase | None:
+    def _read(self) -> StormBase | None:
         self._changed.clear()
         base = self.base()
         return None if base is None or base.generation != self._order.generation else base

@@ -22,7 +22,7 @@ import psutil
 
 from trident.cluster.code.code_store import CodeCache, UnpackedCode
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
-from trident.cluster.state.cluster_records import Assignment, DriverDeath
+from trident.cluster_state.cluster_records import Assignment, DriverDeath
 from trident.errors import BadPackage, ClusterError, RequirementsFailed
 from trident.redaction import redacted
 

@@ -15,8 +15,8 @@ from typing import Self
 
 from trident.errors import ClusterError
 from trident.servers.local_processes import write_whole
-from trident.ui.cluster_pages import Page
-from trident.ui.log_pages import decoded_page
+from trident.web.cluster_pages import Page
+from trident.web.log_pages import decoded_page
 
 _LOG_TAIL = 1 << 16
 _OLD_LOG_S = 7 * 86400.0

@@ -17,14 +17,14 @@ from trident import __version__
 from trident.cluster.code.code_store import CodeCache
 from trident.cluster.machine.driver_slot import DriverSlot, Wanted
 from trident.cluster.machine.machine_folder import MachineFolder, read_log
-from trident.cluster.state.cluster_address import TOKEN_VARIABLE, folder_of, is_embedded, open_cluster_state
-from trident.cluster.state.cluster_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.cluster_address import TOKEN_VARIABLE, cluster_at, open_cluster_state
+from trident.cluster_state.cluster_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, NoLeader, NoSuchTopology
 from trident.nodes.interface import NodeEvent
 from trident.redaction import redacted
-from trident.ui.cluster_pages import ClusterPages, LogOf, Page, TopologyPages, client_of
-from trident.ui.ui_server import UIServer
+from trident.web.cluster_pages import ClusterPages, LogOf, Page, TopologyPages, client_of
+from trident.web.ui_server import UIServer
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +41,7 @@ class MachineSupervisor:
     `folder`: what it keeps on this machine; one supervisor has it at a time.
     `host`: where others reach this machine: its drivers and logs are served there.
     `ports`: the ports that name its slots. Nothing listens on them.
-
-    Raises
-    ------
-    ClusterError, ConfigError, EnvironmentProblem
+    Raises `ClusterError`, `ConfigError`, `EnvironmentProblem`.
     """
 
     def __init__(
@@ -69,7 +66,7 @@ class MachineSupervisor:
             self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
             self._unreported: list[tuple[str, DriverDeath]] = []
             # An address that means the same in every working directory.
-            where = str(folder_of(address)) if is_embedded(address) else address
+            where = str(cluster_at(address))
             shared = (self.folder, where, host, self._code, self._fetching, self._unreported)
             self.slots = {port: DriverSlot(port, *shared) for port in ports}
             self._open = opened.pop_all()
@@ -237,8 +234,5 @@ class MachinePages(ClusterPages):
 def _without_secrets(page: Page) -> Page:
     """Return a page of what was printed without secrets, in whole lines: half of an address does not show what it is."""
     whole, end, _ = page["text"].rpartition("\n")
-    return (
-        {**page, "text": redacted(whole + end), "next": page["lineEnd"]}
-        if end
-        else {**page, "text": redacted(page["text"])}
-    )
+    shown = {"text": redacted(whole + end), "next": page["lineEnd"]} if end else {"text": redacted(page["text"])}
+    return {**page, **shown}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from trident.cluster.state.cluster_records import (
+from trident.cluster_state.cluster_records import (
     Assignment,
     DriverDeath,
     NodePort,

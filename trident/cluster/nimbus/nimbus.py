@@ -24,7 +24,7 @@ from trident.cluster.nimbus.assigning import (
     decide,
 )
 from trident.cluster.nimbus.submissions import rolled_back
-from trident.cluster.state.cluster_records import (
+from trident.cluster_state.cluster_records import (
     Assignment,
     NodePort,
     StormBase,
@@ -32,7 +32,7 @@ from trident.cluster.state.cluster_records import (
     WorkerHeartbeat,
     machine_names,
 )
-from trident.cluster.state.storm_cluster_state import LEADER, NIMBUSES, StormClusterState
+from trident.cluster_state.storm_cluster_state import LEADER, NIMBUSES, StormClusterState
 from trident.errors import ClusterError, ClusterUnreachable
 
 logger = logging.getLogger(__name__)
@@ -176,16 +176,10 @@ class Nimbus:
             for name, each in assignments.items()
         }
         cluster.supervisors(watch=True)
-        return Picture(
-            time.time(),
-            bases,
-            assignments,
-            cluster.all_supervisor_info(),
-            self._health.observe(time.monotonic(), assignments, beats),
-            beating,
-            cluster.all_deaths(),
-            self._max_deaths,
-        )
+        now_secs, supervisors = time.time(), cluster.all_supervisor_info()
+        health = self._health.observe(time.monotonic(), assignments, beats)
+        deaths, most = cluster.all_deaths(), self._max_deaths
+        return Picture(now_secs, bases, assignments, supervisors, health, beating, deaths, most)
 
     def _do(self, decision: Decision, picture: Picture) -> None:
         match decision:

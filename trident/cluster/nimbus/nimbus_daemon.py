@@ -1,6 +1,6 @@
 """`trident nimbus`: one Nimbus with its HTTP interface, its routes and the page.
 
-The routes that Nimbus adds to Storm UI's and `trident.ui.rest`'s: packages of code, submissions, upgrades.
+The routes that Nimbus adds to Storm UI's and `trident.web.rest`'s: packages of code, submissions, upgrades.
 
 =====================================  ==============================================================================
 `GET /api/v1/code?has=SHA256`          `{"has": true}` if the package is there and whole
@@ -26,19 +26,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from trident.cluster.cluster_log import log_of
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.nimbus.nimbus import Nimbus
 from trident.cluster.nimbus.submissions import Submissions
 from trident.cluster.pages import ClusterOverview
-from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.cluster_address import open_cluster_state
+from trident.cluster_state.cluster_log import log_of
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterUnreachable, NoLeader
-from trident.http.plain_json import json_answer
 from trident.roles import Closes
-from trident.ui.cluster_pages import Action, Page
-from trident.ui.rest import PageError, awaiting, body_of, problem, replying
-from trident.ui.ui_server import UIServer
+from trident.servers.plain_json import json_answer
+from trident.web.cluster_pages import Action, Page
+from trident.web.rest import PageError, awaiting, body_of, problem, replying
+from trident.web.ui_server import UIServer
 
 _CODES = "/api/v1/code"
 _CODE = f"{_CODES}/{{sha256}}"
@@ -55,10 +55,7 @@ class NimbusDaemon(Closes):
     `code_dir`: where the packages of code are; several Nimbuses of a cluster share it.
     `host`, `port`: where it answers; port 0 takes a free one.
     `times`: `driver_timeout_s` and `max_deaths` of `Nimbus`.
-
-    Raises
-    ------
-    ClusterUnreachable, ConfigError, EnvironmentProblem
+    Raises `ClusterUnreachable`, `ConfigError`, `EnvironmentProblem`.
     """
 
     def __init__(
@@ -110,19 +107,17 @@ class NimbusDaemon(Closes):
 
     def _routes(self) -> list[BaseRoute]:
         """Return the routes; every one of them needs the token."""
-        code = self.submissions.code
+        submit, upgrade = (awaiting(partial(self._as_leader, done)) for done in (self._submit, self._upgrade))
+
+        def has_code(asked: Request) -> Page:
+            return {"has": self.submissions.code.is_there(asked.query_params.get("has", ""))}
+
         return [
             Route(_CODE, self._put_code, methods=["PUT"]),
             Route(_CODE, replying(self._get_code, partial(Response, media_type="application/zip")), methods=["GET"]),
-            Route(
-                _CODES,
-                replying(lambda asked: {"has": code.is_there(asked.query_params.get("has", ""))}),
-                methods=["GET"],
-            ),
-            Route(_TOPOLOGY, awaiting(partial(self._as_leader, self._submit)), methods=["POST"]),
-            Route(
-                f"{_TOPOLOGY}/{{topology}}/upgrade", awaiting(partial(self._as_leader, self._upgrade)), methods=["POST"]
-            ),
+            Route(_CODES, replying(has_code), methods=["GET"]),
+            Route(_TOPOLOGY, submit, methods=["POST"]),
+            Route(f"{_TOPOLOGY}/{{topology}}/upgrade", upgrade, methods=["POST"]),
         ]
 
     async def _put_code(self, request: Request) -> Response:

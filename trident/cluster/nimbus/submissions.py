@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_archive import ComponentFacts, PackageManifest
 from trident.cluster.code.topology_package import settings_of
-from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
-from trident.cluster.state.cluster_state import ClusterState
-from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_state.cluster_records import StatusKind, StormBase, WantedStatus
+from trident.cluster_state.cluster_state import ClusterState
+from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.config import Config
-from trident.coordination.log_address import open_reader
 from trident.errors import BadPackage, ClusterError, LogError, NameTaken, NoSuchTopology, UpgradeRefused
-from trident.planner.meaning import Meaning, compare
+from trident.log.log_address import open_reader
+from trident.plan.meaning import Meaning, compare
 from trident.storm import StormConfig
 
 KILL_WAIT_S = 30.0

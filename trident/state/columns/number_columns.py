@@ -159,16 +159,13 @@ class NumberColumn:
         return NumberColumn(self.form, numbers, np.where(these, self.flags, others.flags))
 
     def combine_with(self, values: Any, function: Combine | Sequence[Combine]) -> NumberColumn | None:
-        """Return these values, where there are any, combined with others.
+        """Return these values, where there are any, combined with others; None if the result does not fit.
+
+        It does not if a sum is beyond 64 bits, or values are of another form.
 
         `values`: anything that is an array of int64 or float64, shape (n,); or an Arrow array of structs, of whose fields only
         means are null.
         `function`: the function; of structs one for each field.
-
-        Returns
-        -------
-        NumberColumn | None
-            None if the result does not fit: a sum beyond 64 bits, values of another form.
         """
         form, had = self.form, self.flags
         functions, given = ([function], [values]) if isinstance(function, str) else (function, values)

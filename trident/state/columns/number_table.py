@@ -200,7 +200,7 @@ class KeptValues:
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write a value per key, or what was combined with the result of `find`."""
         if self.columns is not None:
-            if isinstance(values, OpaqueTable) and values.place is not None:
+            if type(values) is OpaqueTable and values.place is not None:
                 self.columns.put_found(values)
                 return
             if self.columns.put(keys, values):

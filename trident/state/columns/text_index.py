@@ -28,12 +28,10 @@ _LONGEST = _BYTES * _MOST_BLOCKS
 _SPACE = 1024
 
 _Numbers = npt.NDArray[np.uint64]
-_KEPT = np.array(
-    [(1 << 8 * size) - 1 for size in range(_BYTES + 1)], np.uint64
-)  # the bytes of a block that are the text's
-_ODD = np.uint64(
-    int.from_bytes(os.urandom(_BYTES), "little") | 1
-)  # at random, so that no user can choose texts that collide
+# The bytes of a block that are the text's.
+_KEPT = np.array([(1 << 8 * size) - 1 for size in range(_BYTES + 1)], np.uint64)
+# At random, so that no user can choose texts that collide.
+_ODD = np.uint64(int.from_bytes(os.urandom(_BYTES), "little") | 1)
 
 
 class TextIndex:

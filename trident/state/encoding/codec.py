@@ -70,8 +70,7 @@ def decode(data: bytes) -> Any:
         return decoder(memoryview(data)[1:])
     except _DAMAGE as error:
         raise CorruptValueError(
-            f"decode {_quote(data)}: damaged or cut off ({str(error) or type(error).__name__}); restore the store, or "
-            "remove the key"
+            f"decode {_quote(data)}: damaged or cut off ({str(error) or type(error).__name__}); restore the store"
         ) from error
 
 

@@ -13,7 +13,7 @@ Under a declared type values are equal if they are the same number, the same tex
 `double`, and Decimal("1.0") and Decimal("1.00") are one in a `decimal(10,2)`. What the values of a type cannot be at all,
 a text for an int, a datetime for a date, is refused: a reader that answers None would say that such a key may be there
 another time. A number that no value of the type equals, 1.5 for an int, is of the right kind and absent. Keys that come from
-columns are of their declared types already; see `trident.runtime.steps.key_columns`.
+columns are of their declared types already; see `trident.steps.key_columns`.
 """
 
 from __future__ import annotations

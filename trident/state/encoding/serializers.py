@@ -264,6 +264,12 @@ def serializer_for(name: str | Serializer, kind: StateType) -> Serializer:
     return name
 
 
+def name_of_serializer(serializer: Serializer) -> str:
+    """Return the name by which an option calls a serializer, of one of a user's own that of its class."""
+    kind = type(serializer)
+    return "codec" if kind is CodecSerializer else "json" if kind in _JSON.values() else kind.__name__
+
+
 def keeps_attempts(serializer: Serializer) -> bool:
     """Whether an opaque value keeps its attempt. Without it, a value of an attempt that lost looks committed.
 

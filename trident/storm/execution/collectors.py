@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
-from random import Random
 from typing import Any, Generic, NoReturn, TypeVar
 
 from trident.errors import TopologyError
+from trident.storm.execution.launch import Setting
 from trident.storm.execution.messages import BATCH, Outbox
 from trident.storm.execution.out_streams import OutStream
-from trident.storm.interfaces import TopologyContext
+from trident.storm.storm_topology import ExecutorPlace
 from trident.storm.storm_tuples import DEFAULT_STREAM, Origin, Tuple, ids_of, sent_tuple
 
 logger = logging.getLogger("trident.storm")
-Report = Callable[[BaseException], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -125,25 +125,15 @@ class Pending:
 class _Collector:
     """What both kinds share: streams, and errors that are only reported."""
 
-    def __init__(
-        self,
-        context: TopologyContext,
-        streams: Mapping[str, OutStream],
-        outbox: Outbox,
-        random: Random,
-        clock: Callable[[], float],
-        report: Report,
-        debug: bool = False,
-    ) -> None:
-        self.component = context.component
-        self.task = context.task_id
-        self.clock = clock
-        self.streams = streams
-        self.outbox = outbox
-        self.report_error = report
+    def __init__(self, setting: Setting, place: ExecutorPlace, task: int, outbox: Outbox) -> None:
+        random, self.context = setting.random(), setting.context(place, task)
+        self.component, self.task = place.component, task
+        self.clock, self.outbox = setting.clock, outbox
+        self.streams = setting.streams(self.context, random)
+        self.report_error = partial(setting.report, self.component, task)
         self._open = True
         # What an emit needs: without streams it takes the slow way, which refuses it or writes it to the log.
-        self._fast_streams = {} if debug else dict(streams)
+        self._fast_streams = {} if setting.conf_of(self.component)["debug"] else dict(self.streams)
         self._edge = random.getrandbits
 
     def close(self) -> None:

@@ -81,14 +81,6 @@ class Executor:
             self.collectors[task].close()
         self._outbox.flush()
 
-    def _collector_parts(self, task: int) -> tuple[Any, ...]:
-        """Return what a task's collector is made of, its context first."""
-        setting, component = self._setting, self.place.component
-        random, context = setting.random(), setting.context(self.place, task)
-        report = partial(setting.report, component, task)
-        debug = setting.conf_of(component)["debug"]
-        return context, setting.streams(context, random), self._outbox, random, setting.clock, report, debug
-
 
 class SpoutTask:
     """One instance of a spout, and its messages."""
@@ -152,13 +144,13 @@ class SpoutExecutor(Executor):
     def open(self) -> None:
         for task in self.place.tasks:
             pending = Pending(self._clock)
-            collector = SpoutCollector(pending, *(given := self._collector_parts(task)))
+            collector = SpoutCollector(pending, self._setting, self.place, task, self._outbox)
             spout: IRichSpout = self._setting.instance(self.place.component, task)
             made = self.tasks[task] = SpoutTask(spout, pending, collector, self._conf["max_spout_pending"])
             self.collectors[task], self.counts[task] = collector, made.counts
             self.instances[task], self._ends[task] = spout, spout.close
             collector.ack_untracked = partial(self._call, task, "ack", made.ack_untracked)
-            self._call(task, "open", spout.open, self._conf, given[0], collector)
+            self._call(task, "open", spout.open, self._conf, collector.context, collector)
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
         """Tell the spouts what became of their messages, then ask them for more."""
@@ -267,13 +259,13 @@ class BoltExecutor(Executor):
     def open(self) -> None:
         component = self.place.component
         for task in self.place.tasks:
-            collector = BoltCollector(*(given := self._collector_parts(task)))
+            collector = BoltCollector(self._setting, self.place, task, self._outbox)
             bolt = self._setting.instance(component, task)
             basic = is_basic(bolt)
             if basic:
                 self._answering[task] = answering(bolt, collector)
             try:
-                bolt.prepare(self._conf, given[0], *(() if basic else (collector,)))
+                bolt.prepare(self._conf, collector.context, *(() if basic else (collector,)))
             except Exception as error:
                 raise TaskError(component, task, "prepare") from error
             self.instances[task], self._ends[task] = bolt, bolt.cleanup
@@ -347,12 +339,8 @@ class BoltExecutor(Executor):
             if unanswered and answered == self._answered_before.get(task, 0):
                 logger.warning(
                     "bolt %s (task %d) holds %d tuples and has answered none for %g s; call collector.ack or fail for each, "
-                    "or derive it from BaseBasicBolt",
-                    self.place.component,
-                    task,
-                    unanswered,
-                    timeout,
-                )
+                    "or derive it from BaseBasicBolt", self.place.component, task, unanswered, timeout,
+                )  # fmt: skip
             self._answered_before[task] = answered
 
 

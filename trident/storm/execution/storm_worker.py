@@ -146,10 +146,15 @@ class Worker:
                 self._opened.release()
             self._go_on(executor, self._inboxes[executor.place.tasks[0]])
         except BaseException as error:  # noqa: BLE001  the worker's end, whatever it was
-            self._fail(error)
+            if self._failed.acquire(blocking=False):
+                self._stopping.set()
+                self._died(error)
         finally:
             self._busy_since.pop(executor.place)
-            self._close(executor)
+            try:
+                executor.close()
+            except Exception as error:  # noqa: BLE001  what could not be sent before can still not be sent
+                logger.warning("component %s: its last tuples are lost: %s", executor.place.component, error)
 
     def _go_on(self, executor: Executor, inbox: Inbox) -> None:
         busy_since, place = self._busy_since, executor.place
@@ -159,17 +164,6 @@ class Worker:
             deliveries = inbox.take(min(wait_s, _LONGEST_WAIT_S))
             busy_since[place] = monotonic()
             wait_s = executor.step(deliveries)
-
-    def _close(self, executor: Executor) -> None:
-        try:
-            executor.close()
-        except Exception as error:  # noqa: BLE001  what could not be sent before can still not be sent
-            logger.warning("component %s: its last tuples are lost: %s", executor.place.component, error)
-
-    def _fail(self, error: BaseException) -> None:
-        if self._failed.acquire(blocking=False):
-            self._stopping.set()
-            self._died(error)
 
 
 _OURS = str(Path(__file__).parents[2])

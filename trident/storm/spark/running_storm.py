@@ -28,7 +28,7 @@ from trident.storm.execution.launch import Launch
 from trident.storm.execution.storm_worker import WorkerSnapshot
 from trident.storm.spark.worker_task import CODEC, WorkerOrders, run_worker
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import StormTopology, TaskLayout, lay_out
+from trident.storm.storm_topology import StormTopology, lay_out
 from trident.storm.topology_handle import DeathWatch, StormHandle, WorkerLostError
 
 if TYPE_CHECKING:
@@ -59,7 +59,13 @@ class RunningStormTopology(StormHandle):
             self._monitor = self._make_monitor()
             with close_on_error(self._monitor.close):
                 self._supervisor = self._supervise()
-        self._wait_until_up()
+        try:
+            self._wait_until_ready()
+            self._set_active(self._active)
+        except BaseException:
+            self._supervisor.end()
+            self._ended.wait()
+            raise
 
     @property
     def is_deactivated(self) -> bool:
@@ -153,15 +159,6 @@ class RunningStormTopology(StormHandle):
     def _is_at_rest(self) -> bool:
         return self._supervisor.all_at_rest
 
-    def _wait_until_up(self) -> None:
-        try:
-            self._wait_until_ready()
-            self._set_active(self._active)
-        except BaseException:
-            self._supervisor.end()
-            self._ended.wait()
-            raise
-
     def _wait_until_ready(self) -> None:
         began = monotonic()
         while not self._supervisor.all_ready:
@@ -209,12 +206,6 @@ def rebalanced_launch(launch: Launch, workers: int | None, executors: Mapping[st
         workers = layout.workers
     ackers = launch.conf.ackers  # tasks stay, the ackers' too
     conf = replace(launch.conf, workers=workers, acker_executors=ackers)
-    _check(layout, executors)
-    threads = {**Counter(place.component for place in layout.executors), **executors}
-    return replace(launch, conf=conf, layout=lay_out(launch.topology, workers, ackers, threads))
-
-
-def _check(layout: TaskLayout, executors: Mapping[str, int]) -> None:
     for name, number in executors.items():
         if name not in layout.tasks:
             raise TopologyError(f"rebalance: no component {name!r} among {sorted(layout.tasks)}")
@@ -224,6 +215,8 @@ def _check(layout: TaskLayout, executors: Mapping[str, int]) -> None:
                 f"rebalance: component {name!r} has {tasks} tasks, so it can have 1 to {tasks} executors, not {number!r}; "
                 "declare more tasks with set_num_tasks"
             )
+    threads = {**Counter(place.component for place in layout.executors), **executors}
+    return replace(launch, conf=conf, layout=lay_out(launch.topology, workers, ackers, threads))
 
 
 def open_spark(conf: StormConfig) -> SparkSession:

@@ -165,31 +165,46 @@ def update(state: Any, *calls: dict[str, int]) -> None:
 
 
 class StateContract(StoreContract):
-    """Base of the contracts of states."""
+    """Base of the contracts of states: whole batches, and a plain dict that is fed each committed batch once.
+
+    `model`: what each key has after the last committed batch; None: nothing, of one that no batch or only a failed one wrote.
+    """
 
     @cached_property
     def log(self) -> Log:
         return Log()
 
+    @cached_property
+    def model(self) -> dict[str, Any]:
+        return {"never": None}
+
     @contextmanager
-    def batch(self, state: Any, recorded: bool = True) -> Iterator[Txid]:
-        """Begin a commit of the next batch, and end it; `recorded`: it is committed."""
+    def batch(self, state: Any, *calls: dict[str, int], recorded: bool = True) -> Iterator[Txid]:
+        """Write a batch of calls, and end it after the block; if it is `recorded`, all see it from then on."""
         txid = self.log.next()
         state.begin_commit(txid)
+        update(state, *calls)
         yield txid
         state.commit(txid)
+        for name, number in (pair for call in calls for pair in call.items()):
+            before = self.model.setdefault(name, None)
+            self.model[name] = [*(before or []), number] if recorded else before
         if recorded:
             self.log.record()
+            self.expect_model(state)
 
     def run(self, state: Any, *calls: dict[str, int], recorded: bool = True) -> None:
-        """Run one whole batch; `recorded`: it is committed."""
-        with self.batch(state, recorded):
-            update(state, *calls)
+        """Run one whole batch."""
+        with self.batch(state, *calls, recorded=recorded):
+            pass
 
-    def remove(self, state: Any, *keys: Key, recorded: bool = True) -> None:
-        with self.batch(state, recorded):
-            state.multi_remove(list(keys))
-            expect(list(state.multi_get(list(keys))), [None] * len(keys), "read in the batch that removed the keys")
+    def remove(self, state: Any, *names: str, recorded: bool = True) -> None:
+        """Run one whole batch that removes keys."""
+        keys: list[Key] = [(name,) for name in names]
+        with self.batch(state, recorded=recorded):
+            state.multi_remove(keys)
+            expect(list(state.multi_get(keys)), [None] * len(keys), "read in the batch that removed the keys")
+            self.model |= dict.fromkeys(names) if recorded else {}
 
     def read(self, state: Any, keys: Sequence[Key]) -> list[Any]:
         """Read as a topology does: as of the last committed batch, where the kind can."""
@@ -197,8 +212,8 @@ class StateContract(StoreContract):
             return list(state.multi_get_at(keys, self.log.snapshot()))
         return list(state.multi_get(keys))
 
-    def expect_values(self, what: str, *states: Any, **wanted: Any) -> None:
+    def expect_model(self, *states: Any) -> None:
         """Compare what is read, by these and by a new instance, with what each key should have."""
-        keys: list[Key] = [(name,) for name in wanted]
         for state in (*states, self.store.state(reads=True)):
-            expect(self.read(state, keys), list(wanted.values()), what)
+            found = self.read(state, [(name,) for name in self.model])
+            expect(found, list(self.model.values()), f"read {list(self.model)} after batch {self.log.committed}")

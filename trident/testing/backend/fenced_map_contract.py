@@ -76,6 +76,12 @@ class FencedMapContract(MapContract):
         self._refuse(second, "move a sentinel to batch 2 where another run of batch 2 moved it meanwhile", run="second")
         found = self._read_sentinel()
         expect(found and found[:3], sentinel_of(2)[:3], "the sentinel after a second run")
+        if not self.claims.moves_at_commit:
+            self._commit_rows(first, 3)  # it goes on, until another attempt takes over
+            self.expect_rows(rows(3), "read what the first run put after the second one was refused")
+        self.store.writer().commit(rows(3, 10), 2, 1)
+        self._refuse(second, "move a sentinel to batch 2 after another attempt committed it", run="second")
+        self.expect_rows(rows(3, 10), "read what the attempt after two runs committed")
 
     @promise(Promise.SENTINEL, "resets", "fences")
     def test_a_store_that_was_emptied_since_the_sentinel_was_read_gets_none(self) -> None:
@@ -275,10 +281,14 @@ class FencedMapContract(MapContract):
         """Move the sentinel to batch 2; where it moves with the commit, commit."""
         late.move_sentinel(sentinel_of(2, attempt)._replace(run=run))
         if self.claims.moves_at_commit:
-            writer = Writer(late, self.store.kind)
-            writer.start(2, attempt)
-            writer.put(rows(1), 2, attempt)
-            writer.end(2, attempt)
+            self._commit_rows(late, 1, attempt)
+
+    def _commit_rows(self, moved: BackingMap, number: int, attempt: int = 0) -> None:
+        """Commit rows as batch 2, whose sentinel was moved."""
+        writer = Writer(moved, self.store.kind)
+        writer.start(2, attempt)
+        writer.put(rows(number), 2, attempt)
+        writer.end(2, attempt)
 
     def _refuse(self, late: BackingMap, what: str, attempt: int = 0, run: str = "") -> None:
         with expect_error(*_REFUSED, what=what):

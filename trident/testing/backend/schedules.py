@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from trident.errors import BackendError, FencedError, StaleTransactionError
+from trident.errors import BackendError, FencedError, StaleTransactionError, describe
 from trident.state.cached import CachedMap
 from trident.state.forwarding import MicroBatchIBackingMap
 from trident.state.interfaces import IBackingMap, Key, StateType
@@ -31,7 +31,7 @@ from trident.testing.checks.contract import Violation, expect
 BATCHES = 8
 _MOST_TRIES = 50
 _KEYS: list[Key] = [(name,) for name in ("a", "b", "c", "", "1", "é", "A", "a ")]
-Batch = list[dict[Key, int]]  # the updates of a batch, call by call; no number comes twice in a schedule
+Batch = list[dict[Key, int | None]]  # the updates of a batch, call by call; no number comes twice, None removes the key
 _EPOCH = 1 << 20
 
 
@@ -106,10 +106,13 @@ class Schedule:
     `store`: an empty store.
     `seed`: decides everything.
     `partitions`: the number of partitions.
+
+    `changes`: whether a batch that failed is replayed with other rows; if not told otherwise, where the kind allows it.
     """
 
     def __init__(self, store: Store, seed: object, partitions: int = 2) -> None:
         self.store, self.seed, self.partitions = store, seed, partitions
+        self.changes = store.kind is StateType.OPAQUE
         self.chance = random.Random(str(seed))
         self.faults = Faults(seed)
         self.log = Log()
@@ -125,42 +128,31 @@ class Schedule:
     def run(self) -> None:
         """Live it; raise `Violation` with the story if it ends wrong."""
         try:
-            self._processes = [self._open_partitions(), self._open_partitions()]
-            self._reader = self._open_partitions(reads=True)
+            self.open()
             for _ in range(BATCHES):
                 self._run_batch()
-        except Violation as error:
-            raise Violation(f"{error}; seed {self.seed!r}: {self._schedule_text()}") from error
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            raise Violation(
-                f"batch {self.log.committed + 1} raised {text}; seed {self.seed!r}: {self._schedule_text()}"
-            ) from error
+            said = (
+                str(error)
+                if isinstance(error, Violation)
+                else f"batch {self.log.committed + 1} raised {describe(error)}"
+            )
+            setting = f"cache {self._cache}, {'requests of 2 keys' if self._chunks else 'whole requests'}"
+            told = ", ".join([setting, *self.story[-8:]])
+            raise Violation(f"{said}; seed {self.seed!r}: {told}") from error
 
-    def _schedule_text(self) -> str:
-        setting = f"cache {self._cache}, {'requests of 2 keys' if self._chunks else 'whole requests'}"
-        return ", ".join([setting, *self.story[-8:]])
+    def open(self) -> None:
+        """Open two processes and a reader."""
+        self._processes = [self._open_partitions(), self._open_partitions()]
+        self._reader = self._open_partitions(reads=True)
 
-    def _run_batch(self) -> None:
-        batch = self._new_batch()
-        for _ in range(_MOST_TRIES):
-            if self._commits(batch):
-                break
-            if self.store.kind is StateType.OPAQUE:
-                batch = self._new_batch()
-        else:
-            raise Violation(f"batch {self.log.committed + 1} failed {_MOST_TRIES} times")
-        for call in batch:
-            for key, number in call.items():
-                self.model.setdefault(key, []).append(number)
-        self._check("after the record")
-
-    def _new_batch(self) -> Batch:
+    def new_batch(self) -> Batch:
         calls = self.chance.choice([0, 1, 1, 1, 2, 3])
         some = (self.chance.sample(_KEYS, self.chance.randint(0, 5)) for _ in range(calls))
-        return [{key: next(self._numbers) for key in keys} for keys in some]
+        return [{key: next(self._numbers) if self.chance.random() < 0.9 else None for key in keys} for keys in some]
 
-    def _commits(self, batch: Batch) -> bool:
+    def attempt(self, batch: Batch) -> bool:
+        """Try a batch once; if it is committed, the model is fed with it, and compared with what a reader sees."""
         txid = self.log.committed + 1
         if self.chance.random() < 0.5:
             self.faults.fail()
@@ -177,7 +169,23 @@ class Schedule:
         self.story.append(f"batch {txid} committed")
         self.log.record(touched)
         self._wake_sleepers()
+        for key, number in (pair for call in batch for pair in call.items()):
+            self.model[key] = [] if number is None else [*self.model.get(key, []), number]
+        self._check("after the record")
         return True
+
+    def state_over(self, backing: IBackingMap[Any], part: int) -> Any:
+        """Return the state of a partition over its map."""
+        return map_for(self.store.kind, backing, "state", part)
+
+    def _run_batch(self) -> None:
+        batch = self.new_batch()
+        for _ in range(_MOST_TRIES):
+            if self.attempt(batch):
+                return
+            if self.changes:
+                batch = self.new_batch()
+        raise Violation(f"batch {self.log.committed + 1} failed {_MOST_TRIES} times")
 
     def _commits_partition(self, part: int, batch: Batch) -> bool:
         calls = [{k: n for k, n in call.items() if _KEYS.index(k) % self.partitions == part} for call in batch]
@@ -190,7 +198,7 @@ class Schedule:
             if self.chance.random() < 0.06:
                 self._sleepers.append(_Sleeper(state, txid, part, calls[at:]))
                 raise _Died("asleep in the middle of the commit")
-            _append(state, call)
+            _apply(state, call)
         state.commit(txid)
         return True
 
@@ -218,7 +226,7 @@ class Schedule:
             self.story.append(f"a writer of batch {sleeper.txid!s} attempt {sleeper.txid.attempt} woke up")
             with suppress(FencedError, StaleTransactionError, BackendError):
                 for call in sleeper.rest:
-                    _append(sleeper.state, call)
+                    _apply(sleeper.state, call)
                 sleeper.state.commit(sleeper.txid)
 
     def _check(self, when: str) -> None:
@@ -229,12 +237,16 @@ class Schedule:
             reader = self._reader[part]
             exact = isinstance(reader, OpaqueMap)
             found = reader.multi_get_at(keys, self.log.snapshot()) if exact else list(reader.multi_get(keys))
-            expect(found, [self.model.get(key) for key in keys], f"read {keys} {when} of batch {self.log.committed}")
+            expect(
+                found,
+                [self.model.get(key) or None for key in keys],
+                f"read {keys} {when} of batch {self.log.committed}",
+            )
 
     def _open_partitions(self, reads: bool = False) -> list[Any]:
         maps = [self.store.map("state", part, self.partitions, reads=reads) for part in range(self.partitions)]
         opened = maps if reads else map(self._wrap_map, maps)
-        return [map_for(self.store.kind, backing, "state", part) for part, backing in enumerate(opened)]
+        return [self.state_over(backing, part) for part, backing in enumerate(opened)]
 
     def _wrap_map(self, backing: IBackingMap[Any]) -> IBackingMap[Any]:
         faulty: IBackingMap[Any] = FaultyMap(backing, self.faults)
@@ -243,5 +255,8 @@ class Schedule:
         return CachedMap(faulty, self._cache) if self._cache else faulty
 
 
-def _append(state: Any, call: dict[Key, int]) -> None:
-    state.multi_update(list(call), [Append(number) for number in call.values()])
+def _apply(state: Any, call: dict[Key, int | None]) -> None:
+    removed = [key for key, number in call.items() if number is None]
+    if removed:
+        state.multi_remove(removed)
+    state.multi_update([key for key in call if key not in removed], [Append(n) for n in call.values() if n is not None])

@@ -9,6 +9,7 @@ from contextlib import suppress
 from copy import deepcopy
 from datetime import date, time, timedelta
 from decimal import Decimal
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,7 @@ from trident.errors import ConfigError, CorruptValueError
 from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.operations.interfaces import Operation
 from trident.roles import has
-from trident.runtime.start.opened_topology import OpenedTopology
+from trident.run.opened_topology import OpenedTopology
 from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import Key
 from trident.state.map_state import MapStateFactory
@@ -155,6 +156,9 @@ def _reachable_values(value: Any, depth: int, name: str = "") -> Iterator[tuple[
         return
     elif isinstance(value, MethodType):
         yield from _reachable_values(value.__self__, depth, name)
+    elif isinstance(value, partial):
+        for given in (value.func, *value.args, *value.keywords.values()):
+            yield from _reachable_values(given, depth - 1, f"{name or 'partial'}.given")
     elif isinstance(value, FunctionType):
         yield from _of_function(value, depth)
     elif isinstance(value, type):

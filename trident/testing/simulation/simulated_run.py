@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import NoReturn
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from trident.config import Config
 from trident.errors import StateError, describe
-from trident.graph import Graph
-from trident.runtime.running import new_memory_log
-from trident.runtime.start.opened_topology import OpenedTopology
-from trident.spout.interfaces import TransactionAttempt
+from trident.fields import Fields
+from trident.graph import Graph, Node, PersistNode, SpoutNode
+from trident.plan import make_plan
+from trident.plan.guarantees import spout_type_of
+from trident.run.drive import Drive
+from trident.run.opened_topology import OpenedTopology
+from trident.run.running import new_memory_log
+from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.testing.simulation.compared_values import Contents, contents_of
 from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan
-from trident.testing.simulation.simulated_driver import Died, SimulatedDriver, SimulatedStore
+from trident.testing.simulation.simulated_stores import Died, FaultHooks, SimulatedStore, watched_spec
+from trident.testing.topology.stand_ins import GivenSpout, HandClock, Unheard, WatchedLog
 
 Places = Mapping[str, Contents]
 
@@ -31,6 +38,84 @@ class Wrong(Exception):
     def __init__(self, text: str, trace: list[str], wanted: Places | None = None, found: Places | None = None) -> None:
         super().__init__(text)
         self.trace, self.wanted, self.found = trace, wanted or {}, found or {}
+
+
+class SimulatedSpout(GivenSpout):
+    """A spout whose batches the plan cuts. Definitions are `{"from": n, "until": n}`, numbers of rows."""
+
+    def __init__(
+        self, stream: str, fields: Fields, spout_type: SpoutType, run: SimulatedRun, hooks: FaultHooks
+    ) -> None:
+        super().__init__(stream, fields, spout_type)
+        self._rows, self._run, self._hooks = run.rows[stream], run, hooks
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> _WatchedEmitter:
+        return _WatchedEmitter(self._hooks)
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Take the rows behind those of the batch before; None at the end."""
+        begin = 0 if previous is None else int(previous["until"])
+        if begin >= self._rows.num_rows:
+            return None
+        self._hooks.reach("define", txid=txid)
+        return {"from": begin, "until": min(self._rows.num_rows, begin + self._run.rows_of(self.stream, txid))}
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
+        begin, until = int(definition["from"]), int(definition["until"])
+        shown = f"rows {begin} to {until - 1}" if until > begin else "no rows"
+        self._run.note(f"{shown} of stream {self.stream!r}", attempt)
+        return [(attempt.txid, self._rows.slice(begin, until - begin))]
+
+
+class _WatchedEmitter:
+    """Emits parts that carry their rows."""
+
+    def __init__(self, hooks: FaultHooks | None = None) -> None:
+        self._hooks = hooks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _WatchedEmitter, ()  # a worker has no part in the simulation
+
+    def emit(self, part: tuple[int, pa.Table]) -> Iterable[pa.Table]:
+        txid, rows = part
+        if self._hooks is not None:
+            self._hooks.reach("read", txid=txid)
+        return [rows]
+
+
+class SimulatedDriver:
+    """Opens everything as a start of the topology does, over the stores and the log of a run, and takes them over."""
+
+    def __init__(self, run: SimulatedRun, number: int) -> None:
+        self.number, self._run = number, run
+        self.hooks = hooks = FaultHooks(run.due, run.happens, run.txid + 1)
+        given = run.graph
+        states = (
+            replace(node, spec=watched_spec(node, run.stores[node.name], hooks), migrate=None) for node in given.states
+        )
+        graph = replace(given, nodes=tuple(map(self._node, given.nodes)), states=tuple(states))
+        reopened = lambda states: run.log.reopen(True)  # noqa: E731
+        self.opened = opened = OpenedTopology(graph, make_plan(graph), run.config, reopened, in_threads=False)
+        opened.committer.reach = hooks.reach
+        opened.log = WatchedLog(opened.log, hooks.reach)
+        run.opened.append(opened)
+        self.unfenced = tuple(name for name, each in opened.states.items() if not each[0].facts.fences)
+        hooks.fences = not self.unfenced
+        self.loop = Drive(graph, opened, Unheard(graph.name), observer=self._observe, clock=HandClock()).loop
+        hooks.reach("start")
+
+    def _observe(self, point: str, attempt: TransactionAttempt) -> None:
+        if point == "recorded":
+            self._run.note("committed", attempt)
+        self.hooks.observe(point, attempt)
+
+    def _node(self, node: Node) -> Node:
+        if isinstance(node, SpoutNode):
+            promise = spout_type_of(node.spout)
+            return replace(node, spout=SimulatedSpout(node.id, node.fields, promise, self._run, self.hooks))
+        if isinstance(node, PersistNode) and node.updater is not None:
+            return replace(node, updater=copy.copy(node.updater))  # as in a process of its own
+        return node
 
 
 class SimulatedRun:
@@ -97,7 +182,7 @@ class SimulatedRun:
         """The states whose store stops no driver that was replaced."""
         return self._driver.unfenced
 
-    def due(self, point: str, txid: int, state: str, last: bool = True) -> Fault | None:
+    def due(self, point: str, txid: int, state: str, last: bool) -> Fault | None:
         if point == "recorded":
             self._was_recorded(txid)
         for fault in self._left:
@@ -213,7 +298,7 @@ class SimulatedRun:
                 driver.loop.turn()
         except (Exception, Died) as error:  # noqa: BLE001  whatever ends it
             self.note(f"driver {driver.number} is refused ({type(error).__name__})")
-        driver.seam.is_dead = True
+        driver.hooks.is_dead = True
 
     def _fail(self, text: str, cause: BaseException | None = None) -> NoReturn:
         self._wrong = Wrong(text, self.trace)

@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from trident.arrow import cast_table, schema_of
 from trident.config import Config
-from trident.coordination.framing import decode, encode
 from trident.errors import ConfigError
-from trident.planner.guarantees import spout_type_of
+from trident.log.framing import decode, encode
+from trident.plan.guarantees import spout_type_of
 from trident.roles import Role
-from trident.runtime.spouts.batch_spouts import as_trident_spout
+from trident.run.batch_spouts import as_trident_spout
 from trident.spout.interfaces import BadRow, Definition, PartitionRead, SpoutType, TransactionAttempt, coordinator_of
 from trident.testing.checks.contract import Contract, Violation, broken
 

@@ -10,25 +10,25 @@ from tempfile import mkdtemp
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.log_address import open_log
-from trident.coordination.log_interface import TransactionLog
-from trident.coordination.log_state import LogState
 from trident.drpc.batching import Answer, OwnLog, RequestExecutor, unknown_function
+from trident.engine.replay_check import ReplayCheck
+from trident.engine.worker import Order, Part
 from trident.errors import ConfigError, ReplayDiffersError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode
-from trident.planner import make_plan, make_request_plan
-from trident.planner.guarantees import spout_type_of
+from trident.log.log_address import open_log
+from trident.log.log_interface import TransactionLog
+from trident.log.log_state import LogState
+from trident.plan import make_plan, make_request_plan
+from trident.plan.guarantees import spout_type_of
+from trident.read.open_partitions import open_state
+from trident.read.views import StateView
 from trident.retention import Retention
 from trident.roles import Closes
-from trident.runtime.commit.dead_letters import DeadLetter
-from trident.runtime.drive import Drive
-from trident.runtime.engine.replay_check import ReplayCheck
-from trident.runtime.engine.worker import Order, Part
-from trident.runtime.loop.progress import Progress
-from trident.runtime.reading.open_partitions import open_state
-from trident.runtime.reading.views import StateView
-from trident.runtime.running import new_memory_log
-from trident.runtime.start.opened_topology import OpenedTopology
+from trident.run.dead_letters import DeadLetter
+from trident.run.drive import Drive
+from trident.run.opened_topology import OpenedTopology
+from trident.run.progress import Progress
+from trident.run.running import new_memory_log
 from trident.spout.interfaces import TransactionAttempt
 from trident.stream import Stream, TridentState
 from trident.testing.backend.faulty_map import InjectedFault

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from trident.arrow import UNFIT, Misfit, table_of
-from trident.coordination.log_interface import TransactionLog
-from trident.coordination.records import CommitRecord, Record
+from trident.engine.runners import Runner
+from trident.engine.task_output import TaskOutput
+from trident.engine.worker import Order, Part
 from trident.errors import ConfigError, ReplayMismatchError, TridentError
 from trident.fields import Fields
 from trident.graph import Graph, Node, PeekNode, StateNode
+from trident.log.log_interface import TransactionLog
+from trident.log.records import CommitRecord, Record
 from trident.observe.events import TopologyEvent
 from trident.observe.monitoring import Monitoring
-from trident.runtime.engine.runners import Runner
-from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.worker import Order, Part
-from trident.runtime.loop.batch import Clock
-from trident.runtime.steps.failures import failure_of
+from trident.run.batch import Clock
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.state.forwarding import SerializedMap
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
+from trident.steps.failures import failure_of
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.tuples import TridentTuple
 
@@ -332,7 +332,7 @@ def typed_rows(call: str, fields: Fields, given: Sequence[Any]) -> pa.Table:
     try:
         return table_of(fields, rows)
     except Misfit as misfit:
-        said = f"is not a {misfit.declared}, the type of field {misfit.field!r} ({misfit.reason})"
+        said = f"is not of type {misfit.declared}, that of field {misfit.field!r} ({misfit.reason})"
         raise TridentError(f"{call}: row {misfit.at}: {misfit.shown} {said}") from misfit
     except UNFIT as error:
         raise TridentError(f"{call}: the rows do not fit the fields ({fields}): {error}") from error

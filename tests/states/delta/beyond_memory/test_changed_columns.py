@@ -19,9 +19,9 @@ from states.delta.beyond_memory.bucketed_base import BucketLimits
 from states.delta.beyond_memory.merging import Merging
 from tests.harness.topology_runs import start
 from trident import TridentError, TridentTopology, open_state, verify_state
-from trident.errors import StateError
+from trident.errors import TopologyError
 from trident.operations import Count, Max, Min, Sum
-from trident.runtime.loop.loop import BatchLoop
+from trident.run.loop import BatchLoop
 
 pytestmark = pytest.mark.slow
 
@@ -254,7 +254,7 @@ def test_a_name_whose_column_cannot_hold_what_had_it_before_is_refused(tmp_path:
     before = changes.version()
     narrow = Declared(tmp_path, {"rows": Count(), "sum": Max("n")})
     with pytest.raises(
-        StateError, match=r"'sum' of state 'total' is of type int, and what had this name before is of type "
+        TopologyError, match=r"'sum' of state 'total' is of type int, and what had this name before is of type "
     ):
         narrow.run([*rows, *LATER, *LATER])
     changes.update_incremental()

@@ -1,0 +1,226 @@
+"""Resident workers: what becomes of attempts when one is lost, hangs or is missing; what is refused; and their ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spouts import FixedBatchSpout
+from spouts.spark import DataFrameSpout
+from states.memory import MemoryMapState
+from tests.crash.case import rows_of
+from tests.engine import resident_lives
+from tests.engine.resident_lives import ResidentLife
+from tests.harness.commands import until
+from tests.harness.servers import Server
+from tests.harness.topology_runs import run_all, start
+from tests.run.random_topologies import check
+from trident import Config, Stream, TridentTopology
+from trident.engine import resident_runner
+from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem
+from trident.operations import Count
+from trident.run import engine_choice
+from trident.run.batch_replay import Replay
+from trident.spark.spark_resources import Slots
+from trident.web.running_pages import TridentPages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ROWS = 24
+Declare = Callable[[Stream], Stream]
+
+
+def declared(steps: Declare, rows: int = ROWS) -> tuple[TridentTopology, Any]:
+    """Count numbers, two a batch."""
+    topology = TridentTopology("resident")
+    numbers = topology.new_stream("numbers", FixedBatchSpout("n: int", 2, *[(n,) for n in range(rows)]))
+    return topology, steps(numbers).group_by("n").persistent_aggregate(MemoryMapState.opaque(), Count(), "count")
+
+
+def no_job_is_left(spark: SparkSession) -> None:
+    tracker = spark.sparkContext.statusTracker()  # which hears of an end a little later
+    until(lambda: not list(tracker.getActiveJobsIds()), "Spark runs no job any more")
+
+
+class Once:
+    """Lets rows pass; at one of them, once, it does what it was made for."""
+
+    def __init__(self, folder: Path, at: int, what: str) -> None:
+        self.path, self.at, self.what = folder / f"{what}-{at}", at, what
+
+    def __call__(self, n: int) -> bool:
+        if n == self.at and not self.path.exists():
+            self.path.write_text(str(os.getpid()))
+            if self.what.startswith("kill"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()
+        return True
+
+
+@pytest.mark.long
+def test_an_attempt_fails_with_its_worker_in_each_stage_and_no_tuple_is_lost(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first, second = Once(tmp_path, 7, "kill"), Once(tmp_path, 17, "kill")
+    topology, counts = declared(
+        lambda numbers: numbers.filter("n", first).partition_by("n").filter("n", second).parallelism_hint(2)
+    )
+    with start(topology, "spark", workers="resident", max_spout_pending=1) as running:
+        running.process_all_available()
+        assert running.state(counts).multi_get([(n,) for n in range(ROWS)]) == [1] * ROWS
+        assert running.status["failures"] == 2
+        assert "resident worker" in running.status["lastFailure"]
+        assert "has ended" in running.status["lastFailure"]
+        assert "batches are messages to tasks of Spark that stay, not jobs" in str(running.explain())
+    assert {path.name for path in tmp_path.iterdir()} == {"kill-7", "kill-17"}
+    no_job_is_left(spark)
+    assert spark.sparkContext.parallelize(range(4), 2).sum() == 6  # its cores are free
+
+
+def test_without_zeromq_the_start_says_what_to_install(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    for name in (
+        "trident.engine.resident_runner",
+        "trident.spark.mailbox",
+        "trident.spark.worker_group",
+    ):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(
+        EnvironmentProblem, match=r'workers="resident" needs the package pyzmq .*trident-spark\[spark\]'
+    ):
+        run_all(declared(lambda numbers: numbers)[0], "spark", workers="resident")
+
+
+@pytest.mark.long
+def test_a_worker_that_hangs_is_not_waited_for_and_ends(spark: SparkSession, tmp_path: Path) -> None:
+    hangs = Once(tmp_path, 7, "hang")
+    topology, counts = declared(lambda numbers: numbers.filter("n", hangs))
+    with start(topology, "spark", workers="resident", message_timeout_s=1.0) as running:
+        running.process_all_available()
+        assert running.state(counts).multi_get([(n,) for n in range(ROWS)]) == [1] * ROWS
+        assert running.status["failures"] >= 1
+        until(lambda: not Path("/proc", hangs.path.read_text()).exists(), "the worker that hangs has ended")
+
+
+@pytest.mark.long
+def test_missing_cores_are_said_and_batches_go_on_without_them(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Slots, "total", property(lambda self: 3))
+    monkeypatch.setattr(resident_runner, "_PATIENCE_S", 0.0)
+    topology, counts = declared(lambda numbers: numbers)
+    with caplog.at_level(logging.WARNING), start(topology, "spark", workers="resident", parallelism=3) as running:
+        running.process_all_available()
+        assert running.state(counts).multi_get([(n,) for n in range(ROWS)]) == [1] * ROWS
+    assert " of 3 resident workers are there after 0 s; the others wait for a core of Spark" in caplog.text
+    no_job_is_left(spark)
+
+
+@pytest.mark.long
+def test_two_topologies_share_the_cores_and_a_third_is_told_that_there_is_none(spark: SparkSession) -> None:
+    (first, counts), (second, others) = declared(lambda numbers: numbers), declared(lambda numbers: numbers)
+    settings: dict[str, Any] = {"workers": "resident", "parallelism": 1}
+    with start(first, "spark", **settings) as one, start(second, "spark", **settings) as two:
+        one.process_all_available()
+        two.process_all_available()
+        assert one.state(counts).multi_get([(0,)]) == two.state(others).multi_get([(0,)]) == [1]
+        with pytest.raises(EnvironmentProblem, match=r"has 2 slots, of which 2 run other topologies"):
+            start(declared(lambda numbers: numbers)[0], "spark", **settings)
+        with pytest.raises(
+            EnvironmentProblem, match=r"all 2 slots of local\[2\] are kept by workers of other topologies"
+        ):
+            start(declared(lambda numbers: numbers)[0], "spark")
+
+
+def test_what_cannot_be_resident_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology, _ = declared(lambda numbers: numbers)
+    with pytest.raises(ConfigError, match=r'workers="resident": engine="in_process" has no workers'):
+        run_all(topology, "in_process", workers="resident")
+    with pytest.raises(ConfigError, match=r'workers="resident": Spark Connect has no tasks that'):
+        run_all(topology, "spark", workers="resident", master="sc://127.0.0.1:1")
+    topology = TridentTopology("frame")
+    rows = topology.new_stream("rows", DataFrameSpout(spark.range(3), tmp_path / "rows"))
+    rows.persistent_aggregate(MemoryMapState.opaque(), Count(), "count")
+    with pytest.raises(ConfigError, match=r"workers=\"resident\": stream 'rows' is read by Spark jobs of its own"):
+        run_all(topology, "spark", workers="resident")
+
+
+def test_random_topologies_give_what_plain_python_gives(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = engine_choice._spark_runner
+    monkeypatch.setattr(
+        engine_choice,
+        "_spark_runner",
+        lambda which, config, memory_mb: opened(which, replace(config, workers="resident"), memory_mb),
+    )
+    assert sum(case.compare() for case in check(range(4), "spark")) > 36
+
+
+def test_large_batches_go_to_the_workers_and_the_history_is_verified_without_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    topology, counts = declared(lambda numbers: numbers.partition_by("n").parallelism_hint(3))
+    settings: dict[str, Any] = {
+        "workers": "resident",
+        "auto_bytes": 0,
+        "log_dir": str(tmp_path),
+        "max_spout_pending": 1,
+    }
+    with start(topology, "auto", **settings) as running:
+        running.process_all_available()
+        assert running.state(counts).multi_get([(n,) for n in range(ROWS)]) == [1] * ROWS
+        assert {each["engine"] for each in running.recent_progress} == {"spark"}
+        assert "large batches are messages" in str(running.explain())
+        assert TridentPages(running).topology()["engine"] == "auto, resident workers"
+    with Replay(topology.graph(), Config.of(settings)) as replay:  # in this process, whatever the settings say
+        assert sum(1 for _ in replay.until()) == ROWS // 2
+
+
+def test_a_worker_that_cannot_be_prepared_fails_the_attempt_as_data(spark: SparkSession) -> None:
+    class Unready:
+        def prepare(self, conf: Any, context: Any) -> None:
+            raise ConnectionError("the store is away")
+
+        def is_keep(self, tuple: Any) -> bool:
+            return True
+
+    topology, _ = declared(lambda numbers: numbers.filter("n", Unready()))
+    with pytest.raises(BatchFailedError, match="failed 2 times in step 'prepare': ConnectionError: the store is away"):
+        run_all(topology, "spark", workers="resident", max_batch_attempts=2)
+
+
+# ---- random lives ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 25))
+def test_whatever_the_options_each_row_is_counted_once(
+    seed: int, spark: SparkSession, redis_server: Server, tmp_path: Path
+) -> None:
+    life = ResidentLife.drawn(seed)
+    wrong, _ = life.wrong(tmp_path, redis_server.port)
+    assert not wrong, f"{life}: {wrong}"
+
+
+@pytest.mark.long
+def test_an_oracle_that_expects_other_rows_finds_them(
+    spark: SparkSession, redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = ResidentLife(seed=0, batch_size=3)
+    monkeypatch.setattr(resident_lives, "rows_of", lambda seed, count: rows_of(seed, count + 1))
+    wrong, failures = life.wrong(tmp_path, redis_server.port)
+    assert [each.partition(":")[0] for each in wrong] == ["words", "shelves"]
+    assert failures == 0

@@ -1,0 +1,417 @@
+"""The log in files: their names and their space, who owns them, and disks that fail."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from tests.log.log_samples import TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
+from trident.errors import FencedError, LogError
+from trident.log import lock
+from trident.log.file_log import FileLog, LogFile
+from trident.log.log_reader import LogReader, exists
+from trident.log.log_state import LogState
+
+# ---- a life without trouble ------------------------------------------------------------------------------------------
+
+
+def test_names_of_new_directories_are_durable_before_the_first_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+
+    def fsync(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        real(fd)
+
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = tmp_path / "a" / "b" / "log"
+    log = FileLog.open(path, TOPOLOGY)
+    assert [each for each in synced if each.is_dir()] == [tmp_path.parent, *reversed(path.parents[:3]), path]
+    log.close()
+    # Whoever made it may have died before its name was durable.
+    synced.clear()
+    (path.parent / "log2").mkdir()
+    FileLog.open(path.parent / "log2", TOPOLOGY).close()
+    assert synced[0] == path.parent
+
+
+# ---- compaction ------------------------------------------------------------------------------------------------------
+
+
+def test_opening_sweeps_all_but_the_previous_segment(path: Path) -> None:
+    for _ in range(4):
+        reopened(path)
+    assert sorted(files(path)) == ["00000003-0001.log", "00000004-0001.log", "epoch-00000004"]
+
+
+def test_what_a_crash_in_the_middle_of_a_compaction_leaves_is_ignored_and_swept(
+    path: Path, three: list[LogState]
+) -> None:
+    (path / "00000001-0002.log.tmp").write_bytes(b"half a header")
+    (path / "epoch-00000001.0badcafe.tmp").write_bytes(b"")
+    (path / "notes.txt").write_text("not ours")
+    assert without_epoch(reopened(path)) == without_epoch(three[3])
+    assert sorted(files(path)) == ["00000001-0001.log", "00000002-0001.log", "epoch-00000002", "notes.txt"]
+
+
+def test_a_claim_without_a_segment_is_gone_over(path: Path, three: list[LogState]) -> None:
+    (path / "epoch-00000007").write_text("{}")
+    state = reopened(path)
+    assert (state.epoch, without_epoch(state)) == (8, without_epoch(three[3]))
+
+
+def test_an_old_file_that_cannot_be_removed_is_reported_and_does_no_harm(
+    path: Path, three: list[LogState], caplog: pytest.LogCaptureFixture
+) -> None:
+    (path / "00000000-0001.log").mkdir()
+    with caplog.at_level(logging.WARNING):
+        state = reopened(path)
+    assert state.txid == 3
+    assert "cannot remove the old file 00000000-0001.log" in caplog.text
+
+
+# ---- a reader beside the writer --------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_written_has_space_after_its_records_and_gives_it_back(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    sizes = set()
+    for txid in range(1, 1001):
+        log.append(commit(txid))
+        sizes.add(newest(path).stat().st_size)
+    data = newest(path).read_bytes()
+    assert 1 < len(sizes) < 5
+    child = os.fork()
+    if child == 0:
+        os._exit(0)  # what a child closes at its birth must stay as it is
+    os.waitpid(child, 0)
+    assert newest(path).read_bytes() == data
+    reader = LogReader(path)
+    assert (reader.refresh().txid, reader.torn) == (1000, 0)
+    log.close()
+    assert newest(path).read_bytes() == data.rstrip(b"\0").ljust(reader.offset, b"\0")
+
+
+def test_a_disk_that_gives_no_space_beforehand_is_written_to_all_the_same(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(1))
+    assert newest(path).stat().st_size == frames_of(newest(path))[-1].end
+    log.close()
+    assert reopened(path).txid == 1
+
+
+def test_a_reader_goes_back_with_a_writer_that_took_a_record_back(path: Path, three: list[LogState]) -> None:
+    reader = LogReader(path)
+    assert reader.refresh() == three[3]
+    os.truncate(newest(path), frames_of(newest(path))[-1].offset)
+    assert reader.refresh() == three[2]
+
+
+def test_a_segment_that_is_replaced_while_it_is_read_is_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = FileLog.open(path, TOPOLOGY, segment_bytes=1)
+    real = lock.list_log
+
+    def late(directory: Path) -> lock.Listing:
+        seen = real(directory)
+        monkeypatch.setattr("trident.log.log_reader.list_log", real)
+        while real(directory).newest == seen.newest:
+            log.append(commit(log.state.txid + 1))
+        assert (path / "00000001-0001.log").exists()
+        return seen
+
+    monkeypatch.setattr("trident.log.log_reader.list_log", late)
+    assert LogReader(path).refresh() == log.state
+    log.close()
+
+
+def test_a_segment_that_disappears_is_looked_for_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = FileLog.open(path, TOPOLOGY, segment_bytes=1)
+    real = lock.list_log
+
+    def late(directory: Path) -> lock.Listing:
+        seen = real(directory)
+        monkeypatch.setattr("trident.log.log_reader.list_log", real)
+        for txid in range(1, 12):
+            log.append(commit(txid))
+        assert seen.newest is not None
+        assert not (path / seen.newest.file).exists()
+        return seen
+
+    monkeypatch.setattr("trident.log.log_reader.list_log", late)
+    assert LogReader(path).refresh() == log.state
+    assert log.state.txid == 11
+    log.close()
+
+
+def test_a_reader_that_never_catches_up_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reopened(path)
+    gone = lock.Listing([lock.SegmentName(1, 9)], [1], [])
+    monkeypatch.setattr("trident.log.log_reader.list_log", lambda directory: gone)
+    with pytest.raises(LogError, match="its segments were replaced 20 times while they were read"):
+        LogReader(path).refresh()
+
+
+def test_closing_frees_the_log_though_a_starting_process_still_has_the_file(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    inherited = os.dup(log._claim._fd)
+    log.close()
+    try:
+        assert reopened(path).epoch == 2
+    finally:
+        os.close(inherited)
+
+
+class TakenOverWhileWriting(FileLog):
+    """Another driver takes over in the middle of an append, before or after the record has reached the file."""
+
+    class file_type(LogFile):  # noqa: N801  # takes the place of an attribute
+        armed: ClassVar[str] = ""
+        path: ClassVar[Path]
+        second: ClassVar[list[FileLog]] = []
+
+        def write(self, data: bytes) -> None:
+            if self.armed == "before":
+                self.take_over()
+            super().write(data)
+            if self.armed == "after":
+                self.take_over()
+
+        @classmethod
+        def take_over(cls) -> None:
+            cls.armed = ""
+            cls.second.append(FileLog.open(cls.path, TOPOLOGY, takeover=True))
+
+
+@pytest.mark.parametrize(("moment", "seen"), [("before", 1), ("after", 2)])
+def test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported(
+    path: Path, moment: str, seen: int
+) -> None:
+    first = TakenOverWhileWriting.open(path, TOPOLOGY)
+    first.append(commit(1))
+    reader = LogReader(path)
+    reader.refresh()
+    seam = TakenOverWhileWriting.file_type
+    seam.path, seam.armed = path, moment
+    with pytest.raises(FencedError):
+        first.append(commit(2))
+    second = seam.second.pop()
+    assert (first.state.txid, second.state.txid, reader.refresh().txid) == (1, seen, seen)
+    second.append(commit(seen + 1, 2 << 20))
+    second.close()
+    assert reopened(path).winners.winner(seen + 1) == 2 << 20
+
+
+def test_a_reader_passes_over_a_record_that_a_claim_may_have_fenced(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(1))
+    reader = LogReader(path)
+    assert reader.refresh().txid == 1
+    log.append(commit(2))
+    log.append(commit(3))
+    claim = lock.Claim.take(path, True, lambda: 0.0)  # of a driver that has not yet begun a segment
+    assert reader.refresh().txid == 2
+    assert LogReader(path).refresh().txid == 2
+    claim.release()  # it ended before it did: whoever opens the log next finds the record
+    assert LogReader(path).refresh().txid == 3
+    assert reopened(path).txid == 3
+    assert reader.refresh().txid == 3
+    log.close()
+
+
+def test_a_writer_whose_directory_was_restored_from_a_copy_stops(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(1))
+    shutil.copytree(path, path.parent / "copy")
+    log.append(commit(2))
+    shutil.rmtree(path)
+    (path.parent / "copy").rename(path)
+    for _ in range(2):
+        with pytest.raises(
+            FencedError, match=r"the claim epoch-00000001 is a different file now \(is log_dir a copy\?\)"
+        ):
+            log.append(commit(3))
+    log.close()
+    assert reopened(path).txid == 1
+
+
+def test_a_writer_whose_segment_was_restored_from_a_copy_stops(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(1))
+    segment = newest(path)
+    copy = shutil.copy(segment, path.parent / "copy")
+    log.append(commit(2))
+    Path(copy).rename(segment)  # as rsync restores: only what differs, and in one step
+    for _ in range(2):
+        with pytest.raises(LogError, match=r"its newest segment was removed or replaced .* The record is not valid"):
+            log.append(commit(3))
+    log.close()
+    assert reopened(path).txid == 1
+
+
+def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for path in (file, file / "log"):
+        with pytest.raises(LogError, match=f"cannot keep a transaction log in {path}: it is not a directory"):
+            FileLog.open(path, TOPOLOGY)
+        assert not exists(path)
+        with pytest.raises(LogError, match="cannot read the transaction log .*: Not a directory"):
+            LogReader(path).refresh()
+
+
+class FailingFile(LogFile):
+    """A file on which one kind of call fails, leaving half of the data behind."""
+
+    armed: ClassVar[dict[str, int]] = {}
+
+    def write(self, data: bytes) -> None:
+        if "write" in self.armed:
+            super().write(data[: len(data) // 2])
+        self._fail("write")
+        super().write(data)
+
+    def sync(self) -> None:
+        self._fail("sync")
+        super().sync()
+
+    def cut(self, size: int) -> None:
+        self._fail("cut")
+        super().cut(size)
+
+    def _fail(self, call: str) -> None:
+        if call in self.armed:
+            raise OSError(self.armed[call], os.strerror(self.armed[call]), "/somewhere")
+
+
+class FailingLog(FileLog):
+    file_type = FailingFile
+
+
+@pytest.fixture
+def armed() -> Iterator[dict[str, int]]:
+    yield FailingFile.armed
+    FailingFile.armed.clear()
+
+
+def whole_records(path: Path) -> dict[str, bytes]:
+    return {name: data.rstrip(b"\0") for name, data in files(path).items()}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"write": errno.ENOSPC},
+        {"sync": errno.EIO},
+        {"write": errno.EROFS, "cut": errno.EROFS},
+        {"sync": errno.EIO, "cut": errno.EIO},
+    ],
+)
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 1], ids=["in a segment", "at a switch"])
+def test_a_record_that_cannot_be_made_durable_does_not_count(
+    path: Path, armed: dict[str, int], faults: dict[str, int], segment_bytes: int
+) -> None:
+    log = FailingLog.open(path, TOPOLOGY, segment_bytes=segment_bytes)
+    log.append(commit(1, payload="x" * 1000))
+    before = whole_records(path)
+    armed.update(faults)
+    text = os.strerror(next(iter(faults.values())))
+    with pytest.raises(LogError, match=f"cannot append to .*{text}. The record is not valid, batch 1 is the last"):
+        log.append(commit(2))
+    assert "cut" in faults or whole_records(path) == before
+    armed.clear()
+    with pytest.raises(LogError, match="batch 1 is the last one committed"):
+        log.append(commit(2))
+    assert log.state.txid == 1
+    log.close()
+    # A whole record that could be neither synced nor cut is found again; it is complete, so that does no harm.
+    whole = set(faults) == {"sync", "cut"} and segment_bytes > 1
+    assert reopened(path).txid == (2 if whole else 1)
+
+
+def test_a_log_that_cannot_be_begun_leaves_the_old_one_as_it_was(
+    path: Path, three: list[LogState], armed: dict[str, int]
+) -> None:
+    armed["sync"] = errno.ENOSPC
+    with pytest.raises(LogError, match="cannot open the transaction log .*: No space left on device. log_dir must be"):
+        FailingLog.open(path, TOPOLOGY)
+    assert not list(path.glob("*.tmp"))
+    armed.clear()
+    assert without_epoch(reopened(path)) == without_epoch(three[3])
+
+
+def test_a_failure_that_a_takeover_caused_is_told_as_one(path: Path, armed: dict[str, int]) -> None:
+    class TakenOver(FailingFile):
+        def _fail(self, call: str) -> None:
+            if call in self.armed:
+                (path / "epoch-00000002").write_text("{}")
+            super()._fail(call)
+
+    class Log(FileLog):
+        file_type = TakenOver
+
+    log = Log.open(path, TOPOLOGY)
+    armed["write"] = errno.EIO
+    for _ in range(2):
+        with pytest.raises(FencedError, match="an unknown process .epoch 2. has taken over"):
+            log.append(commit(1))
+    log.close()
+
+
+def append_many(log: FileLog, count: int) -> None:
+    for txid in range(1, count + 1):
+        log.append(commit(txid, payload="x" * 500))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mount)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small file system needs more rights")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_full_disk_stops_the_log_and_space_lets_it_go_on(small_disk: Path) -> None:
+    path = small_disk / "log"
+    log = FileLog.open(path, TOPOLOGY)
+    with pytest.raises(LogError, match=r"No space left on device. The record is not valid") as caught:
+        append_many(log, 1000)
+    assert log.state.txid > 20
+    assert f"batch {log.state.txid} is the last one committed" in str(caught.value)
+    log.close()
+    assert LogReader(path).refresh() == log.state
+    with pytest.raises(LogError, match="cannot open the transaction log .*No space left on device"):
+        FileLog.open(path, TOPOLOGY)
+    assert LogReader(path).refresh() == log.state
+    subprocess.run(["mount", "-o", "remount,size=1m", str(small_disk)], check=True)
+    assert without_epoch(reopened(path)) == without_epoch(log.state)
+
+
+def test_a_read_only_disk_is_named_and_can_be_read(small_disk: Path) -> None:
+    path = small_disk / "log"
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(1))
+    log.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(LogError, match="cannot open the transaction log .*: Read-only file system. log_dir must be"):
+        FileLog.open(path, TOPOLOGY)
+    assert LogReader(path).refresh() == log.state

@@ -1,0 +1,227 @@
+"""The contract of a transaction log, on a log in an object store: Moto's S3, a process of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import obstore
+import pytest
+
+from tests.harness.proxy import Proxy
+from tests.harness.servers import Server
+from tests.log.log_homes import ObjectHome, read, reopened
+from tests.log.log_processes import ProcessContract
+from tests.log.log_samples import commit
+from tests.log.stored_faults import StoredAway, StoredContents, StoredFaults
+from tests.log.test_log_contract import LogContract, OwnerContract
+from trident.errors import EnvironmentProblem, FencedError, LogError, LogHeldError
+from trident.log import object_records
+from trident.log.object_records import ObjectRecords
+from trident.log.record_store import Head
+from trident.log.records import DefineRecord
+from trident.servers.log_addresses import ObjectAddress
+from trident.servers.patience import Patience
+
+
+@pytest.fixture
+def home(object_home: ObjectHome) -> ObjectHome:
+    return object_home
+
+
+class TestObjectLog(LogContract):
+    pass
+
+
+class TestContentsOfObjectLog(StoredContents):
+    pass
+
+
+class TestOwnerOfObjectLog(OwnerContract):
+    pass
+
+
+@pytest.mark.long
+class TestProcessesWithObjectLog(ProcessContract):
+    pass
+
+
+@pytest.mark.long
+class TestFaultsOfObjectLog(StoredFaults):
+    @pytest.fixture
+    def server(self, s3_server: Server) -> Server:
+        return s3_server
+
+    @pytest.fixture
+    def behind(self, home: ObjectHome, proxy: Proxy) -> ObjectHome:
+        return ObjectHome(home.address, f"http://127.0.0.1:{proxy.port}")
+
+
+class TestObjectStoreThatHangs(StoredAway):
+    @pytest.fixture
+    def server(self, s3_server: Server) -> Server:
+        return s3_server
+
+    @pytest.fixture
+    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(object_records, "_TIMEOUT", {"timeout": "1s", "connect_timeout": "1s"})
+
+
+# ---- what is asked of the store --------------------------------------------------------------------------------------
+
+
+class Counting:
+    """Counts the requests of a client."""
+
+    def __init__(self, store: Any) -> None:
+        self.made: list[str] = []
+        self._real = store._obstore
+        store._obstore = self
+
+    def __getattr__(self, name: str) -> Any:
+        self.made.append(name)
+        return getattr(self._real, name)
+
+
+def test_an_append_is_one_request_and_a_batch_two(home: ObjectHome) -> None:
+    with closing(home.open()) as log:
+        requests = Counting(log._store)
+        for txid in range(1, 51):
+            log.append(DefineRecord(txid, "lines", txid), durable=False)
+            log.check_owner()
+            log.append(commit(txid))
+        assert requests.made == ["get", "put"] * 50
+
+
+@pytest.mark.long
+def test_the_head_stays_small_and_older_records_are_in_chunks(home: ObjectHome) -> None:
+    with closing(home.open()) as log:
+        requests = Counting(log._store)
+        for txid in range(1, 401):
+            log.append(commit(txid, payload="x" * 500))
+        sizes = {name: len(data) for name, data in home.contents().items()}
+        assert sizes["head"] < ObjectRecords.head_bytes + 2000
+        assert len(requests.made) - 400 == len(sizes) - 3  # a request more for each chunk; one was there at the start
+        assert len(sizes) > 4
+        assert read(home) == log.state
+
+
+def test_the_start_on_a_long_log_takes_few_requests(home: ObjectHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = home.open()
+    for txid in range(1, 2001):
+        log.append(commit(txid, payload="x" * 200), durable=txid % 100 == 0)
+    while log._size < 500_000:  # the worst moment: just before a new segment begins
+        log.append(commit(log.state.txid + 1, payload="x" * 20_000))
+    log.close()
+    made: list[str] = []
+    run = Patience.run
+
+    def counted(self: Patience, request: Callable[[], Any], *more: Any) -> Any:
+        made.append(request.__qualname__)
+        return run(self, request, *more)
+
+    monkeypatch.setattr(Patience, "run", counted)
+    with closing(home.open()) as again:
+        assert again.state.txid == log.state.txid
+    assert len(made) + 2 <= 20  # that of the conditions has up to three requests, and that of the sweep two
+
+
+@pytest.mark.long
+def test_a_reader_fetches_no_chunk_twice(home: ObjectHome) -> None:
+    with closing(home.open()) as log, closing(home.reader()) as reader:
+        for txid in range(1, 301):
+            log.append(commit(txid, payload="x" * 500))
+        reader.refresh()
+        requests = Counting(reader._store)
+        for txid in range(301, 311):
+            log.append(commit(txid))
+            assert reader.refresh() == log.state
+        assert requests.made == ["get"] * 10
+
+
+# ---- stores that are not right ---------------------------------------------------------------------------------------
+
+
+def test_a_store_that_carries_out_what_a_condition_forbids_is_refused(
+    home: ObjectHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = obstore.put
+    for ignored in (str, dict):
+
+        def careless(
+            store: Any, name: str, data: bytes, *, mode: Any, use_multipart: bool, kind: type = ignored
+        ) -> Any:
+            return put(store, name, data, mode="overwrite" if isinstance(mode, kind) else mode)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(obstore, "put", careless)
+            with pytest.raises(
+                LogError, match=f"cannot keep a log at {home.address}: this store carries out a put whose"
+            ):
+                home.open()
+        assert set(home.contents()) <= {"conditions"}  # before there is a claim
+    assert reopened(home).epoch == 1
+
+
+def test_a_bucket_that_is_not_there_is_named(home: ObjectHome) -> None:
+    with pytest.raises(LogError, match="cannot keep a log at s3://nowhere/log: .*NoSuchBucket.*Make the bucket"):
+        ObjectHome("s3://nowhere/log").open()
+    with pytest.raises(LogError, match="there is no transaction log at s3://nowhere/log"):
+        read(ObjectHome("s3://nowhere/log"))
+
+
+def test_a_bucket_with_versions_keeps_a_log(home: ObjectHome, s3_server: Server) -> None:
+    body = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    for target, data in (("versioned", b""), ("versioned?versioning", body)):
+        request = Request(f"http://{s3_server.address}/{target}", method="PUT", data=data)
+        request.add_header("Authorization", "AWS4-HMAC-SHA256 Credential=user/20260101/us-east-1/s3/aws4_request")
+        request.add_header("Content-Type", "application/xml")
+        urlopen(request).close()
+    versioned = ObjectHome("s3://versioned/log")
+    first = versioned.open()
+    first.append(commit(1))
+    with closing(versioned.open(takeover=True)) as second:
+        with pytest.raises(FencedError, match="epoch 2"):
+            first.append(commit(2))
+        second.append(commit(2, 2 << 20))
+        assert read(versioned) == second.state
+    first.close()
+
+
+# ---- who holds it ----------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_of_another_machine_that_was_killed_is_taken_over_on_demand(home: ObjectHome) -> None:
+    log = home.open()
+    log.append(commit(1))
+    body = Head.of(home.contents()["head"], "head")
+    about = {**json.loads(body.about), "machine": "another", "pid": 1}
+    obstore.put(home.objects, "head", replace(body, id="00ff", about=json.dumps(about)).data)
+    with pytest.raises(LogHeldError, match="held by process 1 on .*takeover=True"):
+        home.open()
+    with closing(home.open(takeover=True)) as second:
+        assert (second.epoch, second.state.txid) == (2, 1)
+    with pytest.raises(FencedError):
+        log.append(commit(2))
+    log.close()
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://bucket/a/b", "gs://bucket/a", "az://box/a", "abfss://box@account.dfs.core.windows.net/a"]
+)
+def test_an_address_that_was_taken_for_a_path_is_still_one(address: str) -> None:
+    assert str(ObjectAddress.of(str(Path(address)))) == str(ObjectAddress.of(address + "/")) == address
+
+
+def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(
+        EnvironmentProblem, match=r"a log in an object store needs the package obstore.*\[object-store\]"
+    ):
+        ObjectHome("s3://bucket/log").open()

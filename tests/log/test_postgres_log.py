@@ -1,0 +1,201 @@
+"""The contract of a transaction log, on a log in a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.harness.proxy import Proxy
+from tests.harness.servers import Server
+from tests.log.log_homes import PostgresHome, read, reopened
+from tests.log.log_processes import ProcessContract
+from tests.log.log_samples import TOPOLOGY, commit
+from tests.log.stored_faults import StoredAway, StoredContents, StoredFaults
+from tests.log.test_log_contract import LogContract, OwnerContract
+from trident.errors import ConfigError, EnvironmentProblem, LogError, LogHeldError
+from trident.log import postgres_records
+from trident.servers.log_addresses import PostgresAddress, log_address_of
+
+
+@pytest.fixture
+def home(postgres_home: PostgresHome) -> PostgresHome:
+    return postgres_home
+
+
+class TestPostgresLog(LogContract):
+    pass
+
+
+class TestContentsOfPostgresLog(StoredContents):
+    pass
+
+
+class TestOwnerOfPostgresLog(OwnerContract):
+    pass
+
+
+class TestProcessesWithPostgresLog(ProcessContract):
+    pass
+
+
+@pytest.mark.long
+class TestFaultsOfPostgresLog(StoredFaults):
+    @pytest.fixture
+    def server(self, postgres_server: Server) -> Server:
+        return postgres_server
+
+    @pytest.fixture
+    def behind(self, home: PostgresHome, proxy: Proxy, server: Server) -> PostgresHome:
+        return PostgresHome(home.address.replace(f":{server.port}/", f":{proxy.port}/"))
+
+
+class PostgresAway(StoredAway):
+    @pytest.fixture
+    def server(self, postgres_server: Server) -> Server:
+        return postgres_server
+
+    @pytest.fixture
+    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(postgres_records, "_ANSWER_S", 1.0)
+
+
+@pytest.mark.long
+class TestPostgresThatHangs(PostgresAway):
+    """One that answers no more, as `StoredAway` has it."""
+
+
+@pytest.mark.long
+class TestPostgresThatIsKilled(PostgresAway):
+    def vanish(self, server: Server) -> None:
+        server.kill()
+
+    def appear(self, server: Server) -> None:
+        server.start()
+
+
+def connection_of(log: Any) -> Any:
+    return log._store._session.connection()
+
+
+def test_a_server_that_does_not_wait_for_its_disk_is_told_to(home: PostgresHome) -> None:
+    with closing(PostgresHome(f"{home.address}&options=-csynchronous_commit%3Doff").open()) as log:
+        assert connection_of(log).execute("SHOW synchronous_commit").fetchone() == ("on",)
+        log.append(commit(1))
+    assert reopened(home).txid == 1
+
+
+def test_a_driver_whose_session_was_ended_still_holds_the_log_after_its_next_request(home: PostgresHome) -> None:
+    with closing(home.open()) as log:
+        pid = connection_of(log).info.backend_pid
+        home.ask("SELECT pg_terminate_backend(%s)", pid)
+        log.append(commit(1))
+        assert connection_of(log).info.backend_pid != pid
+        with pytest.raises(LogHeldError):
+            home.open()
+        log.append(commit(2))
+    assert reopened(home).txid == 2
+
+
+def test_the_logs_of_two_topologies_in_one_database_do_not_know_each_other(home: PostgresHome) -> None:
+    other = PostgresHome(f"{home.address}-2")
+    with closing(home.open()) as log, closing(other.open("other")) as second:
+        log.append(commit(1))
+        assert read(other).txid == 0
+        second.append(commit(1))
+        assert (read(home).topology, read(other).topology) == (TOPOLOGY, "other")
+    home.remove()
+    assert read(other).txid == 1
+
+
+def test_a_user_without_rights_is_told_what_is_missing(home: PostgresHome) -> None:
+    home.ask("CREATE ROLE reader LOGIN")
+    try:
+        as_reader = PostgresHome(home.address.replace("trident@", "reader@"))
+        reopened(home)
+        with pytest.raises(
+            LogError, match="PostgreSQL refuses postgresql://reader@.*: permission denied .* Check user"
+        ):
+            as_reader.open()
+        home.ask("GRANT SELECT ON trident_log_chunks, trident_log_heads TO reader")
+        assert read(as_reader) == read(home)
+    finally:
+        home.ask("DROP OWNED BY reader")
+        home.ask("DROP ROLE reader")
+
+
+def test_two_first_starts_at_once_make_the_tables_once(home: PostgresHome) -> None:
+    schema = f"first_{os.getpid()}"
+    home.ask(f"CREATE SCHEMA {schema}")
+    homes = [PostgresHome(f"{home.address}-{at}&options=-csearch_path%3D{schema}") for at in range(6)]
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            assert [state.epoch for state in threads.map(reopened, homes)] == [1] * 6
+    finally:
+        home.ask(f"DROP SCHEMA {schema} CASCADE")
+
+
+def test_tables_of_another_version_are_refused_by_name(home: PostgresHome) -> None:
+    schema = f"former_{os.getpid()}"
+    former = PostgresHome(f"{home.address}&options=-csearch_path%3D{schema}")
+    home.ask(f"CREATE SCHEMA {schema}")
+    try:
+        home.ask(f"CREATE TABLE {schema}.trident_log_heads (topology text PRIMARY KEY, epoch bigint, id text)")
+        with pytest.raises(
+            LogError, match="trident_log_heads at .* is of another format version; use the version that"
+        ):
+            former.open()
+    finally:
+        home.ask(f"DROP SCHEMA {schema} CASCADE")
+
+
+def test_an_address_that_was_taken_for_a_path_is_still_one() -> None:
+    address = "postgresql://me@one,two:5433/db?topology=a&sslmode=require"
+    assert PostgresAddress.of(str(Path(address))) == PostgresAddress.of(address)
+    assert PostgresAddress.of(address) == PostgresAddress("postgresql://me@one,two:5433/db?sslmode=require", "a")
+    assert PostgresAddress.of(str(PostgresAddress.of(address))) == PostgresAddress.of(address)
+
+
+@pytest.mark.parametrize("rest", ["/db?host=%2Frun%2Fpg&topology=a", "?topology=a", "/db?topology=a%23b&port=5433"])
+def test_an_address_without_a_host_stays_one_of_libpq(rest: str) -> None:
+    address = PostgresAddress.of(f"postgresql://{rest}")
+    assert "host" not in psycopg.conninfo.conninfo_to_dict(address.url) or "host=" in rest
+    assert PostgresAddress.of(str(address)) == address
+
+
+def test_a_name_with_a_hash_is_whole() -> None:
+    assert PostgresAddress.of("postgresql://h/db?topology=a#b") == PostgresAddress("postgresql://h/db", "a#b")
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("postgresql://[::1/db?topology=a", "Invalid IPv6 URL; give an address as postgresql://USER"),
+        ("postgresql://me:p4ss/w@h/db?topology=a", "must have no password"),
+        ("postgresql://me:p4ss?w@h/db?topology=a", "name the log"),
+        ("zookeeper://me:x/p4ss@h:2181/a", "is not a server"),
+        ("s3://b/a#p4ss", "neither credentials nor options"),
+    ],
+)
+def test_what_is_no_address_is_refused_without_its_secrets(address: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        log_address_of(address)
+    assert "p4ss" not in str(raised.value)
+
+
+def test_what_libpq_cannot_read_is_said() -> None:
+    with pytest.raises(ConfigError, match="libpq cannot read it: .*nonsense"):
+        PostgresHome("postgresql://localhost/db?topology=a&nonsense=1").open()
+
+
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "trident.servers.postgres_connection", raising=False)
+    with pytest.raises(EnvironmentProblem, match=r"a log in PostgreSQL needs the package psycopg.*spark\[postgres\]"):
+        PostgresHome("postgresql://localhost/db?topology=a").open()

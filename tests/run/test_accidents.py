@@ -1,0 +1,206 @@
+"""Each accident, each kind of source, one or two states: what is printed, and how each way on ends."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts import (
+    DeltaSpout,
+    FeederBatchSpout,
+    FixedBatchSpout,
+    KafkaSpout,
+    OpaqueTridentKafkaSpout,
+    RedisStreamRichSpout,
+    TransactionalRedisStreamSpout,
+)
+from tests.harness.kafka_topics import Topics
+from tests.harness.topology_runs import dict_state, run_all, start
+from tests.replay.set_back import Stores
+from tests.run.accident_worlds import (
+    ACCIDENTS,
+    POLICIES,
+    SOURCES,
+    Files,
+    Queue,
+    World,
+    advised,
+    outcome,
+    prepared,
+)
+from trident import TridentTopology
+from trident.errors import StartMismatchError, UnsupportedOperation
+from trident.operations import Count
+from trident.spout import SaysWhereItBegins
+
+SAID = {
+    "log lost": r"the log is new, and state 'a' has the totals of 4 batches",
+    "log set back": r"the log was set back: it ends with batch 2 of \d{4}-.* UTC, and state 'a' has 2 batches more",
+    "store set back": r"the store of state 'a' was set back by 2 batches: it lacks batch 3 of \d{4}-.* UTC up to batch 4 of ",
+    "store emptied": r"the store of state 'a' was emptied, and the log has written to it up to batch 4 of \d{4}-.* UTC",
+    "store of another log": r"the store of state 'a' is of another log: it has batch 3 of that, and this one ends with batch 4",
+    "log set back, store emptied": r"the store of state 'a' was emptied, and the log has written to it up to batch 2 of ",
+    "log lost, store emptied": r"the log is new, and state 'b' has the totals of 4 batches.*; state 'a' has none",
+}
+
+
+def promised(world: World, accident: str, policy: str) -> dict[str, int]:
+    """Return the totals that a policy promises by its name: of all rows, or of those since a state was emptied."""
+    if not policy.endswith("discard_totals"):
+        return dict.fromkeys(world.names, 5)
+    is_new = policy.startswith("new log") or accident.startswith("log lost")
+    since = 1 if isinstance(world.source, Queue) else 5 if is_new else 3 if accident.startswith("log set back") else 1
+    emptied = world.names if is_new or accident.startswith("log") else "a"
+    return {name: since if name in emptied else 5 for name in world.names}
+
+
+def best(accident: str, source: Any, states: int, history: str | None) -> str:
+    """Return the way on that makes the totals right; "" if nothing does but the copies that belong together."""
+    if source is Queue:
+        return "keep_totals" if accident in ("log lost", "log set back") else ""
+    is_behind = accident in ("store set back", "store emptied") or (
+        accident == "log set back, store emptied" and states == 1
+    )
+    if is_behind and history is not None:
+        return "rewind"
+    return "discard_totals" if accident.startswith("log lost") else "new log and discard_totals"
+
+
+CASES = [
+    (accident, source, states, history)
+    for accident, source, states, history in itertools.product(ACCIDENTS, SOURCES, (1, 2), (None, "7d"))
+    if accident != "log lost, store emptied" or states == 2  # else nothing is left that could be wrong
+]
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize(("accident", "source", "states", "history"), CASES)
+def test_what_is_advised_ends_with_right_totals_and_what_would_not_is_refused(
+    accident: str, source: Any, states: int, history: str | None, tmp_path: Path
+) -> None:
+    make = prepared(tmp_path, accident, source, states, history)
+    printed = outcome(make(), "refuse")
+    assert isinstance(printed, str)
+    assert re.search(SAID[accident], printed.splitlines()[0])
+    advice = advised(printed)
+    for policy in POLICIES:
+        found = outcome(make(), policy)
+        if isinstance(found, str):
+            assert policy in ("rewind", "keep_totals"), found
+            assert policy != advice
+        else:
+            assert found == promised(make(), accident, policy), policy
+            assert policy != advice or set(found.values()) == {5}
+    assert advice == best(accident, source, states, history)
+
+
+def test_totals_that_a_source_would_count_again_are_kept_only_by_a_name_that_says_so(tmp_path: Path) -> None:
+    make = prepared(tmp_path, "log lost", Files, 1, None)
+    with pytest.raises(StartMismatchError) as refused:
+        make().run(0, state_recovery="keep_totals")
+    said, why, what, numbers = str(refused.value).splitlines()
+    assert said.endswith("the log was lost, or log_dir names another one. Nothing was written.")
+    assert why == (
+        "state_recovery=\"keep_totals\" is refused: stream 's' would begin at its start, and count again what the totals hold."
+    )
+    assert what.startswith(
+        "What to do: start with the log that belongs to the store (log_dir). If there is none, once with "
+    )
+    assert numbers.startswith("For experts: partition 0 of state 'a': the log expects no commit of incarnation ")
+    assert make().run(0, state_recovery="keep_totals_even_if_wrong") == {"a": 8}
+
+
+def test_totals_are_not_kept_beside_a_state_that_lost_its_own(tmp_path: Path) -> None:
+    make = prepared(tmp_path, "log lost, store emptied", Queue, 2, None)
+    with pytest.raises(StartMismatchError, match="is refused: state 'a' has none, as after a loss"):
+        make().run(0, state_recovery="keep_totals")
+
+
+def test_a_commit_that_is_not_whole_is_not_kept(tmp_path: Path) -> None:
+    stores = Stores()
+
+    def run(**conf: Any) -> None:
+        topology = TridentTopology("t")
+        topology.new_stream("s", feeder).persistent_aggregate(stores.state(), Count(), "n", state_name="count")
+        with start(topology, "in_process", log_dir=str(tmp_path / conf.pop("log", "new")), **conf) as running:
+            running.process_all_available()
+
+    feeder = FeederBatchSpout("w: string")
+    feeder.feed_nowait([["a"]])
+    run(log="log")
+    ((_, entries),) = [one for one in stores.entries.items() if one[0][0] == "count"]
+    for key, value in entries.items():
+        if key[0] == "\0trident-sentinel":
+            entries[key] = value._replace(sealed=False)
+    with pytest.raises(StartMismatchError, match="is refused: a store does not have the totals of all batches"):
+        run(state_recovery="keep_totals")
+
+
+def test_no_state_is_emptied_if_one_cannot_be(tmp_path: Path) -> None:
+    stores, entries = Stores(), dict[Any, Any]()
+
+    def run(log: str, **conf: Any) -> None:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", FixedBatchSpout("w: string", 1, ["a"])).group_by("w")
+        stream.persistent_aggregate(stores.state(), Count(), "n", state_name="a")
+        stream.persistent_aggregate(dict_state(entries), Count(), "n", state_name="b")
+        run_all(topology, "in_process", log_dir=str(tmp_path / log), **conf)
+
+    run("log")
+    before = stores.copy(), dict(entries)
+    with pytest.raises(
+        StartMismatchError, match="Nothing else makes the totals right, because state 'b' cannot be emptied"
+    ):
+        run("new")
+    with pytest.raises(UnsupportedOperation, match=r"empty state 't/b': a DictMap has no reset\(\)"):
+        run("new", state_recovery="discard_totals")
+    assert (stores.copy(), entries) == before
+
+
+@pytest.mark.parametrize(
+    ("spout", "begins"),
+    [
+        (FeederBatchSpout("w: string"), "behind"),
+        (RedisStreamRichSpout("redis://localhost", "s", "w: string", group="g"), "behind"),
+        (KafkaSpout("localhost:1", "t", group_id="g"), "behind"),
+        (TransactionalRedisStreamSpout("redis://localhost", "s", "w: string"), "start"),
+        (TransactionalRedisStreamSpout("redis://localhost", "s", "w: string", first="$"), "elsewhere"),
+        (OpaqueTridentKafkaSpout("localhost:1", "t"), "start"),
+        (OpaqueTridentKafkaSpout("localhost:1", "t", first_poll="latest"), "elsewhere"),
+        (OpaqueTridentKafkaSpout("localhost:1", "t", first_poll="committed", group_id="g"), "elsewhere"),
+        (DeltaSpout("table", "w: string"), "start"),
+        (DeltaSpout("table", "w: string", starting_version="latest"), "elsewhere"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else type(one).__name__,
+)
+def test_a_spout_says_where_it_begins_when_the_log_is_new(spout: Any, begins: str) -> None:
+    assert isinstance(spout, SaysWhereItBegins)
+    assert spout.on_new_log == begins
+
+
+@pytest.mark.long
+def test_kafka_is_read_again_only_into_states_that_were_emptied(kafka_topics: Topics, tmp_path: Path) -> None:
+    stores, topic = Stores(), kafka_topics.create()
+
+    def run(log: str, first: Any = "earliest", **conf: Any) -> list[Any]:
+        kafka_topics.produce(topic, [b"a"])
+        topology = TridentTopology("t")
+        spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, value="text", group_id="g", first_poll=first)
+        stream = topology.new_stream("s", spout).group_by("value")
+        stream.persistent_aggregate(stores.state(), Count(), "n", state_name="count")
+        running = run_all(topology, "in_process", log_dir=str(tmp_path / log), **conf)
+        return list(running.state("count").multi_get(["a"]))
+
+    assert run("log") == [1]
+    for first, why in (
+        ("earliest", "would begin at its start, and count again"),
+        ("committed", "does not begin where the totals end"),
+        ("latest", "does not begin where the totals end"),
+    ):
+        with pytest.raises(StartMismatchError, match=f"stream 's' {why}"):
+            run("new", first, state_recovery="keep_totals")
+    assert run("new", state_recovery="discard_totals") == [5]

@@ -1,0 +1,228 @@
+"""Log, store and checkpoint that do not belong together: found by a named error before anything counts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from states.delta import DeltaState
+from trident import exactly_once, open_state
+from trident.errors import CheckpointMismatchError, StartMismatchError, TridentError
+from trident.one_aggregate import ExactlyOnce
+from trident.operations import Count
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class Job:
+    """A query over the files of a folder, one batch a file, with checkpoint, log and state in folders beside it."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.files = spark, folder, 0
+        (folder / "in").mkdir()
+
+    def add(self, *words: str) -> None:
+        self.files += 1
+        part = self.folder / "part"
+        part.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+        part.rename(self.folder / f"in/{self.files:03}.txt")
+
+    def function(self, **settings: Any) -> ExactlyOnce:
+        return exactly_once(
+            "words", DeltaState.opaque(str(self.folder / "state")), group_by="value", aggregate=Count(), value="n",
+            schema="value: string", log_dir=str(self.folder / "log"), **settings,
+        )  # fmt: skip
+
+    def start(self, function: Callable[..., None], checkpoint: str = "checkpoint") -> StreamingQuery:
+        lines = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.folder / "in"))
+        writer = lines.writeStream.foreachBatch(function)
+        return writer.option("checkpointLocation", str(self.folder / checkpoint)).trigger(availableNow=True).start()
+
+    def run(self, checkpoint: str = "checkpoint", **settings: Any) -> dict[str, int]:
+        """Run until there is no more; return what the state has."""
+        with self.function(**settings) as function:
+            self.start(function, checkpoint).awaitTermination()
+        with open_state(function.topology, "n", log_dir=str(self.folder / "log")) as counts:
+            found = counts.multi_get(["a", "b"])
+        return {word: n for word, n in zip("ab", found, strict=True) if n is not None}
+
+    def fails(self, checkpoint: str = "checkpoint", **settings: Any) -> str:
+        """Run; return what Spark says why it stopped."""
+        with self.function(**settings) as function, pytest.raises(StreamingQueryException) as raised:
+            self.start(function, checkpoint).awaitTermination()
+        return str(raised.value)
+
+    def copy(self, name: str) -> Callable[[], None]:
+        """Copy a folder; return what restores it."""
+        copy = self.folder / f"{name}-{self.files}"
+        shutil.copytree(self.folder / name, copy)
+
+        def restore() -> None:
+            shutil.rmtree(self.folder / name)
+            shutil.copytree(copy, self.folder / name)
+
+        return restore
+
+    def table(self) -> list[Path]:
+        """Return what is written of the state."""
+        return sorted(path for path in (self.folder / "state").rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def job(spark: SparkSession, tmp_path: Path) -> Job:
+    return Job(spark, tmp_path)
+
+
+def with_three_batches(job: Job) -> None:
+    for words in ("ab", "a", "b"):
+        job.add(*words)
+    assert job.run() == {"a": 2, "b": 2}
+
+
+def test_a_restart_goes_on(job: Job) -> None:
+    with_three_batches(job)
+    job.add("a")
+    assert job.run() == {"a": 3, "b": 2}
+    assert job.run() == {"a": 3, "b": 2}
+
+
+def test_a_checkpoint_that_was_deleted_is_found(job: Job) -> None:
+    with_three_batches(job)
+    before = job.table()
+    shutil.rmtree(job.folder / "checkpoint")
+    said = job.fails()
+    assert "CheckpointMismatchError" in said
+    assert "Spark gives batch 0 of query" in said
+    assert "the checkpoint was deleted" in said
+    assert job.table() == before
+
+
+@pytest.mark.long
+def test_the_last_batch_with_other_rows_is_found(job: Job) -> None:
+    job.add("a", "b")
+    job.run()
+    restore = job.copy("checkpoint")
+    job.add("a")
+    job.run()
+    restore()
+    (job.folder / "in/002.txt").unlink()
+    job.add("b")
+    said = job.fails()
+    assert "Spark gives batch 1, planned at" in said
+    assert "the same number means other rows" in said
+
+
+@pytest.mark.long
+def test_the_same_batch_again_is_nothing(job: Job) -> None:
+    with_three_batches(job)
+    for mark in ("2", ".2.crc"):
+        (job.folder / f"checkpoint/commits/{mark}").unlink()
+    assert job.run() == {"a": 2, "b": 2}
+
+
+def test_a_log_that_was_deleted_is_found(job: Job) -> None:
+    with_three_batches(job)
+    before = job.table()
+    shutil.rmtree(job.folder / "log")
+    job.add("a")
+    said = job.fails()
+    assert "CheckpointMismatchError" in said
+    assert "the log has no batch of any query" in said
+    assert job.table() == before
+
+
+@pytest.mark.long
+def test_a_log_and_a_checkpoint_that_were_deleted_are_found_by_the_store(job: Job) -> None:
+    with_three_batches(job)
+    shutil.rmtree(job.folder / "log")
+    shutil.rmtree(job.folder / "checkpoint")
+    said = job.fails()
+    assert StartMismatchError.__name__ in said
+    assert "the log is new, and state 'n' has the totals of 3 batches" in said
+    assert 'once with a new checkpoint and state_recovery="discard_totals"' in said
+    assert "does not begin where the totals end" in job.fails(state_recovery="keep_totals")
+    assert job.run(state_recovery="discard_totals") == {"a": 2, "b": 2}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("what", "history", "recovery", "told"),
+    [
+        ("log", {}, {}, ["the log is older than the checkpoint"]),
+        ("state", {}, {}, [StartMismatchError.__name__]),
+        (  # it is not rewound, because the batches are Spark's
+            "state", {"history": "7d"}, {"state_recovery": "rewind"},
+            ["RewindError", "does not give the rows of a recorded batch again"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_log_or_a_store_that_was_restored_is_found(
+    job: Job, what: str, history: dict[str, Any], recovery: dict[str, Any], told: list[str]
+) -> None:
+    job.add("a", "b")
+    job.run(**history)
+    restore = job.copy(what)
+    job.add("a")
+    job.run(**history)
+    job.add("b")
+    restore()
+    before = job.table()
+    said = job.fails(**history, **recovery)
+    assert [text for text in told if text not in said] == []
+    assert job.table() == before
+
+
+@pytest.mark.long
+def test_a_store_that_was_emptied_is_found(job: Job) -> None:
+    with_three_batches(job)
+    shutil.rmtree(job.folder / "state")
+    job.add("a")
+    assert StartMismatchError.__name__ in job.fails()
+    assert not [path for path in job.table() if path.suffix == ".parquet"], "nothing was written"
+
+
+@pytest.mark.long
+def test_a_log_is_of_one_query(job: Job) -> None:
+    with_three_batches(job)
+    said = job.fails("another")
+    assert "two queries use one function or one log" in said
+    assert job.run() == {"a": 2, "b": 2}
+
+
+@pytest.mark.long
+def test_a_user_may_begin_with_another_checkpoint_on_purpose(job: Job) -> None:
+    with_three_batches(job)
+    shutil.rmtree(job.folder / "checkpoint")
+    assert job.run(adopt_checkpoint=True) == {"a": 4, "b": 4}  # he has all rows once more, as he asked
+    job.add("a")
+    assert job.run() == {"a": 5, "b": 4}
+
+
+@pytest.mark.long
+def test_a_function_of_a_query_takes_no_named_batches_and_the_other_way_round(job: Job) -> None:
+    job.add("a", "b")
+    job.run()
+    rows = job.spark.createDataFrame([("a",)], "value string")
+    with (
+        job.function() as function,
+        pytest.raises(CheckpointMismatchError, match="the batches of this log come from a query"),
+    ):
+        function.write(rows, batch="2026-11-25")
+
+
+@pytest.mark.long
+def test_the_same_cell_of_a_notebook_runs_twice(job: Job) -> None:
+    job.add("a", "b")
+    first = job.function()
+    job.start(first).awaitTermination()
+    job.add("a")
+    assert job.run() == {"a": 2, "b": 1}
+    with pytest.raises(TridentError, match="is not open"):
+        _ = first.txid

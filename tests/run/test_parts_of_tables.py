@@ -1,0 +1,189 @@
+"""A batch in several tables, and keys updated in pieces: each key has all its rows, and the values of one update."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+import redis
+
+from spouts import FixedBatchSpout
+from states.redis import RedisState
+from tests.harness.crashing_stores import DictMap
+from tests.harness.servers import Server
+from tests.harness.topology_runs import QUICK
+from trident import Config, Fields, TridentTopology
+from trident.arrow import COLLECTOR_PAUSE, table_of
+from trident.graph import PersistNode
+from trident.operations import CombinerAggregator, Count, Sum
+from trident.plan import make_plan
+from trident.run import entries
+from trident.run.committer import PartitionCommit
+from trident.spout.interfaces import SpoutType, TransactionAttempt
+from trident.state import NonTransactionalMap, OpaqueMap, TransactionalMap, map_state
+from trident.state.map_state import SnapshottableMap
+from trident.state.txid import Txid
+
+FIELDS = Fields("word: string", "n: bigint")
+TABLES = [[("cow", 1), ("moon", 2)], [("cow", 4)], [("cow", 8), ("man", 16)]]
+
+
+class TablesSpout:
+    """One batch of one part, which is several tables."""
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def get_output_fields(self) -> Fields:
+        return FIELDS
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> TablesSpout:
+        return self
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> TablesSpout:
+        return self
+
+    def initialize_transaction(self, txid: int, previous: Any) -> Any:
+        return 1 if previous is None else None
+
+    def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> Sequence[Any]:
+        return [definition]
+
+    def emit(self, part: Any) -> Iterator[pa.Table]:
+        yield from (table_of(FIELDS, rows) for rows in TABLES)
+
+    def success(self, txid: int, definition: Any) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Added(CombinerAggregator[int]):
+    """Has no kernel."""
+
+    output_type = "bigint"
+
+    def init(self, tuple: Any) -> int:
+        return int(tuple[0])
+
+    def combine(self, left: int, right: int) -> int:
+        return left + right
+
+    def zero(self) -> int:
+        return 0
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("placement", ["driver", "executors"])
+def test_each_key_has_all_rows_of_a_part(spark: Any, redis_server: Server, tmp_path: Path, placement: str) -> None:
+    with redis.Redis(port=redis_server.port) as client:
+        client.flushall()
+    state = RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0")
+    topology = TridentTopology(f"parts-{placement}")
+    rows = topology.new_stream("rows", TablesSpout())
+    sums = rows.group_by("word").persistent_aggregate(state, "n", Sum(), "sum", state_name="sums")
+    own = rows.group_by("word").persistent_aggregate(state, "n", Added(), "own", state_name="own")
+    total = rows.persistent_aggregate(state, Count(), "total", state_name="total")
+    for each in (sums, own, total):
+        each.placement(placement)
+    config = Config.of(
+        {**QUICK, "engine": "spark", "log_dir": str(tmp_path), "max_batch_attempts": 1, "parallelism": 2}
+    )
+    with topology.start(config) as running:
+        running.process_all_available()
+        expected = [("cow", 13), ("man", 16), ("moon", 2)]
+        assert sorted(running.state(sums).get_tuples()) == expected
+        assert sorted(running.state(own).get_tuples()) == expected
+        assert running.state(total).get() == 5
+
+
+def test_the_cycle_collector_stays_off_until_the_last_of_several_threads_has_left() -> None:
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(COLLECTOR_PAUSE)
+        second.enter_context(COLLECTOR_PAUSE)
+        first.close()  # not in the order of their coming
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_the_cycle_collector_runs_now_and_then_under_threads_without_a_gap() -> None:
+    collected: list[int] = []
+    note = lambda phase, info: collected.append(info["generation"]) if phase == "start" else None  # noqa: E731
+    with ExitStack() as last, mock.patch("trident.arrow._MOST_UNSEEN", -1):
+        last.callback(gc.callbacks.remove, note)
+        last.enter_context(COLLECTOR_PAUSE)
+        gc.callbacks.append(note)
+        with COLLECTOR_PAUSE:
+            pass
+    assert collected in ([1], [2])  # each tenth time what is old, too
+    assert gc.isenabled()
+
+
+# ---- pieces of an update ---------------------------------------------------------------------------------------------
+
+
+KEYS = [f"k{number}" for number in range(95)]
+PARTS = [
+    pa.table({"word": KEYS[:60], "n": pa.array([1] * 60, pa.int64())}),
+    pa.table({"word": KEYS[40:], "n": pa.array([2] * 55, pa.int64())}),
+]
+TOTALS = {(key,): (1 if at < 60 else 0) + (2 if at >= 40 else 0) for at, key in enumerate(KEYS)}
+
+
+@pytest.fixture
+def node() -> PersistNode:
+    topology = TridentTopology("t")
+    words = topology.new_stream("s", FixedBatchSpout("word: string", 1, ["a"]))
+    words.group_by("word").persistent_aggregate(map_state(lambda *_: DictMap({}), "opaque"), Count(), "n")
+    (found,) = make_plan(topology.graph()).commits
+    assert isinstance(found, PersistNode)
+    return found
+
+
+def updated(node: PersistNode, state: Any, txid: int) -> pa.Table | None:
+    commit = PartitionCommit(node, state, Txid(txid, 1 << 20), entries.inputs_of(node, PARTS, 1, None)[0], wanted=True)
+    commit.run()
+    return commit.values
+
+
+@pytest.mark.parametrize("kind", [OpaqueMap, TransactionalMap, NonTransactionalMap])
+@pytest.mark.parametrize("wrap", [lambda state: state, SnapshottableMap])
+def test_pieces_come_to_the_values_of_one_update(
+    node: PersistNode, monkeypatch: pytest.MonkeyPatch, kind: Any, wrap: Any
+) -> None:
+    whole: dict[Any, Any] = {}
+    one_by_one: dict[Any, Any] = {}
+    given = updated(node, wrap(kind(DictMap(whole))), 1)
+    monkeypatch.setattr(entries, "PIECE", 10)
+    state = wrap(kind(DictMap(one_by_one)))
+    in_pieces = updated(node, state, 1)
+    assert one_by_one == whole
+    assert given is not None
+    assert in_pieces is not None
+    assert sorted(map(repr, in_pieces.to_pylist())) == sorted(map(repr, given.to_pylist()))
+    assert dict(zip(TOTALS, state.multi_get(list(TOTALS)), strict=True)) == TOTALS
+    updated(node, state, 2)
+    assert state.multi_get(list(TOTALS)) == [2 * total for total in TOTALS.values()]
+
+
+def test_keys_of_one_piece_are_not_remembered_and_those_of_other_updates_are() -> None:
+    state = OpaqueMap(DictMap({}))
+    adding = [_Adding()]
+    state.begin_commit(Txid(1, 1 << 20))
+    assert state.multi_update_once([("a",)], adding) == [1]
+    assert state._written == {}
+    assert state.multi_update([("b",)], adding) == [1]
+    assert state.multi_update_once([("c",)], adding) == [1]
+    assert state.multi_update([("b",)], adding) == [2]
+    state.commit(Txid(1, 1 << 20))
+
+
+class _Adding:
+    def update(self, stored: int | None) -> int:
+        return (stored or 0) + 1

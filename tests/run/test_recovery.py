@@ -1,0 +1,652 @@
+"""Log and store that do not belong together are found at the start, and each way out leads on (R8)."""
+
+from __future__ import annotations
+
+import collections
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spouts import FeederBatchSpout, FixedBatchSpout
+from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
+from tests.harness.crashing_stores import DictMap
+from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state, run_all, start
+from trident import BatchFailedError, TridentTopology
+from trident.errors import FencedError, ReplayMismatchError, StateMismatchError, StatePlaceError, UnsupportedOperation
+from trident.log.file_log import FileLog
+from trident.log.records import AdoptRecord, LayoutRecord, Record, StartRecord
+from trident.operations import BaseStateUpdater, Count
+from trident.run import recovery
+from trident.run.batch_spouts import BatchSpoutExecutor
+from trident.run.running import RunningTopology
+from trident.spout.interfaces import SpoutType, TransactionAttempt
+from trident.state import SENTINEL_KEY, OpaqueMap, OpaqueValue, Sentinel, StateSpec, map_state
+from trident.testing.backend.schedules import Add
+
+Store = dict[Any, Any]
+BeforePut = Callable[[Sequence[OpaqueValue]], None]
+
+
+class EmptyableMap(DictMap):
+    def reset(self) -> None:
+        self.entries.clear()
+
+
+class Killed(BaseException):
+    """As `kill -9`: nothing but what was written is left."""
+
+
+def dying_at(record: type[Record], after: int = 0) -> Any:
+    """An `append` that dies in place of writing a record of that kind, after some of them."""
+    written, left = FileLog.append, [after]
+
+    def append(self: FileLog, one: Record, durable: bool = True) -> None:
+        if isinstance(one, record):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+        written(self, one, durable)
+
+    return append
+
+
+class World:
+    """One store, one source that does not repeat itself, one log; topologies come and go."""
+
+    def __init__(self, log: Path) -> None:
+        self.log, self.feeder = log, FeederBatchSpout("k: string")
+        self.store: dict[int, Store] = {partition: {} for partition in range(4)}
+        self.shared = False
+
+    def topology(self, partitions: int = 2) -> TridentTopology:
+        topology = TridentTopology("t")
+
+        def backing(conf: Any, partition: int, count: int) -> EmptyableMap:
+            return EmptyableMap(self.store[0 if self.shared else partition])
+
+        stream = topology.new_stream("s", self.feeder).group_by("k")
+        stream.persistent_aggregate(map_state(backing), Count(), "count").parallelism_hint(partitions)
+        return topology
+
+    def start(self, partitions: int = 2, engine: str = "in_process", **conf: Any) -> RunningTopology:
+        return start(self.topology(partitions), engine, log_dir=self.log, **conf)
+
+    def run(self, *words: str, partitions: int = 2, **conf: Any) -> dict[str, int | None]:
+        """Commit one batch and read everything."""
+        with self.start(partitions, **conf) as running:
+            self.feeder.feed([[word] for word in words])
+            return self.read(running)
+
+    @staticmethod
+    def read(running: RunningTopology) -> dict[str, int | None]:
+        return dict(zip("abcd", running.state("count").multi_get(list("abcd")), strict=True))
+
+    def lose_store(self) -> None:
+        for entries in self.store.values():
+            entries.clear()
+
+    def lose_log(self) -> None:
+        shutil.rmtree(self.log)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "log")
+
+
+def test_a_store_that_was_emptied_is_found(world: World) -> None:
+    world.run("a", "b", "c", "d")
+    world.lose_store()
+    with pytest.raises(StateMismatchError) as caught:
+        world.start()
+    said, _, numbers = str(caught.value).splitlines()
+    assert said.startswith("the store of state 'count' was emptied, and the log has written to it up to batch 1 of ")
+    assert "partition 0 of state 'count': the log expects batch 1 attempt 1048576 of inc" in numbers
+    assert "the store has no commit at all" in numbers
+    assert world.store == {partition: {} for partition in range(4)}
+
+
+def test_a_log_that_was_lost_is_found(world: World) -> None:
+    world.run("a", "b", "c", "d")
+    world.lose_log()
+    with pytest.raises(
+        StateMismatchError, match="the log expects no commit of incarnation .*, the store has batch 1 attempt"
+    ):
+        world.start()
+
+
+def test_a_store_of_another_topology_is_found(world: World, tmp_path: Path) -> None:
+    other = World(tmp_path / "other")
+    world.run("a", "b", "c", "d")
+    other.run("a", "b", "c", "d")
+    world.store = other.store
+    with pytest.raises(
+        StateMismatchError, match="the log expects batch 1 .* the store has batch 1 attempt .* of incarnation"
+    ):
+        world.start()
+
+
+@pytest.mark.parametrize("loss", ["lose_store", "lose_log"])
+@pytest.mark.parametrize("engine", ["in_process", pytest.param("spark", marks=pytest.mark.spark)])
+def test_keeping_the_totals_takes_the_store_as_it_is(
+    loss: str, engine: str, world: World, request: pytest.FixtureRequest
+) -> None:
+    if engine == "spark":
+        request.getfixturevalue("spark")
+    world.run("a", "b", "a")
+    world.run("a", "c")
+    getattr(world, loss)()
+    before = {"a": 3, "b": 1, "c": 1, "d": None} if loss == "lose_log" else dict.fromkeys("abcd")
+    policy = "keep_totals" if loss == "lose_log" else "keep_totals_even_if_wrong"
+    with world.start(engine=engine, state_recovery=policy) as running:
+        assert running.txid == 2
+        assert world.read(running) == before
+        world.feeder.feed([["a"], ["d"]])
+        assert world.read(running) == {**before, "a": (before["a"] or 0) + 1, "d": 1}
+    assert world.run("a")["a"] == (before["a"] or 0) + 2  # without keeping anything: they belong together again
+
+
+def test_discarding_the_totals_empties_the_state_and_goes_on(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.run("a", "b", "a")
+    other = World(tmp_path / "other")
+    other.run("c", "c", "d")
+    world.store = other.store
+    assert world.run("a", state_recovery="discard_totals") == {"a": 1, "b": None, "c": None, "d": None}
+    assert "state count: emptied; its totals count the batches from 2 on" in caplog.text
+    assert world.run("a") == {"a": 2, "b": None, "c": None, "d": None}
+
+
+def test_a_starter_that_was_replaced_empties_no_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.run("a", "b")
+    world.lose_log()
+    before = {partition: dict(entries) for partition, entries in world.store.items()}
+    # After the stores were compared, before they are emptied:
+    monkeypatch.setattr(recovery.logger, "warning", lambda *_: FileLog.open(world.log, "t", takeover=True).close())
+    with pytest.raises(FencedError, match="has taken over"):
+        world.start(state_recovery="discard_totals")
+    assert world.store == before
+
+
+def test_a_store_that_cannot_be_emptied_says_so(tmp_path: Path) -> None:
+    store: Store = {}
+
+    def topology() -> TridentTopology:
+        made = TridentTopology("t")
+        made.new_stream("s", FixedBatchSpout("k: string", 1, ["a"])).group_by("k").persistent_aggregate(
+            dict_state(store), Count(), "count"
+        )
+        return made
+
+    run_all(topology(), "in_process", log_dir=tmp_path / "log")
+    shutil.rmtree(tmp_path / "log")
+    with pytest.raises(UnsupportedOperation, match=r"empty state 't/count': a DictMap has no reset\(\)"):
+        start(topology(), "in_process", log_dir=tmp_path / "log", state_recovery="discard_totals")
+    assert len(store) == 3  # nothing was removed: a key, and the sentinel's two
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 4), (4, 2)])
+def test_another_number_of_partitions_leaves_the_keys_where_they_are(world: World, before: int, after: int) -> None:
+    world.shared = True  # one store for all partitions, as with a server
+    world.run("a", "b", "c", "d", partitions=before)
+    world.run("a", partitions=before)
+    assert world.run("a", "b", partitions=after) == {"a": 3, "b": 2, "c": 1, "d": 1}
+    assert world.run("d", partitions=after) == {"a": 3, "b": 2, "c": 1, "d": 2}
+    assert world.run("c", partitions=before) == {"a": 3, "b": 2, "c": 2, "d": 2}
+
+
+@pytest.mark.parametrize("then", [2, 3])
+def test_a_start_that_was_killed_while_it_claimed_places_is_made_up_for(
+    world: World, then: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.shared = True
+    world.run("a", "b", "c")
+    assert world.run("a")["a"] == 2
+    with monkeypatch.context() as dies:
+        dies.setattr(FileLog, "append", dying_at(LayoutRecord))
+        with pytest.raises(Killed):
+            world.start(partitions=4)
+    assert world.run("a", partitions=then)["a"] == 3
+    assert world.run("a", partitions=then)["a"] == 4
+
+
+def test_another_number_of_partitions_does_not_hide_a_lost_store(world: World) -> None:
+    world.shared = True
+    world.run("a", "b", "c", "d")
+    world.lose_store()
+    with pytest.raises(StateMismatchError, match="partition 0 of state 'count'"):
+        world.start(partitions=3)
+    assert world.store[0] == {}
+
+
+def test_a_partition_that_was_never_touched_goes_on(world: World) -> None:
+    world.run("a", partitions=4)
+    held = [partition for partition, entries in world.store.items() if any(key[0] != SENTINEL_KEY for key in entries)]
+    assert len(held) == 1
+    assert world.run("a", "b", "c", "d", partitions=4) == {"a": 2, "b": 1, "c": 1, "d": 1}
+
+
+def test_a_state_that_is_added_later_starts_empty(world: World) -> None:
+    world.run("a")
+    topology = world.topology()
+    rows = RowsState()
+    topology.new_stream("more", FixedBatchSpout("x: string", 1, ["m"])).partition_persist(rows, Keep(), "y: string")
+    running = run_all(topology, "in_process", log_dir=world.log)
+    assert (rows.rows, running.txid) == ([("m",)], 2)
+    assert running.log_state.layouts == {"count": (2, "opaque"), "more-persist": (1, "custom")}
+
+
+def test_what_a_crash_left_behind_is_undone_by_the_replay(world: World) -> None:
+    world.run("a", "b", "c", "d")
+    topology = world.topology()
+    with start(topology, "in_process", log_dir=world.log) as running:
+        attempt = running.log_state.epoch << 20
+        incarnation = running.log_state.incarnation
+    # As a driver leaves it that died in the middle of batch 2: one partition written, the other only begun.
+    for entries in (world.store[0], world.store[1]):
+        for key in list(entries):
+            if len(key) == 3:
+                entries[key] = Sentinel(incarnation, 2, attempt, "t/count", sealed=False)
+            elif key[0] != SENTINEL_KEY:
+                entries[key] = OpaqueValue(2, attempt, entries[key].curr, 99)
+    with world.start() as running:
+        assert world.read(running) == {"a": 1, "b": 1, "c": 1, "d": 1}
+        world.feeder.feed([["a"], ["b"]])
+        assert world.read(running) == {"a": 2, "b": 2, "c": 1, "d": 1}
+        world.feeder.feed([["c"]])
+        assert world.read(running) == {"a": 2, "b": 2, "c": 2, "d": 1}
+
+
+# ---- several states, several drivers -----------------------------------------------------------------------------------
+
+
+class Two:
+    """Two states of one topology over one source; `shared`: both in the same place."""
+
+    def __init__(self, log: Path, shared: bool = False) -> None:
+        self.log, self.feeder = log, FeederBatchSpout("k: string")
+        self.stores: dict[str, Store] = {"sum": {}, "rows": {}}
+        self.places = {"sum": "sum", "rows": "sum" if shared else "rows"}
+
+    def start(self, **conf: Any) -> RunningTopology:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", self.feeder)
+        for name, place in self.places.items():
+            backing = partial(self._open, place)
+            stream.group_by("k").persistent_aggregate(map_state(backing), Count(), name)
+        return start(topology, "in_process", log_dir=self.log, **conf)
+
+    def _open(self, place: str, conf: Any, partition: int, count: int) -> EmptyableMap:
+        return EmptyableMap(self.stores[place])
+
+    def run(self, *words: str, **conf: Any) -> list[int]:
+        with self.start(**conf) as running:
+            self.feeder.feed([[word] for word in words])
+            running.process_all_available()
+            return [running.state(name).multi_get(["a"])[0] for name in self.places]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Two:
+    return Two(tmp_path / "log")
+
+
+def lose_end_of_log(log: Path, lose: Callable[[], Any]) -> None:
+    """What `lose` does is in the stores and not in the log; its epochs are free again."""
+    copy = log.with_name("copy")
+    shutil.copytree(log, copy)
+    lose()
+    shutil.rmtree(log)
+    shutil.move(copy, log)
+
+
+def lose_batch(two: Two) -> None:
+    """Its three tuples are in both stores; where the source stands is not known either."""
+    lose_end_of_log(two.log, lambda: two.run("a", "a", "a"))
+    two.feeder = FeederBatchSpout("k: string")
+
+
+def test_the_totals_of_all_states_are_kept_or_none(two: Two) -> None:
+    assert two.run("a", "a") == [2, 2]
+    lose_batch(two)
+    with pytest.raises(StateMismatchError, match="state 'sum'"):
+        two.start()
+    assert two.run("a", state_recovery="keep_totals") == [6, 6]
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_start_that_dies_while_it_keeps_totals_is_made_up_for(
+    two: Two, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two.run("a", "a")
+    lose_batch(two)
+    with monkeypatch.context() as dies:
+        dies.setattr(FileLog, "append", dying_at(AdoptRecord, after))
+        with pytest.raises(Killed):
+            two.start(state_recovery="keep_totals")
+    with pytest.raises(StateMismatchError):
+        two.start()
+    assert two.run("a", state_recovery="keep_totals") == [6, 6]
+    assert two.run("a") == [7, 7]
+
+
+def test_a_start_that_dies_with_its_claims_on_kept_states_is_made_up_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.shared = True
+    world.run("a", "b", "c", "d")
+    world.lose_log()
+    with world.start(state_recovery="keep_totals") as running:
+        assert running.txid == 1
+    with monkeypatch.context() as dies:
+        dies.setattr(FileLog, "append", dying_at(LayoutRecord))
+        with pytest.raises(Killed):
+            world.start(partitions=4)
+    assert world.run("a")["a"] == 2
+
+
+@pytest.mark.parametrize("words", [["a"], []], ids=["with a batch", "to its first start"])
+def test_a_log_rolled_back_across_a_start_is_found_however_often_it_is_started(two: Two, words: list[str]) -> None:
+    two.run(*words)
+    lose_end_of_log(two.log, lambda: two.run("a"))
+    for _ in range(3):  # the second start has an epoch above that of the driver that was lost
+        with pytest.raises(StateMismatchError, match="of a driver that this log does not know"):
+            two.start()
+
+
+def test_a_starter_that_was_replaced_lays_no_claim_over_its_successors(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asleep, written = [True], FileLog.append
+
+    def overtaken(self: FileLog, one: Record, durable: bool = True) -> None:
+        written(self, one, durable)
+        if isinstance(one, StartRecord) and asleep.pop():
+            asleep.append(False)
+            assert world.run("a", "b", "c", takeover=True)["a"] == 1
+            asleep.append(False)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(FileLog, "append", overtaken)
+        with pytest.raises(FencedError):
+            world.start()
+    assert world.run("a")["a"] == 2
+
+
+def test_what_a_log_knows_of_one_state_stands_when_another_one_is_kept(two: Two) -> None:
+    two.run("a", "a")
+    with two.start() as running:
+        attempt = running.log_state.epoch << 20
+    # A failed attempt of batch 2 left this value; the state was not touched since.
+    two.stores["rows"]["a",] = OpaqueValue(2, attempt, 2, 99)
+    two.stores["sum"][SENTINEL_KEY, 0] = Sentinel("of another log", 9, attempt, "t/sum")
+    with two.start(state_recovery="keep_totals_even_if_wrong") as running:
+        assert running.log_state.adopted == {"sum": 9}
+        assert [running.state(name).multi_get(["a"]) for name in ("sum", "rows")] == [[2], [2]]
+
+
+def test_a_state_that_was_never_touched_may_be_gone(world: World) -> None:
+    with world.start():
+        pass
+    world.lose_store()
+    assert world.run("a")["a"] == 1
+
+
+def test_a_partition_that_is_added_over_what_another_log_wrote_is_found(world: World) -> None:
+    world.run("a", partitions=1)
+    world.store[1] = {(SENTINEL_KEY, 0): Sentinel("other", 3, 1 << 20), ("b",): OpaqueValue(3, 1 << 20, None, 30)}
+    world.store[1][SENTINEL_KEY, 1] = Sentinel("other", 3, 1 << 20)
+    with pytest.raises(StateMismatchError, match="partition 1 of state 'count'"):
+        world.start(partitions=2)
+
+
+def test_partitions_may_have_names_of_their_own(tmp_path: Path) -> None:
+    class Named:
+        def make_state(self, conf: Any, partition: int, partitions: int) -> OpaqueMap:
+            return OpaqueMap(DictMap(stores[partition]), f"counts[{partition}]", partition)
+
+    stores: list[Store] = [{}, {}]
+    for wanted in (1, 2):
+        topology, feeder = TridentTopology("t"), FixedBatchSpout("k: string", 1, *[["a"]] * wanted)
+        stream = topology.new_stream("s", feeder).group_by("k")
+        stream.persistent_aggregate(StateSpec(Named(), 2), Count(), "count")
+        running = run_all(topology, "in_process", log_dir=tmp_path, allow_changed_topology=True)
+        assert running.state("count").multi_get(["a"]) == [wanted]
+
+
+def test_two_states_in_one_place_are_refused_at_the_start(tmp_path: Path) -> None:
+    two = Two(tmp_path / "log", shared=True)
+    with pytest.raises(StatePlaceError, match="'t/rows' wants to keep its values belongs to 't/sum'"):
+        two.start()
+    assert [key for key in two.stores["sum"] if key[0] != SENTINEL_KEY] == []
+
+
+@pytest.mark.parametrize("policy", ["refuse", "discard_totals"])
+def test_a_place_of_another_topology_is_refused_and_never_emptied(tmp_path: Path, policy: str) -> None:
+    store: Store = {}
+
+    def count(name: str, **conf: Any) -> RunningTopology:
+        topology = TridentTopology(name)
+        stream = topology.new_stream("s", FixedBatchSpout("k: string", 1, ["a"])).group_by("k")
+        stream.persistent_aggregate(map_state(lambda *_: EmptyableMap(store)), Count(), "count")
+        return run_all(topology, "in_process", log_dir=tmp_path / name, **conf)
+
+    count("one")
+    before = dict(store)
+    with pytest.raises(StatePlaceError, match="'two/count' wants to keep its values belongs to 'one/count'"):
+        count("two", state_recovery=policy)
+    assert store == before
+
+
+class Fenced(MemoryBackingMap[Any]):
+    """One store for all partitions, as a server has it; each partition has a sentinel of its own."""
+
+    def __init__(self, server: dict[int, MemoryData], partition: int, before_put: BeforePut) -> None:
+        super().__init__(server.setdefault(partition, MemoryData()))
+        self.data.values.entries = server.setdefault(-1, MemoryData()).entries
+        self.before_put = before_put
+
+    def multi_put(self, keys: Sequence[Any], values: Sequence[OpaqueValue]) -> None:
+        self.before_put(values)
+        super().multi_put(keys, values)
+
+
+class AddKeys(BaseStateUpdater[Any]):
+    """Counts the tuples of each key."""
+
+    def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
+        counts = collections.Counter(row["k"] for row in tuples)
+        state.multi_update([(key,) for key in counts], [Add(n) for n in counts.values()])
+
+
+@pytest.mark.parametrize("committed", [0, 1])
+def test_a_takeover_fences_the_old_driver_where_keys_may_come_to_another_partition(
+    committed: int, tmp_path: Path
+) -> None:
+    server: dict[int, MemoryData] = {}
+
+    def topology(place: int, before_put: BeforePut) -> TridentTopology:
+        made = TridentTopology("t")
+
+        def backing(conf: Any, partition: int, count: int) -> Fenced:
+            return Fenced(server, partition, before_put)
+
+        stream = made.new_stream("s", FixedBatchSpout("k: string", 2, *[(key,) for key in "ab" * 3]))
+        spread = stream.partition(lambda row, count: place)
+        spread.partition_persist(map_state(backing), ["k"], AddKeys(), state_name="count").parallelism_hint(2)
+        return made
+
+    fenced_in_its_sleep(topology, 0, 1, committed, list("ab"), tmp_path)
+
+
+def fenced_in_its_sleep(
+    topology: Callable[[int, BeforePut], TridentTopology],
+    old: int,
+    new: int,
+    committed: int,
+    keys: list[str],
+    log: Path,
+) -> None:
+    """Let a driver sleep in the put of a batch, another one take over and end, and check that the first one is refused."""
+    asleep, awake = threading.Event(), threading.Event()
+
+    def sleep(values: Sequence[OpaqueValue]) -> None:
+        if values[0].txid > committed:
+            asleep.set()
+            assert awake.wait(30)
+
+    sleeper = start(topology(old, sleep), "in_process", log_dir=log)
+    try:
+        assert asleep.wait(30)
+        with start(topology(new, lambda values: None), "in_process", log_dir=log, takeover=True) as other:
+            other.process_all_available()
+            awake.set()
+            with pytest.raises(FencedError):
+                sleeper.await_termination()
+            assert other.state("count").multi_get(keys) == [3] * len(keys)
+    finally:
+        awake.set()
+        with suppress(FencedError):
+            sleeper.stop()
+
+
+@pytest.mark.parametrize("committed", [0, 1])
+def test_a_takeover_with_fewer_partitions_fences_the_old_driver_in_those_that_went(
+    committed: int, tmp_path: Path
+) -> None:
+    server: dict[int, MemoryData] = {}
+    keys = list("abcdefgh")
+
+    def topology(partitions: int, before_put: BeforePut) -> TridentTopology:
+        made = TridentTopology("t")
+
+        def backing(conf: Any, partition: int, count: int) -> Fenced:
+            return Fenced(server, partition, before_put)
+
+        spout = FixedBatchSpout("k: string", len(keys), *[(key,) for key in keys * 3])
+        stream = made.new_stream("s", spout).group_by("k")
+        stream.persistent_aggregate(map_state(backing, num_partitions=partitions), Count(), "count")
+        return made
+
+    fenced_in_its_sleep(topology, 4, 2, committed, keys, tmp_path)
+
+
+# ---- the source --------------------------------------------------------------------------------------------------------
+
+
+def fixed(rows: int) -> TridentTopology:
+    topology = TridentTopology("t")
+    spout = FixedBatchSpout("x: bigint", 2, *([n] for n in range(rows)))
+    topology.new_stream("s", spout).partition_persist(RowsState(), Keep(), "y: bigint")
+    return topology
+
+
+class Broken(RowsState):
+    """Commits nothing."""
+
+    def commit(self, txid: int) -> None:
+        raise ConnectionError("away")
+
+
+def test_a_spout_that_has_other_rows_than_were_defined_cannot_replay(tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    spout = FixedBatchSpout("x: bigint", 2, [1], [2])
+    topology.new_stream("s", spout).partition_persist(Broken(), Keep(), "y: bigint")
+    with pytest.raises(BatchFailedError, match="ConnectionError: away"):
+        run_all(topology, "in_process", log_dir=tmp_path, max_batch_attempts=1)
+    with pytest.raises(BatchFailedError, match="ReplayMismatchError: batch 1 was defined as the rows 0 to 2"):
+        run_all(fixed(1), "in_process", log_dir=tmp_path, max_batch_attempts=1)
+
+
+def test_a_batch_spout_that_emits_other_rows_after_a_restart_is_told_so(tmp_path: Path) -> None:
+    def run(*rows: list[int]) -> None:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", RowsSpout("x: bigint", {1: rows}))
+        stream.partition_persist(Broken(), Keep(), "y: bigint")
+        run_all(topology, "in_process", log_dir=tmp_path, max_batch_attempts=1)
+
+    with pytest.raises(BatchFailedError, match="ConnectionError: away"):
+        run([1], [2])
+    with pytest.raises(BatchFailedError, match=r"ReplayMismatchError: RowsSpout.emit_batch\(1\) gave other rows than"):
+        run([1], [3])
+    with pytest.raises(BatchFailedError, match="ConnectionError: away"):
+        run([1], [2])
+
+
+def test_a_batch_that_an_earlier_version_defined_is_emitted_again() -> None:
+    spout = BatchSpoutExecutor(RowsSpout("x: bigint", {1: ([1], [2])}))
+    former = {"rows": 2, "bytes": 16, "crc": 1}  # of the bytes of a table
+    assert sum(part.table.num_rows for part in spout.parts(TransactionAttempt(1, 0), former, 1)) == 2
+    with pytest.raises(ReplayMismatchError, match="gave other rows"):
+        spout.parts(TransactionAttempt(2, 0), former, 1)
+
+
+class Counter:
+    """A spout that numbers its definitions, so that it shows when it is asked for one."""
+
+    def __init__(self, kind: SpoutType) -> None:
+        self.spout_type, self.inner, self.asked = kind, FixedBatchSpout("x: bigint", 1, [0]), 0
+
+    def get_output_fields(self) -> Any:
+        return self.inner.get_output_fields()
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> Any:
+        return Numbers()
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> Counter:
+        return self
+
+    def initialize_transaction(self, txid: int, previous: Any) -> Any:
+        self.asked += 1
+        return {"asked": self.asked} if txid == 1 else None
+
+    def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> list[Any]:
+        return [definition["asked"]]
+
+    def success(self, txid: int, definition: Any) -> None: ...
+    def close(self) -> None: ...
+
+
+class Numbers:
+    def emit(self, part: int) -> Iterator[Any]:
+        yield pa.record_batch({"x": [part]})
+
+
+@pytest.mark.parametrize(("kind", "defined"), [(SpoutType.TRANSACTIONAL, 1), (SpoutType.OPAQUE, 3)])
+def test_a_replay_uses_the_logged_definition_or_asks_for_another(kind: SpoutType, defined: int, tmp_path: Path) -> None:
+    class Twice(RowsState):
+        left = 2
+
+        def commit(self, txid: int) -> None:
+            super().commit(txid)
+            self.left -= 1
+            if self.left >= 0:
+                raise ConnectionError("away")
+
+    rows, topology = Twice(), TridentTopology("t")
+    topology.new_stream("s", Counter(kind)).partition_persist(rows, Keep(), "y: bigint")
+    with pytest.raises(BatchFailedError):
+        run_all(topology, "in_process", log_dir=tmp_path, max_batch_attempts=1)
+    run_all(topology, "in_process", log_dir=tmp_path)
+    first = (1,) if kind is SpoutType.TRANSACTIONAL else rows.batches[1][0]
+    assert rows.batches == {1: [first]}
+    assert first[0] >= defined
+
+
+def test_memory_states_and_a_durable_log_do_not_outlive_the_process_together(tmp_path: Path) -> None:
+    def topology(state: StateSpec) -> TridentTopology:
+        made = TridentTopology("t")
+        made.new_stream("s", FixedBatchSpout("x: string", 1, ["a"])).persistent_aggregate(state, Count(), "count")
+        return made
+
+    run_all(topology(MemoryMapState.opaque()), "in_process", log_dir=tmp_path)
+    with pytest.raises(StateMismatchError, match="the log expects batch 1 .*, the store has no commit at all"):
+        start(topology(MemoryMapState.opaque()), "in_process", log_dir=tmp_path)

@@ -1,0 +1,532 @@
+"""Every operation of the language on both engines: the same results, which are those of Trident."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+
+from spouts import FeederBatchSpout, FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.harness.crashing_stores import DictMap
+from tests.harness.topology_runs import (
+    CountAll,
+    Fold,
+    RowsSpout,
+    RowsState,
+    counted,
+    dict_state,
+    keep,
+    run_all,
+    start,
+)
+from trident import BatchFailedError, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
+from trident.engine import tasks, worker
+from trident.engine.tasks import routes_of
+from trident.operations import (
+    BaseQueryFunction,
+    BaseStateUpdater,
+    CombinerAggregator,
+    Consumer,
+    Count,
+    Debug,
+    Filter,
+    FilterNull,
+    FlatMapFunction,
+    Function,
+    MapFunction,
+    MapGet,
+    Max,
+    Min,
+    ReducerAggregator,
+    SnapshotGet,
+    Split,
+    Sum,
+    TupleCollectionGet,
+)
+from trident.spout.interfaces import SpoutType, TransactionAttempt
+from trident.state import StateSpec, map_state
+
+
+def lines(topology: TridentTopology, *texts: str | None, size: int = 2, name: str = "lines") -> Stream:
+    return topology.new_stream(name, FixedBatchSpout("line: string", size, *([text] for text in texts)))
+
+
+def numbers(topology: TridentTopology, *rows: Sequence[Any], fields: str = "a: int, b: int, c: int") -> Stream:
+    return topology.new_stream("numbers", FixedBatchSpout(fields, 2, *rows))
+
+
+# ---- each, filter, map, flat_map, peek, project ------------------------------------------------------------------------
+
+
+class UpTo(Function):
+    """Storm's example: emits 0 .. b-1."""
+
+    output_types = ("int",)
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        for number in range(tuple.get_integer(0) or 0):
+            collector.emit([number])
+
+
+class Always(Function):
+    output_types = ("string", "bigint")
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit(("x", len(tuple)))
+
+
+class OneTwo(Filter):
+    def is_keep(self, tuple: TridentTuple) -> bool:
+        return tuple.get_integer(0) == 1 and tuple["b"] == 2
+
+
+class Swap(MapFunction):
+    def execute(self, tuple: TridentTuple) -> Any:
+        return [tuple["b"], tuple["a"]]
+
+
+class Both(FlatMapFunction):
+    def execute(self, tuple: TridentTuple) -> Any:
+        return [(tuple["a"],), tuple["b"]]
+
+
+def up_to(b: int) -> Iterator[int]:
+    yield from range(b)
+
+
+def pairs(a: int, b: int) -> Iterator[tuple[int, str]]:
+    yield (a, "first")
+    yield (b, "second")
+
+
+ROWS = [(1, 2, 3), (4, 1, 6), (3, 0, 8)]
+STEPS: dict[str, tuple[Callable[[Stream], Stream], list[tuple[Any, ...]]]] = {
+    "each with a Function": (lambda s: s.each("b", UpTo(), "d"), [(1, 2, 3, 0), (1, 2, 3, 1), (4, 1, 6, 0)]),
+    "each with a generator": (lambda s: s.each("b", up_to, "d"), [(1, 2, 3, 0), (1, 2, 3, 1), (4, 1, 6, 0)]),
+    "each with a generator of two values": (
+        lambda s: s.each(["c", "b"], pairs, "x, y").project("x", "y"),
+        [(3, "first"), (2, "second"), (6, "first"), (1, "second"), (8, "first"), (0, "second")],
+    ),
+    "each with a plain function": (lambda s: s.each(["b", "a"], lambda b, a: a - b, "d: int"),
+                                   [(1, 2, 3, -1), (4, 1, 6, 3), (3, 0, 8, 3)]),
+    "each with a function that returns a tuple": (
+        lambda s: s.each("a", lambda a: (a, str(a)), "x: int, y: string").project("y", "x"),
+        [("1", 1), ("4", 4), ("3", 3)],
+    ),
+    "each with a function that returns None": (lambda s: s.each("a", lambda a: None, "x: string").project("x"),
+                                               [(None,), (None,), (None,)]),
+    "each without input fields": (lambda s: s.each(Always(), "x, n").project("a", "x", "n"),
+                                  [(1, "x", 0), (4, "x", 0), (3, "x", 0)]),
+    "each with a Filter": (lambda s: s.each(["a", "b"], OneTwo()), [(1, 2, 3)]),
+    "each with a predicate": (lambda s: s.each("b", lambda b: b > 0), [(1, 2, 3), (4, 1, 6)]),
+    "filter on fields": (lambda s: s.filter("c", lambda c: c > 3), [(4, 1, 6), (3, 0, 8)]),
+    "filter on the tuple": (lambda s: s.filter(lambda row: row["a"] > row["b"]), [(4, 1, 6), (3, 0, 8)]),
+    "filter with the built-ins": (lambda s: s.filter("a", FilterNull()).filter(Debug("x")), list(ROWS)),
+    "filter of everything": (lambda s: s.filter(lambda row: False), []),
+    "map keeps the fields": (lambda s: s.map(lambda row: tuple(value + 1 for value in row)), [(2, 3, 4), (5, 2, 7), (4, 1, 9)]),
+    "map to new fields": (lambda s: s.map(lambda row: row["a"] * 10, "x: int"), [(10,), (40,), (30,)]),
+    "map with a MapFunction": (lambda s: s.map(Swap(), "b: int, a: int"), [(2, 1), (1, 4), (0, 3)]),
+    "map that gives a row back": (lambda s: s.map(lambda row: row), list(ROWS)),
+    "map to a list of one value": (lambda s: s.map(lambda row: [row["a"]], "x: int"), [(1,), (4,), (3,)]),
+    "map to an array": (lambda s: s.map(lambda row: [row["a"]], "x: array<int>"), [([1],), ([4],), ([3],)]),
+    "flat_map": (lambda s: s.flat_map(lambda row: range(row["b"]), "x: int"), [(0,), (1,), (0,)]),
+    "flat_map with a FlatMapFunction": (lambda s: s.flat_map(Both(), "x: int"), [(1,), (2,), (4,), (1,), (3,), (0,)]),
+    "project": (lambda s: s.project("c", "a"), [(3, 1), (6, 4), (8, 3)]),
+    "peek": (lambda s: s.peek(lambda row: None).project("b"), [(2,), (1,), (0,)]),
+    "a chain": (
+        lambda s: s.each("b", up_to, "d").filter("d", lambda d: d == 0).map(lambda row: row["c"], "x: int"),
+        [(3,), (6,)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.sample(32)
+@pytest.mark.parametrize("case", STEPS)
+def test_an_operation_gives_what_trident_gives(case: str, engine: str, topology: TridentTopology) -> None:
+    build, expected = STEPS[case]
+    kept = keep(build(numbers(topology, *ROWS)))
+    run_all(topology, engine)
+    assert kept.rows == expected
+
+
+class Write(Consumer):
+    """Writes each row into a file: whatever process it runs in."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def accept(self, tuple: TridentTuple) -> None:
+        with Path(self.path).open("a", encoding="utf-8") as file:
+            file.write(f"{tuple['word']}\n")
+
+
+def test_a_peek_sees_every_tuple(engine: str, topology: TridentTopology, tmp_path: Path) -> None:
+    lines(topology, "the cow", "the moon").each("line", Split(), "word").peek(Write(tmp_path / "seen"))
+    run_all(topology, engine)
+    assert sorted((tmp_path / "seen").read_text().split()) == ["cow", "moon", "the", "the"]
+
+
+# ---- prepare and cleanup -----------------------------------------------------------------------------------------------
+
+
+class CannotPrepare(Function):
+    output_types = ("string",)
+
+    def prepare(self, conf: Mapping[str, Any], context: Any) -> None:
+        raise ConnectionError("no answer from the lookup service")
+
+
+def test_what_prepare_raises_fails_the_batch_with_its_cause(spark: Any, topology: TridentTopology) -> None:
+    topology.new_stream("s", FixedBatchSpout("k", 1, ["a"])).each("k", CannotPrepare(), "v").peek(print)
+    with (
+        pytest.raises(
+            BatchFailedError, match=r"in step 'prepare': ConnectionError: no answer from the lookup service\."
+        ),
+        topology.start(engine="spark", max_batch_attempts=1) as running,
+    ):
+        running.process_all_available()
+
+
+def test_a_worker_keeps_a_bounded_number_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, worker.WorkerProgram] = {}
+    monkeypatch.setattr(tasks, "_programs", kept)
+    program, order = worker.Program("t", {}, {}, {}, {}), worker.Order(TransactionAttempt(1, 0))
+    routes, pickled = routes_of(program, False, False, 1), cloudpickle.dumps(program)
+    for name in [name for number in range(20) for name in ("first", str(number))]:
+        assert list(tasks.run_parts_task(tasks.Job(name, pickled, order), routes, 0, iter(()))) == []
+    assert len(kept) == 8
+    assert "first" in kept
+
+
+# ---- persistent_aggregate ----------------------------------------------------------------------------------------------
+
+
+class Longest(CombinerAggregator[str | None]):
+    """A combiner without an identity and without a kernel."""
+
+    output_types = ("string",)
+
+    def init(self, tuple: TridentTuple) -> str | None:
+        return tuple.get_string(0)
+
+    def combine(self, val1: str | None, val2: str | None) -> str | None:
+        return max(val1 or "", val2 or "", key=lambda text: (len(text), text))
+
+    def zero(self) -> None:
+        return None
+
+
+class Gather(ReducerAggregator[list[str]]):
+    """Mutates what it is given, as it must not."""
+
+    output_types = ("array<string>",)
+
+    def init(self) -> list[str]:
+        return []
+
+    def reduce(self, curr: list[str], tuple: TridentTuple) -> list[str]:
+        curr.append(tuple[0])
+        return curr
+
+
+TEXTS = ("the cow", "jumped over", "the  moon", "", "the end")
+WORDS = {"the": 3, "cow": 1, "jumped": 1, "over": 1, "moon": 1, "end": 1}
+
+
+@pytest.mark.parametrize("aggregator", [Count(), CountAll(), Fold()], ids=["native", "combiner", "reducer"])
+def test_count_agrees_as_kernel_combiner_and_reducer(aggregator: Any, engine: str, topology: TridentTopology) -> None:
+    words = lines(topology, *TEXTS).each("line", Split(), "word")
+    grouped = words.group_by("word").persistent_aggregate(MemoryMapState(), aggregator, "count")
+    whole = words.persistent_aggregate(MemoryMapState(), aggregator, "all")
+    running = run_all(topology, engine)
+    assert dict(running.state(grouped).get_tuples()) == WORDS
+    assert running.state(grouped).multi_get(["the", "nobody", ("cow",)]) == [3, None, 1]
+    assert running.state(whole).get() == 8
+
+
+def test_the_other_aggregates(engine: str, topology: TridentTopology) -> None:
+    stream = numbers(
+        topology, ("a", 1, 0.5), ("b", None, 1.5), ("a", -3, None), ("b", None, None), ("a", 7, 0.25),
+        fields="k: string, n: smallint, x: double",
+    )  # fmt: skip
+    by_key = stream.group_by("k")
+    states = {
+        "sum": by_key.persistent_aggregate(MemoryMapState(), "n", Sum(), "sum"),
+        "min": by_key.persistent_aggregate(MemoryMapState(), "n", Min(), "min"),
+        "max": by_key.persistent_aggregate(MemoryMapState(), "x", Max(), "max"),
+        "longest": stream.group_by("n").persistent_aggregate(MemoryMapState(), "k", Longest(), "longest"),
+        "all": stream.persistent_aggregate(MemoryMapState(), "x", Sum(), "all"),
+        "least": stream.persistent_aggregate(MemoryMapState(), "n", Min(), "least"),
+    }
+    running = run_all(topology, engine)
+    read = {name: running.state(state) for name, state in states.items()}
+    assert {name: read[name].multi_get(["a", "b"]) for name in ("sum", "min", "max")} == {
+        "sum": [5, 0], "min": [-3, None], "max": [0.5, 1.5],
+    }  # fmt: skip
+    assert read["longest"].multi_get([(1,), (None,)]) == ["a", "b"]
+    assert (read["all"].get(), read["least"].get()) == (2.25, -3)
+
+
+@pytest.mark.parametrize("kind", [MemoryMapState.opaque, MemoryMapState.transactional])
+def test_an_empty_batch_writes_the_zero_of_a_combiner_and_nothing_of_a_reducer(
+    kind: Callable[[], StateSpec], engine: str, topology: TridentTopology
+) -> None:
+    nothing = lines(topology, "a").filter(lambda row: False)
+    states = [
+        nothing.persistent_aggregate(kind(), Count(), "native"),
+        nothing.persistent_aggregate(kind(), CountAll(), "combined"),
+        nothing.persistent_aggregate(kind(), Fold(), "reduced"),
+        nothing.persistent_aggregate(kind(), "line", Longest(), "without_zero"),
+        nothing.group_by("line").persistent_aggregate(kind(), Count(), "grouped"),
+    ]
+    zero_rows = keep(states[0].new_values_stream())
+    running = run_all(topology, engine)
+    assert [running.state(state).get() for state in states[:4]] == [0, 0, None, None]
+    assert list(running.state(states[4]).get_tuples()) == []
+    assert zero_rows.rows == [(0,)]
+    assert running.txid == 1
+
+
+def test_a_mutating_reducer_harms_no_replay(engine: str, topology: TridentTopology) -> None:
+    state = lines(topology, "a", "b", "c", size=1).persistent_aggregate(MemoryMapState(), "line", Gather(), "all")
+    running = run_all(topology, engine)
+    assert running.state(state).get() == ["a", "b", "c"]
+
+
+KEYS: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
+    "compound": ("a: string, b: int", [("x", 1), ("x", 2), ("x", 1)]),
+    "binary": ("a: binary", [(b"\0\xff",), (b"",), (b"\0\xff",)]),
+    "unicode": ("a: string", [("naïve",), ("日本語 🐍",), ("naïve",)]),
+    "empty text": ("a: string", [("",), (" ",), ("",)]),
+    "None": ("a: string, b: int", [(None, None), ("x", None), (None, None)]),
+    "booleans": ("a: boolean", [(True,), (False,), (True,)]),
+    "decimals": ("a: decimal(9,2)", [(Decimal("1.50"),), (Decimal("-0.01"),), (Decimal("1.50"),)]),
+    "dates": ("a: date", [(dt.date(2024, 2, 29),), (dt.date(1, 1, 1),), (dt.date(2024, 2, 29),)]),
+    "floats": ("a: double", [(0.0,), (1e300,), (-0.0,)]),
+    "times": ("a: timestamp", [(dt.datetime(2024, 1, 1, tzinfo=dt.UTC),), (None,),
+                               (dt.datetime(2024, 1, 1, tzinfo=dt.UTC),)]),
+}  # fmt: skip
+
+
+@pytest.mark.sample(20)
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("keys", KEYS)
+def test_keys_of_every_type(keys: str, partitions: int, engine: str, topology: TridentTopology) -> None:
+    fields, rows = KEYS[keys]
+    stream = topology.new_stream("keys", FixedBatchSpout(fields, 3, *rows))
+    grouped = stream.group_by(*Fields(fields).names)
+    state = grouped.persistent_aggregate(MemoryMapState(), Count(), "count").parallelism_hint(partitions)
+    running = run_all(topology, engine)
+    assert running.state(state).multi_get(rows) == [2, 1, 2]
+    assert sorted(row[-1] for row in running.state(state).get_tuples()) == [1, 2]
+
+
+def test_one_key_a_hundred_thousand_times_and_no_key_at_all(engine: str, topology: TridentTopology) -> None:
+    table = pa.table({"k": pa.array(["same"] * 100_000)})
+    stream = topology.new_stream("many", FixedBatchSpout.of_tables([table, table.slice(0, 1)]))
+    same = stream.group_by("k").persistent_aggregate(MemoryMapState(), Count(), "count").parallelism_hint(2)
+    folded = stream.group_by("k").persistent_aggregate(MemoryMapState(), Fold(), "folded")
+    none = stream.filter("k", lambda k: False).group_by("k").persistent_aggregate(MemoryMapState(), Count(), "none")
+    running = run_all(topology, engine)
+    assert running.state(same).multi_get(["same"]) == running.state(folded).multi_get(["same"]) == [100_001]
+    assert list(running.state(none).get_tuples()) == []
+    assert running.state(none).multi_get([]) == []
+
+
+def test_keys_spread_over_the_partitions_and_reads_find_them(
+    engine: str, topology: TridentTopology, tmp_path: Path
+) -> None:
+    entries: dict[int, dict[Any, Any]] = {partition: {} for partition in range(4)}
+    words = lines(topology, *(f"w{n} w{n % 7}" for n in range(60)), size=20).each("line", Split(), "word")
+    state = (
+        words.group_by("word")
+        .persistent_aggregate(map_state(lambda conf, at, count: DictMap(entries[at])), Count(), "count")
+        .parallelism_hint(4)
+    )
+    with start(topology, engine, log_dir=tmp_path) as running:
+        running.process_all_available()
+        expected = counted(word for n in range(60) for word in (f"w{n}", f"w{n % 7}"))
+        assert dict(zip(expected, running.state(state).multi_get(list(expected)), strict=True)) == expected
+    held = [{key for key in part if len(key) == 1} for part in entries.values()]
+    assert all(held)
+    assert sum(map(len, held)) == len(expected)
+
+
+# ---- partition_persist and state_query: Storm's LocationDB --------------------------------------------------------------
+
+
+class LocationDB:
+    """The state of Storm's documentation: a data base that reads and writes in bulk."""
+
+    in_memory = True
+
+    def __init__(self) -> None:
+        self.places: dict[int, str] = {}
+        self.requests: list[str] = []
+
+    def make_state(self, conf: Any, partition_index: int, num_partitions: int) -> LocationDB:
+        return self
+
+    def begin_commit(self, txid: int) -> None:
+        self.requests.append(f"begin {int(txid)}")
+
+    def commit(self, txid: int) -> None:
+        self.requests.append(f"commit {int(txid)}")
+
+    def set_locations_bulk(self, users: list[int], places: list[str]) -> None:
+        self.requests.append(f"set {len(users)}")
+        self.places.update(zip(users, places, strict=True))
+
+    def bulk_get_locations(self, users: list[int]) -> list[str | None]:
+        self.requests.append(f"get {len(users)}")
+        return [self.places.get(user) for user in users]
+
+
+class LocationUpdater(BaseStateUpdater[LocationDB]):
+    output_types = ("bigint",)
+
+    def update_state(self, state: LocationDB, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        state.set_locations_bulk([row["user"] for row in tuples], [row["place"] for row in tuples])
+        collector.emit([len(tuples)])
+
+
+class QueryLocation(BaseQueryFunction[LocationDB, str | None]):
+    output_types = ("string",)
+
+    def batch_retrieve(self, state: LocationDB, args: Sequence[TridentTuple]) -> list[str | None]:
+        return state.bulk_get_locations([row.get_long(0) or 0 for row in args])
+
+    def execute(self, tuple: TridentTuple, result: str | None, collector: TridentCollector) -> None:
+        if result is not None:
+            collector.emit([result])
+
+
+def test_a_users_own_state_is_written_and_read_in_bulk(engine: str, topology: TridentTopology) -> None:
+    moves, asks = FeederBatchSpout("user: bigint, place: string"), FeederBatchSpout("user: bigint")
+    database = LocationDB()
+    locations = topology.new_stream("moves", moves).partition_persist(
+        database, ["user", "place"], LocationUpdater(), "moved", state_name="locations"
+    )
+    moved = keep(locations.new_values_stream(), "moved")
+    found = keep(topology.new_stream("asks", asks).state_query(locations, "user", QueryLocation(), "place"), "found")
+    with start(topology, engine):
+        moves.feed([(1, "Rome"), (2, "Oslo")])
+        asks.feed([(1,), (2,), (3,)])
+        moves.feed([(1, "Bern")])
+        asks.feed([(1,)])
+    assert found.rows == [(1, "Rome"), (2, "Oslo"), (1, "Bern")]
+    assert moved.rows == [(2,), (1,)]
+    assert database.requests == [
+        "begin 1", "set 2", "commit 1", "get 3", "begin 3", "set 1", "commit 3", "get 1",
+    ]  # fmt: skip
+
+
+def test_an_updater_may_be_silent_and_is_not_called_without_tuples(engine: str, topology: TridentTopology) -> None:
+    state = RowsState()
+
+    class Silent(BaseStateUpdater[RowsState]):
+        def update_state(self, state: RowsState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+            state.pending.extend(row.values for row in tuples)
+
+    lines(topology, "a", "b", "c", size=1).filter("line", lambda line: line != "b").partition_persist(state, Silent())
+    run_all(topology, engine)
+    assert state.batches == {1: [("a",)], 3: [("c",)]}
+    assert state.calls == ["begin 1", "commit 1", "begin 3", "commit 3"]
+
+
+class Atlas:
+    """A static state: made where it is asked for, on Spark in the workers."""
+
+    def make_state(self, conf: Any, partition_index: int, num_partitions: int) -> Atlas:
+        assert conf.read_only
+        return self
+
+    def multi_get(self, keys: Sequence[Any]) -> list[str | None]:
+        return [{"the": "article", "cow": "animal"}.get(key[0]) for key in keys]
+
+
+def test_a_static_state_is_asked_in_the_stage(engine: str, topology: TridentTopology) -> None:
+    atlas = topology.new_static_state(Atlas(), "atlas")
+    words = lines(topology, "the cow", "the moon").each("line", Split(), "word")
+    kept = keep(words.state_query(atlas, "word", MapGet(), "kind: string").project("word", "kind"))
+    run_all(topology, engine)
+    assert kept.rows == [("the", "article"), ("cow", "animal"), ("the", "article"), ("moon", None)]
+
+
+def test_a_static_state_can_be_asked_about_new_values(engine: str, topology: TridentTopology) -> None:
+    atlas = topology.new_static_state(Atlas(), "atlas")
+    counts = lines(topology, "cow").group_by("line").persistent_aggregate(MemoryMapState(), Count(), "count")
+    kept = keep(counts.new_values_stream().state_query(atlas, "line", MapGet(), "kind: string"))
+    run_all(topology, engine)
+    assert kept.rows == [("cow", 1, "animal")]
+
+
+@pytest.mark.parametrize("kind", [MemoryMapState.opaque, MemoryMapState.transactional])
+def test_a_query_sees_the_state_after_the_batch_before(
+    kind: Callable[[], StateSpec], engine: str, topology: TridentTopology
+) -> None:
+    stream = lines(topology, "a", "a", "b", "a", size=1)
+    by_line = stream.group_by("line").persistent_aggregate(kind(), Count(), "count")
+    whole = stream.persistent_aggregate(kind(), Count(), "all")
+    asked = stream.state_query(by_line, "line", MapGet(), "before").state_query(whole, SnapshotGet(), "all_before")
+    kept = keep(asked)
+    run_all(topology, engine)
+    assert kept.rows == [("a", None, None), ("a", 1, 1), ("b", None, 2), ("a", 2, 3)]
+
+
+def test_a_state_is_listed_as_after_the_batch_before(engine: str, topology: TridentTopology) -> None:
+    stream = lines(topology, "a", "b", "c", size=1)
+    counts = stream.group_by("line").persistent_aggregate(MemoryMapState(), Count(), "count").parallelism_hint(2)
+    listed = stream.state_query(counts, "line", TupleCollectionGet(), "key, before")
+    assert listed.get_output_fields().types == ("string", "string", "bigint")
+    kept = keep(listed)
+    run_all(topology, engine)
+    assert sorted(kept.rows) == [("b", "a", 1), ("c", "a", 1), ("c", "b", 1)]
+
+
+def test_new_values_feed_further_states(engine: str, topology: TridentTopology) -> None:
+    words = lines(topology, "a b a", "a").each("line", Split(), "word")
+    counts = words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count").parallelism_hint(2)
+    by_count = counts.new_values_stream().filter("count", lambda count: count > 1).group_by("count")
+    seen = by_count.persistent_aggregate(MemoryMapState(), Count(), "seen")
+    highest = seen.new_values_stream().persistent_aggregate(MemoryMapState(), "count", Max(), "highest")
+    kept = keep(highest.new_values_stream())
+    running = run_all(topology, engine)
+    assert dict(running.state(seen).get_tuples()) == {3: 1}
+    assert (running.state(highest).get(), kept.rows) == (3, [(3,)])
+
+
+def test_two_spouts_are_batched_together_and_end_apart(engine: str, topology: TridentTopology) -> None:
+    left = keep(lines(topology, "a", "b", "c", size=1, name="left"), "left_rows")
+    right = keep(lines(topology, "x", size=1, name="right"), "right_rows")
+    running = run_all(topology, engine)
+    assert left.batches == {1: [("a",)], 2: [("b",)], 3: [("c",)]}
+    assert right.batches == {1: [("x",)]}
+    assert running.txid == 3
+
+
+def test_a_batch_spout_is_asked_acknowledged_and_closed(engine: str, topology: TridentTopology) -> None:
+    spout = RowsSpout("n: int", {1: [(n,) for n in range(5)], 2: [[7]]}, SpoutType.OPAQUE)
+    state = (
+        topology.new_stream("rows", spout).parallelism_hint(3).persistent_aggregate(MemoryMapState(), "n", Sum(), "sum")
+    )
+    running = run_all(topology, engine)
+    assert running.state(state).get() == 17
+    assert spout.calls == ["open", "ack 1", "ack 2", "close"]
+
+
+def test_the_same_state_over_plain_maps_of_every_exact_kind(engine: str, tmp_path: Path) -> None:
+    for kind in ("opaque", "transactional"):
+        topology, entries = TridentTopology(kind), dict[Any, Any]()
+        words = lines(topology, *TEXTS).each("line", Split(), "word").group_by("word")
+        state = words.persistent_aggregate(dict_state(entries, kind), Count(), "count")
+        running = run_all(topology, engine, log_dir=tmp_path / kind)
+        assert running.state(state).multi_get(list(WORDS)) == list(WORDS.values())
+        assert len(entries) == len(WORDS) + 2  # the sentinels

@@ -1,0 +1,436 @@
+"""Results that are not of their type, and times that Python has none for, fail their tuple where they come up."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from spouts import FeederBatchSpout, FixedBatchSpout, ParquetFileSpout
+from states.memory import MemoryMapState
+from tests.harness.topology_runs import RowsSpout, keep, run_all, start, topology_of
+from tests.run.test_bad_input import Emitting
+from trident import BatchFailedError, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
+from trident.arrow import arrow_type, python_of
+from trident.operations import (
+    BaseAggregator,
+    BaseQueryFunction,
+    CombinerAggregator,
+    Count,
+    Function,
+    ReducerAggregator,
+    Sum,
+    arrow_function,
+)
+from trident.run.dead_letters import DeadLetters
+from trident.run.running import RunningTopology
+from trident.strict_columns import beyond_python
+
+
+class Emits(Function):
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit([json.loads(tuple[0])])
+
+
+class Asks(BaseQueryFunction[Any, Any]):
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        return [None for _ in args]
+
+    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
+        collector.emit([json.loads(tuple[0])])
+
+
+class Latest(CombinerAggregator[Any]):
+    """A combiner that gives what it was given."""
+
+    def init(self, tuple: TridentTuple) -> Any:
+        return json.loads(tuple[0])
+
+    def combine(self, val1: Any, val2: Any) -> Any:
+        return val2
+
+    def zero(self) -> None:
+        return None
+
+
+class LatestOf(ReducerAggregator[Any]):
+    def init(self) -> None:
+        return None
+
+    def reduce(self, curr: Any, tuple: TridentTuple) -> Any:
+        return json.loads(tuple[0])
+
+
+class EmitsEach(BaseAggregator[None]):
+    def init(self, batch_id: Any, collector: TridentCollector) -> None:
+        return None
+
+    def aggregate(self, val: None, tuple: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit([json.loads(tuple[0])])
+
+    def complete(self, val: None, collector: TridentCollector) -> None: ...
+
+
+class Joins:
+    """A multi-reducer that emits for each tuple."""
+
+    def prepare(self, conf: Any, context: Any) -> None: ...
+    def init(self, collector: TridentCollector) -> None: ...
+    def complete(self, state: Any, collector: TridentCollector) -> None: ...
+    def cleanup(self) -> None: ...
+    def execute(self, state: Any, stream_index: int, input: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit([json.loads(input[0])])
+
+
+@arrow_function("v: bigint")
+def parsed(lines: pa.Array) -> pa.Array:
+    return pa.array([json.loads(line) for line in lines.to_pylist()])
+
+
+@arrow_function("v: int")
+def as_int(lines: pa.Array) -> pa.Array:
+    return pa.array([1 << 40 if line == '"one"' else json.loads(line) for line in lines.to_pylist()])
+
+
+def generated(line: str) -> Iterator[Any]:
+    yield json.loads(line)
+
+
+class Nothing:
+    """A state that is asked for nothing."""
+
+    def make_state(self, conf: Any, partition_index: int, num_partitions: int) -> Any:
+        return self
+
+
+def asked(stream: Stream) -> Stream:
+    state = topology_of(stream).new_static_state(Nothing())
+    return stream.state_query(state, "line", Asks(), "v: int").project("v")
+
+
+CALLS: dict[str, Callable[[Stream], Stream]] = {
+    "each": lambda s: s.each("line", json.loads, "v: int").project("v"),
+    "each of generators": lambda s: s.each("line", generated, "v: int").project("v"),
+    "a function": lambda s: s.each("line", Emits(), "v: int").project("v"),
+    "map": lambda s: s.map(lambda row: json.loads(row[0]), "v: int"),
+    "flat_map": lambda s: s.flat_map(lambda row: [json.loads(row[0])], "v: int"),
+    "a vectorised function": lambda s: s.each("line", parsed, "v: bigint").project("v"),
+    "a vectorised function of wider numbers": lambda s: s.each("line", as_int, "v: int").project("v"),
+    "a query": asked,
+    "an aggregator": lambda s: s.partition_aggregate("line", EmitsEach(), "v: int"),
+    "a multi-reducer": lambda s: topology_of(s).multi_reduce(s, s.filter(lambda row: False), Joins(), "v: int"),
+    "another number of values": lambda s: s.each(
+        "line", lambda line: (1, 2) if line == '"one"' else json.loads(line), "v: int"
+    ).project("v"),
+    "behind an exchange": lambda s: s.shuffle().each("line", json.loads, "v: int").project("v").parallelism_hint(2),
+}  # fmt: skip
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    letters = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path / "letters")}
+    return {**letters, "log_dir": str(tmp_path / "log"), "max_batch_attempts": 3}
+
+
+def lines_left_out(running: RunningTopology) -> list[str]:
+    letters = DeadLetters(running.config.dead_letter_folder(running.name)).all(running.log_state)
+    return [letter.left_out.values["line"] for letter in letters]
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_not_of_its_type_is_a_dead_letter(call: str, engine: str, settings: dict[str, Any]) -> None:
+    feeder, topology = FeederBatchSpout("line: string"), TridentTopology("t")
+    kept = keep(CALLS[call](topology.new_stream("s", feeder)))
+    with start(topology, engine, **settings, parallelism=1) as running:
+        feeder.feed([["1"], ['"one"'], ["2"]])
+        running.process_all_available()
+        assert sorted(kept.rows) == [(1,), (2,)]
+        assert lines_left_out(running) == ['"one"']
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize("aggregator", [Latest(), LatestOf()], ids=["combiner", "reducer"])
+def test_a_tuple_that_makes_an_aggregate_of_another_type_is_a_dead_letter(
+    aggregator: Any, grouped: bool, settings: dict[str, Any]
+) -> None:
+    feeder, topology = FeederBatchSpout("line: string"), TridentTopology("t")
+    stream = topology.new_stream("s", feeder)
+    kept = keep((stream.group_by("line") if grouped else stream).aggregate("line", aggregator, "v: int").project("v"))
+    with start(topology, "in_process", **settings) as running:
+        feeder.feed([["1"], ["2"], ["2.5"]])
+        running.process_all_available()
+        assert kept.rows == ([(1,), (2,), (None,)] if grouped else [(2,)])
+        assert lines_left_out(running) == ["2.5"]
+
+
+BUILT_IN: dict[str, Callable[[Stream], Stream]] = {
+    "Sum": lambda s: s.group_by("k").aggregate("n", Sum(), "v: tinyint").project("v"),
+    "Sum of partitions": lambda s: s.group_by("k").partition_aggregate("n", Sum(), "v: tinyint").to_stream().project("v"),
+    "Sum of a state": lambda s: s.group_by("k").persistent_aggregate(MemoryMapState(), "n", Sum(), "v: tinyint")
+    .new_values_stream().project("v"),
+    "Count": lambda s: s.flat_map(lambda row: [(row["k"],)] * row["n"], "k: string").group_by("k")
+    .aggregate(Count(), "v: tinyint").project("v"),
+    "a chain": lambda s: s.chained_agg().aggregate("n", Sum(), "v: tinyint").aggregate("n", Sum(), "w").chain_end(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", BUILT_IN)
+def test_a_tuple_that_makes_a_built_in_aggregate_leave_its_type_is_a_dead_letter(
+    call: str, settings: dict[str, Any]
+) -> None:
+    feeder, topology = FeederBatchSpout("k: string, n: int"), TridentTopology("t")
+    kept = keep(BUILT_IN[call](topology.new_stream("s", feeder)))
+    with start(topology, "in_process", **settings) as running:
+        feeder.feed([["a", 100], ["a", 27], ["a", 1]])
+        running.process_all_available()
+        letters = list(DeadLetters(running.config.dead_letter_folder("t")).all(running.log_state))
+    assert kept.rows == [(127,) * len(kept.rows[0])], "the tuple is left out of all aggregates of a chain"
+    assert len(letters) == 1
+    assert letters[0].failure.cause.startswith("field 'v' is declared tinyint, but got 128 ")
+
+
+# type, JSON texts of values that fit, one that does not
+TYPES: list[tuple[str, list[Any], Any]] = [
+    ("boolean", [True, None], 1), ("tinyint", [1, None], 300), ("smallint", [1, 2.0], 40_000), ("int", [1, None], 1.5),
+    ("bigint", [1, None], 2**63), ("float", [0.5, None], 1e300), ("double", [0.5, 1], 2**53 + 1),
+    ("decimal(5,2)", [1, 0.5], 1000),
+    ("string", ["a", None], 1), ("array<int>", [[1], [None]], [1, 0.5]), ("array<array<int>>", [[[1]], [[]]], [["b"]]),
+    ("struct<a:int>", [{"a": 1}, {"a": None}], {"b": 1}), ("date", [None], 5), ("timestamp", [None], 5),
+    ("timestamp_ntz", [None], 5), ("binary", [None], "a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ddl", "good", "bad"), TYPES, ids=[ddl for ddl, _, _ in TYPES])
+def test_of_each_type_what_fits_passes_and_what_does_not_is_a_dead_letter(
+    ddl: str, good: list[Any], bad: Any, settings: dict[str, Any]
+) -> None:
+    feeder, topology = FeederBatchSpout("line: string"), TridentTopology("t")
+    kept = keep(topology.new_stream("s", feeder).each("line", json.loads, f"v: {ddl}").project("v"))
+    with start(topology, "in_process", **settings) as running:
+        feeder.feed([[json.dumps(value)] for value in [*good, bad, *good]])
+        running.process_all_available()
+        assert kept.rows == [(value,) for value in [*good, *good]]
+        assert lines_left_out(running) == [json.dumps(bad)]
+
+
+def test_without_dead_letters_the_batch_fails_once_and_names_value_type_and_tuple(engine: str) -> None:
+    topology, lines = (
+        TridentTopology("t"),
+        FixedBatchSpout("line: string", 2, ['[{"n": 1}]'], ['[{"n": 1}, {"n": 0.5}]']),
+    )
+    keep(topology.new_stream("s", lines).each("line", json.loads, "v: array<struct<n:int>>"))
+    said = (
+        r"failed once in step 's/loads' on tuple \[line='\[{\"n\": 1}, {\"n\": 0.5}\]'\]: field 'v' is declared "
+        r"array<struct<n:int>>, but got 0.5 at v\[1\].n \("
+    )
+    with pytest.raises(BatchFailedError, match=said):
+        run_all(topology, engine)
+
+
+def test_fractions_are_not_cut_before_they_are_summed(engine: str) -> None:
+    topology, texts = TridentTopology("t"), FixedBatchSpout("text: string", 3, ["0.5"], ["0.5"], ["2.75"])
+    stream = topology.new_stream("s", texts).each("text", float, "amount: bigint")
+    stream.persistent_aggregate(MemoryMapState(), "amount", Sum(), "total")
+    with pytest.raises(BatchFailedError, match="field 'amount' is declared bigint, but got 0.5 "):
+        run_all(topology, engine)
+
+
+def test_a_key_that_gives_another_type_is_named_where_no_single_tuple_is_known() -> None:
+    class Half(CombinerAggregator[float]):
+        def init(self, tuple: TridentTuple) -> float:
+            return 0.25
+
+        def combine(self, val1: float, val2: float) -> float:
+            return val1 + val2
+
+        def zero(self) -> float:
+            return 0.25
+
+    topology, words = TridentTopology("t"), FixedBatchSpout("word: string", 2, ["a"])
+    keep(topology.new_stream("s", words).group_by("word").aggregate(Half(), "v: int"))
+    with pytest.raises(BatchFailedError, match=r"\[word='a'\]: field 'v' is declared int, but got 0.5"):
+        run_all(topology, "in_process")
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_value_of_a_state_is_of_its_declared_type_or_fails_the_batch(grouped: bool) -> None:
+    topology, lines = TridentTopology("t"), FixedBatchSpout("line: string", 2, ["1"], ["2.5"])
+    stream = topology.new_stream("s", lines)
+    (stream.group_by("line") if grouped else stream).persistent_aggregate(
+        MemoryMapState(), "line", LatestOf(), "v: int"
+    )
+    said = (r"on tuple \[line='2.5'\]" if grouped else "@v'") + ": field 'v' is declared int, but got 2.5 "
+    with pytest.raises(BatchFailedError, match=said):
+        run_all(topology, "in_process")
+
+
+@pytest.mark.parametrize("values", [[1.5], [True], [1e20], ["x"], [None, 1.0, 2.5]])
+def test_a_table_of_a_spout_is_cast_without_loss_or_refused(values: list[Any]) -> None:
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", Tables(pa.array(values))))
+    with pytest.raises(BatchFailedError, match=r"in step 's': field 'n' is declared bigint, but got "):
+        run_all(topology, "in_process")
+
+
+class Tables(Emitting):
+    """One batch of one column."""
+
+    def __init__(self, values: pa.Array) -> None:
+        self.values = values
+
+    def get_output_fields(self) -> Any:
+        return Fields("n: bigint")
+
+    def emit(self, part: Any) -> Iterator[Any]:
+        yield pa.table([self.values], names=["n"])
+
+
+# ---- times that no calendar has --------------------------------------------------------------------------------------
+
+
+FAR = 60_000 * 31_556_952 * 10**6  # microseconds: about the year 61970
+DAYS = {"date": (-719_162, 2_932_896), "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999)}
+DAYS["timestamp_ntz"] = DAYS["timestamp"]
+
+
+def column(ddl: str, numbers: list[int | None]) -> pa.Array:
+    whole = pa.array(numbers, pa.int32() if ddl == "date" else pa.int64())
+    return whole.cast(arrow_type(ddl)) if ddl == "date" else whole.view(arrow_type(ddl))
+
+
+AROUND: dict[str, Callable[[pa.Array], pa.Array]] = {
+    "alone": lambda times: times,
+    "in an array": lambda times: pa.ListArray.from_arrays(pa.array(range(len(times) + 1), pa.int32()), times),
+    "in a struct": lambda times: pa.StructArray.from_arrays([times], ["at"]),
+    "in a map": lambda times: pa.MapArray.from_arrays(
+        pa.array(range(len(times) + 1), pa.int32()), pa.array(["k"] * len(times)), times
+    ),
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("ddl", DAYS)
+def test_the_first_and_last_times_of_python_pass_and_no_others(ddl: str, around: str) -> None:
+    first, last = DAYS[ddl]
+    good = AROUND[around](column(ddl, [first, None, last]))
+    assert beyond_python(good) is None
+    assert len(python_of(good)) == 3
+    for wrong in (first - 1, last + 1):
+        times = AROUND[around](column(ddl, [first, wrong, None, last]))
+        found = beyond_python(pa.chunked_array([times.slice(0, 2), times.slice(2)]))
+        assert found is not None
+        assert found.to_pylist() == [False, True, False, False]
+
+
+class FarRows(Emitting):
+    """One batch with a row whose time Python has not."""
+
+    def __init__(self, ddl: str) -> None:
+        self.ddl = ddl
+
+    def get_output_fields(self) -> Any:
+        return Fields(f"at: {self.ddl}, n: bigint")
+
+    def emit(self, part: Any) -> Iterator[Any]:
+        number = 10**8 if self.ddl == "date" else FAR
+        yield pa.table([column(self.ddl, [0, number, 1]), pa.array([1, 2, 3])], names=["at", "n"])
+
+
+@pytest.mark.parametrize("ddl", DAYS)
+def test_such_a_time_is_a_dead_letter_that_can_be_read(ddl: str, engine: str, tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    kept = keep(topology.new_stream("s", FarRows(ddl)).filter("at", lambda at: at.year == 1970).project("n"))
+    letters: dict[str, Any] = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path / "letters")}
+    with start(topology, engine, **letters, log_dir=str(tmp_path / "log")) as running:
+        running.process_all_available()
+        (letter,) = DeadLetters(running.config.dead_letter_folder("t")).all(running.log_state)
+    assert kept.rows == [(1,), (3,)]
+    assert letter.left_out.values["n"] == 2
+    assert letter.left_out.values["at"] == f"<value out of range: {10**8 if ddl == 'date' else FAR}>"
+    assert letter.failure.cause.startswith(f"field 'at' is declared {ddl}, but got '<value out of range: ")
+
+
+def test_without_dead_letters_the_error_names_field_type_and_time(engine: str) -> None:
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", FarRows("timestamp")))
+    far = f"'<value out of range: {FAR}>'"
+    said = rf"in step 's' on tuple \[at={far}, n=2\]: field 'at' is declared timestamp, but got {far} \(times are from year 1 "
+    with pytest.raises(BatchFailedError, match=said):
+        run_all(topology, engine)
+
+
+@arrow_function("at: timestamp")
+def far(numbers: pa.Array) -> pa.Array:
+    return pa.array([FAR if number == 2 else 0 for number in numbers.to_pylist()], pa.timestamp("us", "UTC"))
+
+
+def test_a_vectorised_function_that_makes_such_a_time_fails_its_tuple(tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    kept = keep(topology.new_stream("s", RowsSpout("n: bigint", {1: [(1,), (2,), (3,)]})).each("n", far, "at"))
+    letters: dict[str, Any] = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path / "letters")}
+    with start(topology, "in_process", **letters, log_dir=str(tmp_path / "log")) as running:
+        running.process_all_available()
+        (letter,) = DeadLetters(running.config.dead_letter_folder("t")).all(running.log_state)
+    assert [(n, at.replace(tzinfo=None)) for n, at in kept.rows] == [(n, dt.datetime(1970, 1, 1)) for n in (1, 3)]
+    said = "far gives an impossible value: times are from year 1 to 9999, as in Python and Spark"
+    assert (letter.left_out.values, letter.failure.cause) == ({"n": 2}, said)
+
+
+TWICE = [
+    ("map<string,int>", [("x", 1), ("y", 2), ("x", 2)]),
+    ("map<double,int>", [(0.0, 1), (-0.0, 2)]),
+    ("map<array<int>,int>", [([1], 1), ([1], 2)]),
+    ("array<map<date,int>>", [[(dt.date(2024, 1, 1), 1)], [(dt.date(2024, 1, 1), 1), (dt.date(2024, 1, 1), 1)]]),
+    ("struct<m:map<int,map<string,int>>>", {"m": [(1, [("x", 1), ("x", 1)])]}),
+]
+
+
+def maps_of(ddl: str, value: Any) -> pa.Table:
+    good = {"m": [(1, [("x", 1)]), (2, [("x", 1)])]} if ddl.startswith("struct") else value[:1]
+    column = pa.array([good, value, None, good], arrow_type(ddl))
+    return pa.table({"m": pa.concat_arrays([column.slice(3), column]).slice(1), "n": [1, 2, 3, 4]})
+
+
+@pytest.mark.parametrize(("ddl", "value"), TWICE)
+def test_a_map_with_a_key_twice_is_a_dead_letter(ddl: str, value: Any, tmp_path: Path) -> None:
+    pq.write_table(maps_of(ddl, value), tmp_path / "a.parquet")
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", ParquetFileSpout(tmp_path, f"m: {ddl}, n: bigint", with_file=True, follow=False))
+    kept = keep(stream.filter("m", lambda m: m is None or len(m) > 0).project("n"))
+    letters: dict[str, Any] = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path / "letters")}
+    with start(topology, "in_process", **letters, log_dir=str(tmp_path / "log")) as running:
+        running.process_all_available()
+        (letter,) = DeadLetters(running.config.dead_letter_folder("t")).all(running.log_state)
+    assert kept.rows == [(1,), (3,), (4,)]
+    assert letter.left_out.values["n"] == 2
+    assert letter.left_out.values["file"] == str(tmp_path / "a.parquet")
+    assert letter.failure.cause.startswith(f"field 'm' is declared {ddl}, but got ")
+    assert "(a map has a key twice, so its value is not known; leave one of them out" in letter.failure.cause
+
+
+@pytest.mark.parametrize(("ddl", "value"), TWICE)
+def test_a_map_with_a_key_twice_is_told_by_field_from_tables_and_functions(ddl: str, value: Any) -> None:
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", FixedBatchSpout.of_tables([maps_of(ddl, value)])))
+    with pytest.raises(
+        BatchFailedError, match=r"in step 's' on tuple \[m=.*, n=2\]: field 'm' is declared .* a key twice"
+    ):
+        run_all(topology, "in_process")
+
+    @arrow_function(f"m: {ddl}")
+    def twice(numbers: pa.Array) -> pa.Array:
+        return maps_of(ddl, value)["m"].take(pc.subtract(numbers, 1))
+
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", RowsSpout("n: bigint", {1: [(1,), (2,), (3,)]})).each("n", twice, "m"))
+    with pytest.raises(BatchFailedError, match=r"twice gives an impossible value: a map has a key twice"):
+        run_all(topology, "in_process")

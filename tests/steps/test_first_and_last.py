@@ -1,0 +1,260 @@
+"""`First` and `Last`: the kernel gives what their Python code gives, states keep the right tuple, replays change nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spouts import FixedBatchSpout
+from states.delta import DeltaState
+from states.memory import MemoryMapState
+from tests.harness.topology_runs import RowsSpout, keep, run_all, start
+from tests.steps.test_steps import CUTS, ORDERED, agree, chunked, keyed, row_by_row
+from trident import FailedException, Fields, TopologyError, TridentTopology
+from trident.arrow import arrow_type
+from trident.graph import Aggregation
+from trident.operations import First, Last, MapGet, SlidingCountWindow, SnapshotGet, TumblingCountWindow
+from trident.steps.aggregates import merge_partials, partial
+from trident.steps.failures import TupleErrors
+
+KINDS = pytest.mark.parametrize("kind", [First, Last])
+NESTED = {"array<int>": st.lists(st.integers(0, 3), max_size=2)}
+
+
+@pytest.mark.sample(8)
+@pytest.mark.slow
+@KINDS
+@pytest.mark.parametrize("ddl", [*ORDERED, *NESTED])
+@settings(max_examples=15)
+@given(data=st.data(), cut=CUTS, grouped=st.booleans())
+def test_of_one_field_the_kernel_is_the_python_code(
+    ddl: str, kind: Callable[[], Any], data: st.DataObject, cut: int, grouped: bool
+) -> None:
+    table = data.draw(keyed({**ORDERED, **NESTED}[ddl], arrow_type(ddl)))
+    agree(kind(), ddl, table, cut, grouped)
+
+
+@pytest.mark.sample(8)
+@pytest.mark.slow
+@KINDS
+@pytest.mark.parametrize("by", [None, *ORDERED])
+@settings(max_examples=15)
+@given(data=st.data(), cuts=st.tuples(CUTS, CUTS), grouped=st.booleans())
+def test_of_several_fields_the_kernel_is_the_python_code(
+    by: str | None, kind: Callable[..., Any], data: st.DataObject, cuts: tuple[int, int], grouped: bool
+) -> None:
+    ddl = by or "bigint"
+    table = data.draw(keyed(ORDERED[ddl], arrow_type(ddl)))
+    table = table.append_column("n", pa.array(range(table.num_rows), pa.int64()))
+    first, second = sorted(min(cut, table.num_rows) for cut in cuts)
+    parts = [table.slice(0, first), table.slice(first, second - first), table.slice(second)]
+    aggregator = kind() if by is None else kind(by="v")
+    native = whole(aggregator, ddl, parts, grouped)
+    assert native == whole(row_by_row(aggregator), ddl, parts, grouped)
+    assert native == whole(aggregator, ddl, [table], grouped)  # however a batch is cut
+
+
+def whole(aggregator: Any, ddl: str, parts: list[pa.Table], grouped: bool) -> dict[Any, str]:
+    """Aggregate tuples `v, n` in parts, and merge them."""
+    group = Fields("k: string") if grouped else Fields()
+    out = Fields(f"out: struct<v: {ddl}, n: bigint>")
+    aggregation = Aggregation(Fields(f"v: {ddl}", "n: bigint"), aggregator, out, True, group)
+    keys, values = merge_partials(aggregation, [partial("a", aggregation, part, TupleErrors()) for part in parts])
+    assert len(set(keys)) == len(keys)
+    return {key: repr(value) for key, value in zip(keys, values, strict=True)}  # a NaN is not equal to itself
+
+
+ROWS = [("ann", "Oslo", 3), ("bob", "Rome", 5), ("ann", "Bergen", 3), ("bob", None, 4), ("ann", "Lima", None)]
+FIELDS = "user: string, town: string, at: bigint"
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_state_keeps_the_first_and_the_last_over_all_batches(engine: str, size: int) -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout(FIELDS, size, *ROWS))
+    users = stream.group_by("user")
+
+    def state(name: str, fields: str, aggregator: Any) -> Any:
+        return users.persistent_aggregate(MemoryMapState(), fields, aggregator, name)
+
+    states = {
+        "last": state("last", "town", Last()),
+        "first": state("first", "town", First()),
+        "newest": state("newest", "town, at", Last(by="at")),
+        "oldest": state("oldest", "town, at", First(by="at")),
+        "rows": state("rows", "town, at", Last()),
+    }
+    one = stream.persistent_aggregate(MemoryMapState(), "town, at", Last(by="at"), "one")
+    running = run_all(topology, engine)
+    read = {name: running.state(state).multi_get(["ann", "bob"]) for name, state in states.items()}
+    assert read == {
+        "last": ["Lima", "Rome"],  # bob's null is skipped
+        "first": ["Oslo", "Rome"],
+        "newest": [{"town": "Bergen", "at": 3}, {"town": "Rome", "at": 5}],  # of equal ones the last; no time, no order
+        "oldest": [{"town": "Oslo", "at": 3}, {"town": None, "at": 4}],  # of equal ones the first
+        "rows": [{"town": "Lima", "at": None}, {"town": None, "at": 4}],
+    }
+    assert running.state(one).get() == {"town": "Rome", "at": 5}
+
+
+@pytest.mark.sample(1)
+def test_the_order_field_decides_across_the_parts_of_a_batch(engine: str) -> None:
+    """The tuples of a key are in several partitions, the newest in the first of them."""
+    topology = TridentTopology("t")
+    rows = [("a", 9 - n, n) for n in range(9)]
+    stream = topology.new_stream("s", FixedBatchSpout("k: string, at: int, p: int", 5, *rows))
+    spread = stream.partition(lambda row, count: row["p"] % count).parallelism_hint(3).project("k", "at", "p")
+    per_batch = keep(spread.group_by("k").aggregate("p, at", Last(by="at"), "newest"), "batch")
+    newest = spread.group_by("k").persistent_aggregate(MemoryMapState(), "p, at", Last(by="at"), "newest")
+    oldest = spread.persistent_aggregate(MemoryMapState(), "p, at", First(by="at"), "oldest")
+    running = run_all(topology, engine)
+    assert running.state(newest).multi_get(["a"]) == [{"p": 0, "at": 9}]
+    assert running.state(oldest).get() == {"p": 8, "at": 1}
+    assert per_batch.rows == [("a", {"p": 0, "at": 9}), ("a", {"p": 5, "at": 4})]
+
+
+def test_in_a_chain_and_in_windows(engine: str) -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("k: string, v: int", 2, *[("a", n % 3) for n in range(6)]))
+    chain = stream.chained_agg().aggregate("v", First(), "first").aggregate("v", Last(), "last")
+    chained = keep(chain.aggregate("k, v", Last(by="v"), "most").chain_end(), "chained")
+    tumbling = keep(stream.window(TumblingCountWindow.of(3), "v", Last(), "last"), "tumbling")
+    sliding = keep(stream.group_by("k").window(SlidingCountWindow.of(4, 2), "k, v", First(by="v"), "least"), "sliding")
+    run_all(topology, engine)
+    assert [row[:2] for row in chained.rows] == [(0, 1), (2, 0), (1, 2)]
+    assert [row[2]["v"] for row in chained.rows] == [1, 2, 2]
+    assert tumbling.rows == [(2,), (2,)]
+    assert [row[1]["v"] for row in sliding.rows] == [0, 0, 0]
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_batch_that_fails_and_comes_again_changes_nothing(kind: str, engine: str, tmp_path: Any) -> None:
+    """The failed attempt has written the state; its replay gives what a run without a failure gives."""
+    rows = {1: [("a", "old", 5)], 2: [("a", "late", 3), ("b", "new", 1)], 3: [("b", "newer", 1)]}
+    fails = [2]
+
+    def observe(point: str, attempt: Any) -> None:
+        if point == "committed" and attempt.txid in fails:
+            fails.remove(attempt.txid)
+            raise FailedException("between the state's commit and the record")
+
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", RowsSpout("k: string, v: string, at: int", rows))
+    spec = getattr(DeltaState, kind)
+    last = stream.group_by("k").persistent_aggregate(spec(str(tmp_path / "last")), "v", Last(), "last")
+    newest = stream.group_by("k").persistent_aggregate(spec(str(tmp_path / "newest")), "v, at", Last(by="at"), "newest")
+    with start(topology, engine, observe, log_dir=str(tmp_path / "log")) as running:
+        running.process_all_available()
+        assert running.state(last).multi_get(["a", "b"]) == ["late", "newer"]
+        assert [value["v"] for value in running.state(newest).multi_get(["a", "b"])] == ["old", "newer"]
+    assert not fails
+
+
+def test_a_struct_fills_as_many_fields_as_a_query_names(engine: str) -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", RowsSpout(FIELDS, {1: ROWS[:2], 2: ROWS[:2] + [("eve", "Nice", 1)]}))
+    newest = stream.group_by("user").persistent_aggregate(MemoryMapState(), "town, at", Last(by="at"), "newest")
+    one = stream.persistent_aggregate(MemoryMapState(), "town, at", Last(by="at"), "one")
+    asked = stream.project("user").state_query(newest, "user", MapGet(), "town, since")
+    asked = asked.state_query(one, SnapshotGet(), "newest_town, newest_at").state_query(
+        newest, "user", MapGet(), "whole"
+    )
+    assert str(asked.fields).endswith("newest_at: bigint, whole: struct<town:string,at:bigint>")
+    out = keep(asked, "out")
+    run_all(topology, engine)
+    assert [row[:5] for row in out.batches[1]] == [("ann", None, None, None, None), ("bob", None, None, None, None)]
+    assert out.batches[2] == [
+        ("ann", "Oslo", 3, "Rome", 5, {"town": "Oslo", "at": 3}),
+        ("bob", "Rome", 5, "Rome", 5, {"town": "Rome", "at": 5}),
+        ("eve", None, None, "Rome", 5, None),
+    ]
+    assert "MapGet(user) -> town: string, since: bigint" in topology.explain()
+
+
+def test_values_of_every_type_come_back_from_a_state() -> None:
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("k: string, l: array<string>, x: double, at: timestamp", 1,
+                                                      ("a", ["p", "q"], math.inf, at), ("a", [], 1.0, at)))  # fmt: skip
+    last = stream.group_by("k").persistent_aggregate(MemoryMapState(), "l, x, at", Last(by="at"), "last")
+    most = stream.group_by("k").persistent_aggregate(MemoryMapState(), "l, x, at", Last(by="x"), "most")
+    running = run_all(topology, "in_process")
+    assert running.state(last).multi_get(["a"]) == [{"l": [], "x": 1.0, "at": at}]
+    assert running.state(most).multi_get(["a"]) == [{"l": ["p", "q"], "x": math.inf, "at": at}]
+
+
+WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "nothing": (lambda s: s.aggregate(Last(), "x"), "Last takes the fields to keep; name at least one before it"),
+    "by another field": (
+        lambda s: s.aggregate("town", First(by="at"), "x"),
+        "First(by='at') keeps (town: string), which has no field 'at'; name it among the input fields",
+    ),
+    "only by": (
+        lambda s: s.aggregate("at", Last(by="at"), "x"),
+        "keeps nothing but its order; name the fields to keep beside 'at', or use Max()",
+    ),
+    "by a list": (
+        lambda s: s.each("at", lambda at: [at], "l: array<bigint>").aggregate("town, l", Last(by="l"), "x"),
+        "Last cannot order by 'l', which is array<bigint>",
+    ),
+    "another type": (
+        lambda s: s.aggregate("town", Last(), "x: int"),
+        "Last gives string, but its output field 'x' is declared int",
+    ),
+    "too many fields asked": (
+        lambda s: s.state_query(
+            s.group_by("user").persistent_aggregate(MemoryMapState(), "town, at", Last(), "x"), "user", MapGet(), "a, b, c"
+        ),
+        "the state's value is a struct<town:string,at:bigint>, but 3 output fields are named: ['a', 'b', 'c']; name 2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_call_is_refused_with_what_to_do(case: str) -> None:
+    call, text = WRONG[case]
+    stream = TridentTopology("t").new_stream("s", FixedBatchSpout(FIELDS, 1, *ROWS))
+    with pytest.raises(TopologyError) as caught:
+        call(stream)
+    assert text in str(caught.value)
+    assert str(caught.value).startswith("stream 's")
+
+
+@pytest.mark.parametrize("by", [1, "", ["at"]])
+def test_the_order_is_named_by_a_text(by: Any) -> None:
+    with pytest.raises(TypeError, match="by is the name of one of the input fields"):
+        Last(by)
+
+
+def test_another_order_is_another_meaning() -> None:
+    def text(aggregator: Any) -> str:
+        topology = TridentTopology("t")
+        users = topology.new_stream("s", FixedBatchSpout(FIELDS, 1, *ROWS)).group_by("user")
+        users.persistent_aggregate(MemoryMapState(), "town, at", aggregator, "last")
+        return topology.explain()
+
+    assert "Last-by-at(town, at) -> last" in text(Last(by="at"))
+    assert "Last(town, at) -> last" in text(Last())
+
+
+@settings(max_examples=20)
+@given(chunked(st.one_of(st.none(), st.floats()), pa.float64()))
+def test_no_order_no_tuple(order: Any) -> None:
+    table = pa.table({"k": ["a"] * len(order), "v": order, "n": range(len(order))})
+    known = [value for value in order.to_pylist() if value is not None and value == value]
+    found = whole(Last(by="v"), "double", [table], True)
+    if not len(order):
+        assert found == {}
+    elif known:
+        assert f"'v': {max(known)!r}" in found["a",] or max(known) == 0
+    else:
+        assert found == {("a",): "None"}

@@ -1,0 +1,433 @@
+"""`join_within`: each pair once, whichever row comes first, however batches are cut, whatever failed and was replayed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spouts import FixedBatchSpout
+from states.delta import DeltaState
+from states.memory import MemoryMapState
+from states.redis import RedisState
+from tests.harness.forked import die_in_turn
+from tests.harness.servers import Server
+from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
+from tests.windows.join_life import DELAYS, LEFT, RIGHT, SIZE, WITHIN, topology_in
+from tests.windows.join_model import JoinModel, Row
+from trident import Config, JoinType, Stream, TopologyError, TridentTopology
+from trident.errors import BatchFailedError, TopologyChangedError
+from trident.log.log_reader import LogReader
+from trident.operations import Count
+from trident.spout import SpoutType
+from trident.state import StateSpec
+from trident.testing import TopologyTestDriver
+from trident.windows import join_update, window_state
+from trident.windows.window_state import DIRECTORY, Directory
+
+MS = timedelta(milliseconds=1)
+FIELDS = "key: string, n: int, at: bigint"
+OUT = "key, l, l_at, r, r_at"
+INNER, OUTER = JoinType.INNER, JoinType.OUTER
+
+
+def joined(topology: TridentTopology, left: Stream, right: Stream, **options: Any) -> Stream:
+    given_options = {"times": "at", "within": 5 * MS, "state_name": "j", **options}
+    return topology.join_within(left, "key", right, "key", OUT, **given_options)
+
+
+def streams(topology: TridentTopology, kind: SpoutType = SpoutType.OPAQUE, batches: Any = ({}, {})) -> list[Stream]:
+    return [
+        topology.new_stream(name, RowsSpout(FIELDS, of_side, kind)) for name, of_side in zip("lr", batches, strict=True)
+    ]
+
+
+# ---- random lives ------------------------------------------------------------------------------------------------------
+
+POINTS = ("define", "process", "begin_commit:j", "put:j", "commit:j", "begin_commit:count", "put:count", "record")
+CASES: dict[str, tuple[Any, Any, tuple[JoinType, JoinType]]] = {
+    "inner": (5 * MS, 3 * MS, (INNER, INNER)),
+    "left outer": ((0 * MS, 8 * MS), 2 * MS, (INNER, OUTER)),
+    "full outer": ((-6 * MS, 2 * MS), (0 * MS, 4 * MS), (OUTER, OUTER)),
+    "same time": (0 * MS, 10 * MS, (OUTER, INNER)),
+    "later only": ((3 * MS, 5 * MS), 0 * MS, (INNER, OUTER)),
+}
+ROWS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 9), st.none() | st.integers(0, 30)), max_size=5
+)
+SIDES = st.tuples(ROWS, ROWS)
+PARTITIONS = st.sampled_from([1, 2, 5])
+LIVES = st.lists(st.tuples(SIDES, st.lists(st.tuples(st.sampled_from(POINTS), SIDES), max_size=2)), max_size=12)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+@given(life=LIVES, partitions=PARTITIONS)
+@settings(max_examples=25)
+def test_a_join_gives_what_a_nested_loop_gives(case: str, life: Any, partitions: int) -> None:
+    lived(case, life, partitions)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", CASES)
+@given(life=LIVES, partitions=PARTITIONS)
+@settings(max_examples=300)
+def test_a_join_gives_what_a_nested_loop_gives_in_many_lives(case: str, life: Any, partitions: int) -> None:
+    lived(case, life, partitions)
+
+
+def lived(case: str, life: Any, partitions: int) -> None:
+    """Let a topology live, with failures and replays that hold other rows, and compare each batch with the model."""
+    within, delay, types = CASES[case]
+    topology = TridentTopology("t")
+    left, right = streams(topology)
+    out = joined(topology, left, right, within=within, delay=delay, join_type=types).parallelism_hint(partitions)
+    count = out.persistent_aggregate(MemoryMapState(), Count(), "count")
+    model = model_of(within, delay, types)
+    with (
+        patch.object(join_update, "_PANES", 1000),  # a millisecond each, so what comes alone comes at once
+        patch.object(window_state, "_FAN_IN", 2),
+        patch.object(window_state, "MAX_CHUNK_BYTES", 40),
+        TopologyTestDriver(topology, max_batch_attempts=99) as driver,
+    ):
+        expected: dict[int, list[Any]] = {}
+        for sides, failures in life:
+            final = fed(driver, sides, failures)
+            expected[driver.txid] = model.take(final)
+        found = driver.captured(out)
+        assert {txid: Counter(rows) for txid, rows in found.items()} == {
+            txid: Counter(rows) for txid, rows in expected.items()
+        }
+        assert (driver.state(count).get() or 0) == sum(map(len, expected.values()))
+        counted = driver._progress.metrics()
+        assert (counted.get("j/late", 0), counted.get("j/no_event_time", 0)) == (model.late, model.timeless)
+
+
+def fed(driver: TopologyTestDriver, sides: Any, failures: Any) -> Any:
+    """Feed a batch, and let attempts at it fail and come again with other rows; return the rows that were committed."""
+    for name, rows in zip("lr", sides, strict=True):
+        driver.feed(name, *rows)
+    for point, others in failures:
+        driver.fail_at(point)
+        result = driver.step()
+        assert result is not None
+        if result.committed:  # a join without rows does not come by its points
+            driver._points._left.clear()
+            return sides
+        for name, rows in zip("lr", others, strict=True):
+            driver.replay(name, *rows)
+        sides = others
+    result = driver.step()
+    assert result is not None
+    assert result.committed, result
+    return sides
+
+
+def model_of(within: Any, delay: Any, types: Any) -> JoinModel:
+    bounds = (-within, within) if isinstance(within, timedelta) else within
+    delays = (delay, delay) if isinstance(delay, timedelta) else delay
+    outer = (types[0] is OUTER, types[1] is OUTER)
+    return JoinModel(bounds[0] // MS, bounds[1] // MS, (delays[0] // MS, delays[1] // MS), outer)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@given(life=st.lists(SIDES, max_size=8), cuts=st.lists(st.integers(1, 4), min_size=1, max_size=5))
+@settings(max_examples=40)
+def test_how_batches_are_cut_changes_no_pair_as_long_as_no_row_is_late(life: Any, cuts: list[int]) -> None:
+    """With a delay that covers the disorder, other cuts and another order of the sides give the same rows."""
+    rows = [[row for batch in life for row in batch[side]] for side in (0, 1)]
+    everything = [pairs_of([rows])]
+    for order in ((0, 1), (1, 0)):
+        batches: list[list[list[Row]]] = []
+        for side in order:
+            at = 0
+            for number in range(len(rows[side]) + 1):
+                size = cuts[number % len(cuts)]
+                some: list[list[Row]] = [[], []]
+                some[side] = rows[side][at : at + size]
+                at += size
+                batches.append(some)
+        everything.append(pairs_of(batches))
+    assert everything[0] == everything[1] == everything[2]
+
+
+def pairs_of(batches: Any) -> Counter[Any]:
+    topology = TridentTopology("t")
+    left, right = streams(topology)
+    out = joined(topology, left, right, delay=100 * MS)
+    with TopologyTestDriver(topology) as driver:
+        for sides in batches:
+            for name, rows in zip("lr", sides, strict=True):
+                driver.feed(name, *rows)
+            driver.run()
+        return Counter(row for rows in driver.captured(out).values() for row in rows)
+
+
+def test_a_long_window_has_few_panes_and_rows_come_a_pane_later_at_most() -> None:
+    topology = TridentTopology("t")
+    left, right = streams(topology)
+    out = joined(topology, left, right, within=timedelta(hours=1), join_type=JoinType.mixed(INNER, OUTER))
+    hour = 3_600_000
+    with TopologyTestDriver(topology) as driver:
+        for batch in range(100):
+            driver.feed("l", *[(f"k{batch}.{n}", n, batch * hour // 10 + n) for n in range(10)])
+            driver.feed("r", ("other", batch, batch * hour // 10))
+            driver.run()
+        alone = [row for rows in driver.captured(out).values() for row in rows]
+        times = [row[2] for row in alone]
+        watermark = 99 * hour // 10
+        assert times == sorted(times)
+        assert watermark - hour - 2 * hour / 16 - 10 <= times[-1] < watermark - hour
+        assert len(set(alone)) == len(alone) == times[-1] // (hour // 10) * 10 + times[-1] % (hour // 10) + 1
+        assert panes_of(driver) <= 100  # what is over is gone
+
+
+def test_a_row_that_ends_at_the_first_moment_there_is_comes_alone_too() -> None:
+    topology, year_1 = TridentTopology("t"), -62_135_596_800_000
+    left, right = streams(topology)
+    out = joined(topology, left, right, within=(0 * MS, 5 * MS), join_type=OUTER)
+    with TopologyTestDriver(topology) as driver:
+        driver.feed("r", ("a", 1, year_1))
+        driver.run()
+        driver.feed("l", ("b", 2, 10**9))
+        driver.run()
+        assert [row for rows in driver.captured(out).values() for row in rows] == [("a", None, None, 1, year_1)]
+
+
+def test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then() -> None:
+    """A left row can be met for 8 ms, and the watermark of the right side is 2 ms behind."""
+    met_late: list[Any] = [(([("a", 0, 0)], [("b", 0, 10)]), []), (([], [("a", 1, 8)]), []), (([], [("b", 1, 20)]), [])]
+    lived("left outer", met_late, partitions=1)
+
+
+@pytest.mark.parametrize("ahead", ["l", "r"])
+def test_a_side_that_runs_far_ahead_needs_few_panes(ahead: str) -> None:
+    """One side is a year ahead in the first batch, the other one comes up to it step by step: every pair is found."""
+    topology = TridentTopology("t")
+    left, right = streams(topology)
+    second, count = 1000, 600
+    out = joined(topology, left, right, within=timedelta(seconds=10), join_type=OUTER)
+    times = [n * 52_560 * second for n in range(count)]
+    with TopologyTestDriver(topology) as driver:
+        driver.feed(ahead, *[(f"k{n}", n, at) for n, at in enumerate(times)])
+        driver.run()
+        most = panes_of(driver)
+        for first in range(0, count, 50):
+            behind = [(f"k{n}", n, times[n] + (-1) ** n * 9 * second) for n in range(first, first + 50) if n % 3]
+            driver.feed("r" if ahead == "l" else "l", *behind)
+            driver.run()
+            most = max(most, panes_of(driver))
+        found = [row for rows in driver.captured(out).values() for row in rows]
+    assert sorted(row[1] for row in found if None not in row) == [n for n in range(count) if n % 3]
+    alone = [row[0] for row in found if None in row]
+    assert sorted(alone, key=lambda key: int(key[1:])) == [f"k{n}" for n in range(0, count, 3)]
+    assert most <= 150
+
+
+def panes_of(driver: TopologyTestDriver) -> int:
+    kept = driver._drive.opened.states["j"][0]
+    return len(Directory.of(kept.multi_get([DIRECTORY])[0]).panes)
+
+
+def test_a_row_that_is_over_leaves_nothing_in_the_store() -> None:
+    topology = TridentTopology("t")
+    left, right = streams(topology)
+    joined(topology, left, right).persistent_aggregate(MemoryMapState(), Count(), "count")
+    with TopologyTestDriver(topology) as driver:
+        for batch in range(50):
+            driver.feed("l", *[(f"l{batch}.{n}", n, batch) for n in range(20)])
+            driver.feed("r", *[(f"r{batch}.{n}", n, batch) for n in range(20)])
+            driver.run()
+        keys = [row for row in driver.state("j").get_tuples() if row[0] == "key"]
+    assert 0 < len(keys) <= (5 + 2) * 40
+
+
+# ---- both engines, and stores ------------------------------------------------------------------------------------------
+
+
+def random_rows(side: int, count: int = 120) -> list[Row]:
+    return [("abcde"[(n * 3 + side) % 5], n, n + n * (7 + side) % 11) for n in range(count)]
+
+
+def test_both_engines_give_what_the_model_gives(engine: str) -> None:
+    sides = [random_rows(0, 60), random_rows(1, 60)]
+    topology = TridentTopology("t")
+    left, right = (
+        topology.new_stream(name, FixedBatchSpout(FIELDS, size, *rows))
+        for name, size, rows in zip("lr", (20, 15), sides, strict=True)
+    )
+    kept = keep(joined(topology, left, right.shuffle().parallelism_hint(2), delay=15 * MS, join_type=OUTER))
+    run_all(topology, engine)
+    model = model_of(5 * MS, 15 * MS, (OUTER, OUTER))
+    for txid in range(1, 5):
+        rows = [side[(txid - 1) * size : txid * size] for side, size in zip(sides, (20, 15), strict=True)]
+        assert {row for row in model.take(rows) if None not in row} == {
+            row for row in kept.batches.get(txid, []) if None not in row
+        }
+    assert model.late == 0
+    alone = [row for row in kept.rows if None in row]
+    assert alone
+    assert len(set(kept.rows)) == len(kept.rows)
+
+
+def test_a_join_in_delta_goes_on_after_a_restart(tmp_path: Path) -> None:
+    goes_on(DeltaState.opaque(str(tmp_path / "j")), tmp_path)
+
+
+def test_a_join_in_redis_goes_on_after_a_restart(redis_server: Server, tmp_path: Path) -> None:
+    goes_on(RedisState.opaque(f"redis://{redis_server.address}/0"), tmp_path)
+
+
+def goes_on(state: StateSpec, folder: Path) -> None:
+    """Start three times over the same log and state, each time with more batches."""
+    sides, found = [random_rows(0, 40), random_rows(1, 40)], []
+    for last in (1, 3, 4):
+        topology = TridentTopology("join-goes-on")
+        batches = [{txid: rows[(txid - 1) * 10 : txid * 10] for txid in range(1, last + 1)} for rows in sides]
+        left, right = streams(topology, SpoutType.TRANSACTIONAL, batches)
+        found.append(keep(joined(topology, left, right, delay=20 * MS, state=state), "rows"))
+        run_all(topology, "in_process", log_dir=str(folder / "log"))
+    model = model_of(5 * MS, 20 * MS, (INNER, INNER))
+    assert Counter(row for kept in found for row in kept.rows) == Counter(model.take(sides))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_driver_that_is_killed_joins_each_pair_once(tmp_path: Path) -> None:
+    die_in_turn("tests.windows.join_life", tmp_path, ("committed", 2), ("committing", 3), ("committed", 5))
+    state = LogReader(tmp_path / "log").refresh()
+    model, expected = model_of(WITHIN, DELAYS, (INNER, OUTER)), Counter[tuple[Any, Any]]()
+    for at in range(0, len(LEFT), SIZE):
+        expected.update((row[1], row[3]) for row in model.take([LEFT[at : at + SIZE], RIGHT[at : at + SIZE]]))
+    graph = topology_in(tmp_path).graph()
+    counts = open_view(graph, Config(), "times", partial(state.snapshot, "times"))
+    assert {row[:2]: row[2] for row in counts.get_tuples()} == dict(expected)
+    assert set(expected.values()) == {1}
+    assert (None in {right for _, right in expected}, model.late > 0) == (True, True)
+
+
+# ---- values and declarations -------------------------------------------------------------------------------------------
+
+
+def test_keys_of_several_fields_values_of_every_type_and_times_of_other_kinds(engine: str) -> None:
+    at = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
+    topology = TridentTopology("t")
+    orders = topology.new_stream(
+        "orders",
+        FixedBatchSpout("shop: int, id: double, items: array<string>, at: timestamp", 1,
+                        (1, 0.0, ["pen"], at), (1, float("nan"), [], at), (2, 1.0, None, at)),
+    )  # fmt: skip
+    ms = int(at.timestamp() * 1000)
+    payments = topology.new_stream(
+        "payments",
+        FixedBatchSpout("order: double, store: int, how: struct<card: string, n: int>, ms: bigint", 1,
+                        (-0.0, 1, {"card": "x", "n": 1}, ms + 5), (float("nan"), 1, None, ms - 5), (1.0, 2, None, ms + 6)),
+    )  # fmt: skip
+    out = topology.join_within(
+        orders, ["id", "shop"], payments, ["order", "store"], "id, shop, items, ordered, how, paid",
+        times=("at", "ms"), within=5 * MS, delay=15 * MS,
+    )  # fmt: skip
+    assert str(out.fields) == (
+        "id: double, shop: int, items: array<string>, ordered: timestamp, how: struct<card:string,n:int>, paid: bigint"
+    )
+    kept = keep(out)
+    run_all(topology, engine)
+    assert [row[1:] for row in kept.rows] == [
+        (1, ["pen"], at, {"card": "x", "n": 1}, ms + 5),
+        (1, [], at, None, ms - 5),
+    ]
+
+
+def test_a_stream_may_be_joined_with_itself(engine: str) -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 0), ("a", 2, 3), ("b", 3, 4), ("a", 4, 6)))
+    kept = keep(joined(topology, stream, stream.filter("n", lambda n: n != 2), within=(MS, 5 * MS)))
+    run_all(topology, engine)
+    assert kept.rows == [("a", 2, 3, 4, 6)]
+
+
+def test_too_many_pairs_fail_the_batch_before_they_are_made() -> None:
+    topology = TridentTopology("t")
+    left, right = streams(topology)
+    joined(topology, left, right).persistent_aggregate(MemoryMapState(), Count(), "count")
+    with TopologyTestDriver(topology, max_batch_attempts=1, max_rows_per_step=99) as driver:
+        driver.feed("l", *[("a", n, 0) for n in range(10)])
+        driver.feed("r", *[("a", n, 0) for n in range(10)])
+        with pytest.raises(BatchFailedError, match="the step makes 100 rows or more of the 20"):
+            driver.step()
+
+
+def test_another_time_or_bound_is_refused_on_the_log_of_the_first(tmp_path: Path) -> None:
+    state = MemoryMapState.opaque()
+    for within, refused in ((5 * MS, False), (6 * MS, True)):
+        topology = TridentTopology("t")
+        left, right = streams(topology, SpoutType.TRANSACTIONAL, ({1: [("a", 1, 0)]}, {1: [("a", 1, 0)]}))
+        keep(joined(topology, left, right, within=within, state=state))
+        if not refused:
+            run_all(topology, "in_process", log_dir=str(tmp_path))
+            continue
+        with pytest.raises(TopologyChangedError, match=r"0:00:00.005000.*0:00:00.006000"):
+            run_all(topology, "in_process", log_dir=str(tmp_path))
+
+
+def test_explain_names_the_sides_and_the_bounds() -> None:
+    topology = TridentTopology("t")
+    left, right = streams(topology)
+    keep(joined(topology, left, right, within=(timedelta(0), timedelta(minutes=10)), delay=(MS, 0 * MS)))
+    text = topology.explain()
+    assert "join within j: (key) = (key), at - at in 0:00:00 to 0:10:00 (inner, inner)" in text
+    assert "at delay 0:00:00.001000, at delay 0:00:00" in text
+    assert "sends key, n, at, as the right side" in text
+    assert topology.describe()[0]["window"].startswith("join (key) = (key)")
+
+
+WRONG: dict[str, tuple[Callable[[TridentTopology, Stream, Stream], Any], str]] = {
+    "transactional": (
+        lambda t, a, b: joined(t, a, b, state=MemoryMapState.transactional()),
+        "the join keeps what it holds in state 'j', which is transactional; only an opaque state",
+    ),
+    "no such time": (lambda t, a, b: joined(t, a, b, times="when"), "no field 'when' of stream 'l'"),
+    "no time": (lambda t, a, b: joined(t, a, b, times="key"), "the event time 'key' is string; it must be a timestamp"),
+    "three times": (lambda t, a, b: joined(t, a, b, times=("at", "at", "at")), "name the time of each side: ('at', 'at')"),
+    "negative": (lambda t, a, b: joined(t, a, b, within=-MS), "give a timedelta that is not negative, or two"),
+    "upside down": (lambda t, a, b: joined(t, a, b, within=(MS, -MS)), "give a timedelta that is not negative, or two"),
+    "a number": (lambda t, a, b: joined(t, a, b, within=5), "join_within got within=5; give a timedelta"),
+    "a delay of a number": (lambda t, a, b: joined(t, a, b, delay=5), "join_within got delay=5; give a timedelta, or one"),
+    "a negative delay": (lambda t, a, b: joined(t, a, b, delay=-MS), "give a timedelta, or one for each side"),
+    "other keys": (
+        lambda t, a, b: t.join_within(a, "key", b, "n", OUT, times="at", within=MS),
+        "join_within: the key of stream 'r' (n: int) must have as many fields as that of stream 'l' (key: string)",
+    ),
+    "too few fields": (
+        lambda t, a, b: t.join_within(a, "key", b, "key", "key, l", times="at", within=MS),
+        "join_within gives 5 fields (key: string, n: int, at: bigint, n2: int, at2: bigint), but 2 output fields are named",
+    ),
+    "a request": (
+        lambda t, a, b: joined(t, t.new_drpc_stream("f"), t.new_drpc_stream("g")),
+        "cannot bring stream",
+    ),
+    "a name of its own": (
+        lambda t, a, b: joined(t, a.each("n", lambda n: n, "$id: int"), b),
+        "join_within cannot take '$id': names that begin with $ are reserved",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_call_is_refused_with_what_to_do(case: str) -> None:
+    call, text = WRONG[case]
+    topology = TridentTopology("t")
+    with pytest.raises(TopologyError) as caught:
+        call(topology, *streams(topology))
+    assert text in str(caught.value)

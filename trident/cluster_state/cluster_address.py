@@ -1,0 +1,153 @@
+"""Where a cluster is, a folder of this machine or an address of servers: opening its state there, and its token."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+from functools import partial
+from pathlib import Path
+
+from trident.cluster_state.cluster_state import ClusterState
+from trident.errors import ClusterError, ClusterUnreachable, ConfigError, NotAllowed
+from trident.nodes.interface import NodeEvent, Nodes, Tell
+from trident.nodes.postgres_nodes import PostgresNodes
+from trident.nodes.sqlite_nodes import SqliteNodes
+from trident.nodes.zookeeper_nodes import ZooKeeperNodes
+from trident.servers.local_processes import write_whole
+from trident.servers.log_addresses import PostgresAddress, ZooKeeperAddress, is_postgres, is_zookeeper
+from trident.servers.patience import Patience
+
+STATE_FILE = "cluster.db"
+"""The file of a cluster on this machine, in its folder."""
+TOKEN_FILE = "token"
+"""The name of the file beside it with the token; only its user may read it."""
+TOKEN_VARIABLE = "TRIDENT_TOKEN"
+"""The variable in which drivers find the token."""
+_FOLDER = "trident-cluster"
+_ROOT = "/storm"
+_EXPECTED = (
+    f"expected is a folder, or zookeeper://host:2181,host:2181{_ROOT}, or postgresql://USER@HOST/DATABASE?cluster=NAME"
+)
+
+_log = logging.getLogger(__name__)
+
+
+def default_address() -> str:
+    """Return the default address: that in the environment, else a folder below the working directory."""
+    return os.environ.get("TRIDENT_CLUSTER") or _FOLDER
+
+
+def cluster_at(address: str | Path) -> Path | ZooKeeperAddress | PostgresAddress:
+    """Read the address of a cluster; a folder is absolute then. `ClusterError`: it is none."""
+    text = str(address)
+    try:
+        if is_postgres(text):
+            return PostgresAddress.of(text, "cluster")
+        if is_zookeeper(text):
+            servers, slash, root = text.partition("://")[2].partition("/")
+            has_root = not servers or root.strip("/")
+            return ZooKeeperAddress.of(text if has_root else f"{text.removesuffix(slash + root)}{_ROOT}", "cluster")
+    except ConfigError as error:
+        raise ClusterError(f"{error}; {_EXPECTED}") from error
+    if not text.strip() or "://" in text or text.lower().startswith("zookeeper:"):
+        raise ClusterError(
+            f"{repr(text) if text.strip() else 'an empty text'} is not the address of a cluster; {_EXPECTED}"
+        )
+    return Path(text).expanduser().absolute()
+
+
+def is_embedded(address: str | Path) -> bool:
+    """Tell whether an address is a folder; one that is neither is an error."""
+    return isinstance(cluster_at(address), Path)
+
+
+def folder_of(address: str | Path) -> Path:
+    """Return the folder of an embedded cluster, absolute; the address of another is an error."""
+    folder = cluster_at(address)
+    if not isinstance(folder, Path):
+        raise ClusterError(f"{address!r} is a cluster on servers; it has no folder")
+    return folder
+
+
+def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> ClusterState:
+    """Open the state of a cluster, and begin a session.
+
+    `address`: a folder, which is made if there is none; `zookeeper://host:2181,host:2181/root`, whose root is `/storm` if it
+    has none; or `postgresql://user@host/database?cluster=name`.
+    `session_timeout_s`: how long this process may be out of touch with servers before its session is over, and its ephemeral
+    nodes vanish. In a folder a session lasts as long as its process, and this is how long a change waits for others.
+    Raises `ClusterError`: the address is none, or what is there cannot be used.
+    Raises `ClusterUnreachable`: nothing answers within the timeout.
+    """
+    if session_timeout_s <= 0:
+        raise ValueError(f"session_timeout_s is {session_timeout_s}; it must be more than 0")
+    return ClusterState(partial(_open_nodes, cluster_at(address), session_timeout_s))
+
+
+def _open_nodes(where: Path | ZooKeeperAddress | PostgresAddress, session_timeout_s: float, tell: Tell) -> Nodes:
+    match where:
+        case Path():
+            if where.exists() and not where.is_dir():
+                raise ClusterError(f"{where} is a file; {_EXPECTED}")
+            return SqliteNodes(where / STATE_FILE, session_timeout_s, tell)
+        case PostgresAddress():
+            return PostgresNodes(where, session_timeout_s, tell)
+        case ZooKeeperAddress():
+
+            def hear(event: NodeEvent) -> None:
+                if event.kind in ("suspended", "expired"):
+                    _log.warning("the session at the ZooKeeper %s is %s", where.hosts, event.kind)
+                tell(event)
+
+            what = f"the state of the cluster at {where.hosts}"
+            patience = Patience("ZooKeeper", where, ClusterUnreachable, session_timeout_s)
+            return ZooKeeperNodes(where, what, session_timeout_s, patience, ClusterError, hear, makes_root=True)
+
+
+def find_token(folder: Path | None, given: str | None) -> str | None:
+    """Return the token that was given, else that in the folder of the cluster; None if there is none.
+
+    Raises `ClusterError`: the file is there and cannot be read: it belongs to another user.
+    """
+    if given:
+        return given
+    if folder is None:
+        return None
+    try:
+        return (folder / TOKEN_FILE).read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ClusterError(
+            f"the token of the cluster cannot be read: {error}. Only the user who started it may; others give it with --token"
+        ) from error
+
+
+def own_token(given: str | None, folder: Path | None) -> str:
+    """Return the token for a daemon: that which was given, or that in the folder of the cluster, which gets one if it has none.
+
+    Raises `NotAllowed`: there is no folder and no token was given.
+    """
+    token = find_token(folder, given)
+    if token is not None:
+        return token
+    if folder is None:
+        raise NotAllowed(
+            f"a cluster on servers needs a token that all of its daemons and clients know. Make one, as with `openssl rand "
+            f"-hex 16`, and put it into the environment as {TOKEN_VARIABLE} (or --token)"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f"{TOKEN_FILE}.{secrets.token_hex(4)}"
+    write_whole(aside, secrets.token_hex(16), 0o600)
+    with contextlib.suppress(FileExistsError):  # another daemon may make it just now
+        os.link(aside, folder / TOKEN_FILE)  # whole, and only once
+    aside.unlink()
+    token = find_token(folder, None)
+    if token is None:
+        raise ClusterError(
+            f"{folder / TOKEN_FILE} is empty, and no token would be right. Remove it: the next daemon that starts makes a new "
+            "one, and the others of this cluster have to start again"
+        )
+    return token

@@ -1,0 +1,195 @@
+"""Runs a fragment over one partition's tables: its steps one after the other, then what each sink gets, cut into frames.
+
+Dead letters on their way back: each returns at the step that it was left out of, beside the batch's other
+tuples.
+
+A letter returns as a row of the input of a step, or of what a fragment sends to an entry. Other steps of the fragment do not
+see it. So a tuple that was processed on one branch of a stream, and was left out of another, has its effect once on each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+import pyarrow as pa
+
+from trident.arrow import one_table, rows_without_columns, schema_of
+from trident.counts import add_counts
+from trident.engine.routing import RowFrame, route
+from trident.engine.task_output import EACH, HEAD, ROWS, TaskOutput
+from trident.graph import AggregateNode, MergeNode, RepartitionNode
+from trident.plan import Exchange, Fragment, Sink, Step
+from trident.steps.aggregates import partial
+from trident.steps.applying import apply_step
+from trident.steps.failures import FailingAt, Failure, StepFailed, calls_user_code
+from trident.steps.in_batch import aggregate
+from trident.steps.key_columns import removals_of
+from trident.steps.rows import StepRun
+from trident.windows.window_rows import join_input, window_input
+
+
+def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Give the tables of one partition as its steps need them: as they come, or all in one (also if there are none)."""
+    if not fragment.blocking:
+        yield from tables
+        return
+    yield one_table(list(tables) or [schema_of(fragment.fields).empty_table()])
+
+
+def send(
+    fragment: Fragment,
+    tables: Iterable[pa.Table],
+    exchanges: Mapping[str, Exchange],
+    run: StepRun,
+    index: int,
+    output: TaskOutput,
+    letters: PutBacks | None = None,
+) -> None:
+    """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames.
+
+    `letters` are added with the first of the tables. What is raised is a `StepFailed` of the step that it happened at; the
+    entry's, if it comes from `tables`.
+    """
+    routed: dict[int, list[pa.Table]] = {}
+    figures = output.figures.get(fragment.entry)
+    if figures is None:
+        figures = output.figures[fragment.entry] = list(fragment.zero_counts)
+    with FailingAt(fragment.entry, given=lambda: output.rows.get(fragment.entry)) as here:
+        pieces: Iterable[pa.Table] = whole(fragment, tables)
+        if letters:
+            for (step, _), rows in letters.items():
+                add_counts(output.put_back, {step: rows.num_rows})
+            check_places(fragment, letters)
+            pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
+        for table in pieces:
+            inputs = _inputs_of_sinks(fragment, table, run, figures, here, letters or {})
+            for at, (sink, data) in enumerate(zip(fragment.sinks, inputs, strict=True)):
+                if sink.routing is None and not sink.kept:
+                    output.sinks.setdefault(sink.target, []).append(data)
+                else:
+                    routed.setdefault(at, []).append(data)
+            here.step, letters = fragment.entry, None
+        for at, parts in routed.items():
+            sink, began = fragment.sinks[at], perf_counter_ns()
+            output.frames.extend(route(sink, exchanges.get(sink.target), parts, (fragment.entry, index, at), run))
+            figures[HEAD + EACH * (len(fragment.steps) + at) + 1] += perf_counter_ns() - began
+
+
+@calls_user_code
+def _inputs_of_sinks(
+    fragment: Fragment, table: pa.Table, run: StepRun, figures: list[int], here: FailingAt, letters: PutBacks
+) -> list[pa.Table]:
+    """Apply a fragment's steps to a table of its entry; return the sinks' inputs, as partials for a combiner of a state.
+
+    What is done is counted in `figures`. `letters` are added at their steps.
+    """
+    tables = {fragment.entry: table}
+    figures[ROWS] += table.num_rows
+    at, began = HEAD, perf_counter_ns()
+    for step in fragment.steps:
+        here.step = step.id
+        sources = [tables[source] for source in step.sources]
+        if letters:
+            sources[0] = with_rows(sources[0], letters.get((step.id, 0)))
+        tables[step.id] = given = run_step(step, sources, run)
+        ended = perf_counter_ns()
+        figures[at] += given.num_rows
+        figures[at + 1] += ended - began
+        at, began = at + 2, ended
+    inputs = []
+    for sink in fragment.sinks:
+        here.step, data, began = sink.target, tables[sink.source], perf_counter_ns()
+        if fragment.columns[sink.source] != sink.fields.names:
+            data = data.select(list(sink.fields.names))
+        if letters:
+            data = with_rows(data, letters.get((sink.target, sink.port)))
+        data = entry_input(sink, data, run)
+        figures[at] += data.num_rows
+        figures[at + 1] += perf_counter_ns() - began
+        at += 2
+        inputs.append(data)
+    return inputs
+
+
+def entry_input(sink: Sink, data: pa.Table, run: StepRun) -> pa.Table:
+    """Return what is sent to an entry for a table of its fields: partials for a combiner, times for windows, marked keys."""
+    if sink.aggregation is not None and sink.aggregation.combines:
+        return partial(sink.target, sink.aggregation, data, run.on_error)
+    if sink.window is not None:
+        return window_input(sink.window, data, run)
+    if sink.join is not None:
+        return join_input(sink.join, sink.port, data)
+    return data if sink.removes is None else removals_of(sink.removes, data)
+
+
+def run_step(step: Step, sources: list[pa.Table], run: StepRun) -> pa.Table:
+    """Apply one step within a partition; `sources` are the tables of the steps that it takes."""
+    node = step.node
+    if isinstance(node, MergeNode):
+        at = [node.fields.position(name) for name in step.keep]
+        parts = [
+            table.select([fields.names[i] for i in at]).rename_columns(list(step.keep))
+            for table, fields in zip(sources, node.inputs, strict=True)
+        ]
+        return one_table(parts)
+    if isinstance(node, AggregateNode):
+        return aggregate(step.id, node, sources[0], run).select(list(step.keep))
+    if isinstance(node, RepartitionNode):  # one that leaves every tuple where it is; any other begins a fragment
+        return sources[0].select(list(step.keep))
+    return apply_step(step, sources[0], run.on_error, run.states)
+
+
+Place = tuple[str, int]
+"""A place in a fragment: a step, or the entry that a sink sends to, and the number of its input."""
+
+PutBacks = Mapping[Place, pa.Table]
+"""The rows that return at each place of a fragment."""
+
+
+@dataclass(frozen=True)
+class PutBack:
+    """The part of a batch that puts dead letters back into one fragment.
+
+    `tables`: for the fragment of a spout: the rows for each place.
+    `frames`: for another fragment: the same, to be sent there. Frames without a step are the input of the entry itself.
+    `lost`: letters that have no place in this topology, so they fail again.
+    """
+
+    tables: PutBacks = field(default_factory=dict)
+    frames: Sequence[RowFrame] = ()
+    lost: Sequence[Failure] = ()
+
+    @property
+    def count(self) -> int:
+        tables = (*self.tables.values(), *(frame.data for frame in self.frames))
+        rows: int = sum(table.num_rows for table in tables)
+        return rows + len(self.lost)
+
+
+def put_backs_of(frames: Iterable[RowFrame]) -> PutBacks:
+    """Return the rows that frames bring to the steps of a fragment; several frames may bring rows to one step."""
+    found: dict[Place, pa.Table] = {}
+    for frame in sorted(frames, key=lambda frame: frame.order):  # so a replay sees the rows in the same order
+        if frame.step:
+            place = frame.step, frame.port
+            found[place] = with_rows(found[place], frame.data) if place in found else frame.data
+    return found
+
+
+def check_places(fragment: Fragment, letters: PutBacks) -> None:
+    """Raise `StepFailed` if the fragment has no such place, because the commit record would mark the rows as put back."""
+    places = {(step.id, 0) for step in fragment.steps} | {(sink.target, sink.port) for sink in fragment.sinks}
+    for step, port in letters.keys() - places:
+        cause = f"dead letters come in at {step!r} (input {port}), which is not behind {fragment.entry!r}"
+        raise StepFailed(Failure(step, None, cause, retry=False))
+
+
+def with_rows(table: pa.Table, more: pa.Table | None) -> pa.Table:
+    """Return a table with the rows of another that has all of its columns."""
+    if more is None:
+        return table
+    if not table.num_columns:  # a cast loses the rows of a table without columns
+        return rows_without_columns(table.num_rows + more.num_rows)
+    return pa.concat_tables([table, more.select(table.schema.names).cast(table.schema)])

@@ -1,0 +1,315 @@
+"""The meaning of states and streams, as far as a log and its stores depend on it, and how two topologies differ in it.
+
+Two topologies with equal meanings may continue each other's log, whatever their steps. `evolution.py` says of a state that
+differs whether what is stored can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trident.fields import fields_of_struct, widens
+from trident.graph import Aggregation, Evolution, Graph, JoinWithinNode, PersistNode, WindowNode
+from trident.operations.builtin import First, Last
+from trident.operations.names import operation_name
+from trident.operations.several import Collect, MultiAggregate, TopN
+from trident.plan.evolution import (
+    ALLOW,
+    MEMBERS,
+    Evolving,
+    RefusedChange,
+    evolution_of,
+    named_type,
+    names_exchanged,
+    renaming,
+)
+from trident.plan.guarantees import spout_type_of
+from trident.state.encoding.serializers import name_of_serializer
+from trident.state.winners import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, renamed_facts
+
+Facts = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Facts of each state that the topology writes, and of each stream that it reads; plain data.
+
+    Of a state: its kind, key and value with their types, its aggregator or updater, over which fields, the window
+    that it holds, and the streams that reach it. Of a stream: its spout, what that promises, its fields.
+
+    `rename`: by former names of states, fields, aggregates and keys what they are called now.
+    `migrating`: the states with a `migrate=`.
+    """
+
+    states: Facts
+    streams: Facts
+    rename: Mapping[str, str] = field(default_factory=dict)
+    migrating: tuple[str, ...] = ()
+
+    @classmethod
+    def of_log(cls, declared: Mapping[str, Any]) -> Meaning:
+        """Return what a log says; `declared` as in `LogState`."""
+        return cls(declared.get("states", {}), declared.get("streams", {}))
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data, for a package of the topology."""
+        more = {"rename": dict(self.rename), "migrating": list(self.migrating)}
+        return {"states": self.states, "streams": self.streams, **{name: one for name, one in more.items() if one}}
+
+    @classmethod
+    def of_package(cls, plain: Mapping[str, Any]) -> Meaning:
+        """Return what a package of a topology says, whose facts are plain data."""
+        own = cls.of_log(plain)
+        return cls(own.states, own.streams, plain.get("rename", {}), tuple(plain.get("migrating", ())))
+
+
+@dataclass(frozen=True)
+class TopologyChanges:
+    """How a topology differs from the one that wrote a log.
+
+    `recorded`: what the log is to know of it.
+    `evolutions`: by name, the states of which former declarations have written a part.
+    `taken`: what changes and is taken as it is, a line each.
+    `refused`: what is not.
+    `added`, `dropped`: the states and streams that are new, or no longer there.
+    `renamed`: by former names of states, what they are called now.
+    """
+
+    recorded: Meaning
+    evolutions: Mapping[str, Evolution] = field(default_factory=dict)
+    taken: tuple[str, ...] = ()
+    refused: tuple[RefusedChange, ...] = ()
+    added: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+def meaning_of(graph: Graph) -> Meaning:
+    """Return what the states and streams of a topology mean."""
+    return Meaning(
+        {node.state: _state(graph, node) for node in graph.nodes if isinstance(node, PersistNode)},
+        {
+            spout.id: {
+                "spout": operation_name(spout.spout),
+                "promise": spout_type_of(spout.spout).value,
+                "fields": spout.fields.typed,
+            }
+            for spout in graph.spouts()
+        },
+        graph.rename,
+        tuple(state.name for state in graph.states if state.migrate is not None),
+    )
+
+
+def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> TopologyChanges:
+    """Compare a topology with what a log says; new streams and states are no change.
+
+    `attempt`, `first`: the first attempt, and the first batch, that can be of this declaration.
+    """
+    renamed = _renamed_states(before.states, now)
+    known_states = {
+        renamed.get(name, name): renamed_facts(facts, name) if name in renamed else facts
+        for name, facts in before.states.items()
+    }
+    before = replace(before, states=known_states)
+    states, evolutions = dict(now.states), dict[str, Evolution]()
+    taken, refused = [f"state {old!r} is called {new!r}" for old, new in renamed.items()], list[RefusedChange]()
+    for name, known in before.streams.items():
+        if name in now.streams:
+            lines, differences = _stream_changes(name, known, now.streams[name])
+            taken += lines
+            refused += differences
+    fields = {named_type(one)[0] for stream in before.streams.values() for one in stream["fields"]}
+    for name, known in before.states.items():
+        if name in states:
+            evolving = Evolving(name, known, states[name], now.rename, name in now.migrating, fields)
+            taken += evolving.taken
+            refused += evolving.refused
+            states[name] = evolving.facts_to_record(attempt, first)
+            if not evolving.refused and (evolution := evolution_of(states[name])) is not None:
+                evolutions[name] = evolution
+    refused += _under_other_names(before.states, now.states)
+    refused += _taken_names(before.states, now)
+    added, gone = _only_in(now, before), _only_in(before, now)
+    recorded = Meaning(states, now.streams, now.rename, now.migrating)
+    return TopologyChanges(recorded, evolutions, tuple(taken), tuple(refused), added, gone, renamed)
+
+
+def with_kept_options(graph: Graph, known: Facts) -> Graph:
+    """Return a topology whose states keep of their past what they did, where they do not say how much; see `StoreFacts.kept`.
+
+    `known`: what the log says of states.
+    """
+    states = []
+    for state in graph.states:
+        kept, facts = known.get(state.name, {}).get(KEPT, {}), state.spec.facts
+        if facts.with_kept is not None and not kept.keys() <= facts.kept.keys():
+            state = replace(state, spec=replace(state.spec, factory=facts.with_kept(kept)))
+        states.append(state)
+    return replace(graph, states=tuple(states))
+
+
+def _renamed_states(before: Facts, now: Meaning) -> dict[str, str]:
+    """Return by the former names of states what they are called now; code from before a change of name may come back."""
+    came_back = {name: facts[CALLED] for name, facts in before.items() if facts.get(CALLED) in now.states}
+    known = came_back | {old: new for old, new in now.rename.items() if old in before}
+    found = {
+        new: old for old, new in known.items() if old not in now.states and new in now.states and new not in before
+    }
+    return {old: new for new, old in found.items()}
+
+
+def _under_other_names(before: Facts, now: Facts) -> list[RefusedChange]:
+    """Return the states that are declared under another name: it would begin with nothing, and what is stored would be left."""
+    return [
+        RefusedChange(
+            f"state {old!r}: its name is {new!r} now, and its totals would begin with nothing",
+            f"{_other_name(old, known, new, own)}. To begin {new!r} with nothing, start once with {ALLOW}",
+        )
+        for old, known in before.items()
+        for new, own in now.items()
+        if old not in now and new not in before and _may_be_same(known, own)
+    ]
+
+
+def _may_be_same(known: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+    """Whether a state can be another one under a new name, and perhaps with more changes: it has one of its aggregates."""
+    if any(known.get(fact) != own.get(fact) for fact in ("key", "window")):
+        return False
+    if MEMBERS in known and MEMBERS in own:
+        is_there = [known[MEMBERS].get(name, [""])[0] == by for name, (by, *_) in own[MEMBERS].items()]
+        calls = [[call for *call, _ in facts[MEMBERS].values()] for facts in (known, own)]
+        return any(is_there) or any(call in calls[0] for call in calls[1])
+    return MEMBERS not in known and MEMBERS not in own and known.get("by") == own.get("by")
+
+
+def _other_name(old: str, known: Mapping[str, Any], new: str, own: Mapping[str, Any]) -> str:
+    if MEMBERS in known or known["value"] == own["value"]:
+        return renaming(old, new)
+    return (
+        f'if it is the same: declare its fields as they were ({", ".join(known["value"])}), with state_name="{old}", and give '
+        "them other names in a step behind"
+    )
+
+
+def _taken_names(before: Facts, now: Meaning) -> list[RefusedChange]:
+    """Return the states that would get a name by which the log, or the store of another one, knows something else."""
+    there = [(old, new) for old, new in now.rename.items() if {old, new} <= before.keys() and new in now.states]
+    exchanged = [
+        RefusedChange(
+            f"states {old!r} and {new!r}: each has the name of the other now",
+            names_exchanged(old, new),
+        )
+        for old, new in there
+        if old < new and old in now.states and now.rename.get(new) == old
+    ]
+    in_use = [
+        RefusedChange(
+            f"state {old!r}: its name is {new!r} now, and the log has another state of that name",
+            f"give {old!r} a new name; or leave it out of rename=, if {new!r} is to go on with what it had",
+        )
+        for old, new in there
+        if old not in now.states
+    ]
+    return (
+        exchanged
+        + in_use
+        + [
+            RefusedChange(
+                f"state {name!r} is new, and {other!r}, which used to have this name, is kept in its store under it",
+                f'give the new state an unused name, state_name="{name}-2"',
+            )
+            for other, facts in before.items()
+            if (name := facts.get(STORED_UNDER)) in now.states and name not in before
+        ]
+    )
+
+
+def _only_in(one: Meaning, other: Meaning) -> tuple[str, ...]:
+    states = [f"state {name!r}" for name in one.states if name not in other.states]
+    return (*states, *(f"stream {name!r}" for name in one.streams if name not in other.streams))
+
+
+def _stream_changes(
+    name: str, known: Mapping[str, Any], own: Mapping[str, Any]
+) -> tuple[list[str], list[RefusedChange]]:
+    what = f"stream {name!r}"
+    for fact in ("spout", "promise"):
+        if known[fact] != own[fact]:
+            remedy = (
+                "declare its source as it was. If the new one has only rows that are not counted yet, give it a name of its "
+                f'own, new_stream("{name}-2", …), and start once with {ALLOW}: it is read from where it begins, and the totals '
+                "go on"
+            )
+            return [], [RefusedChange(f"{what}: {fact} {known[fact]} -> {own[fact]}", remedy)]
+    old, new = (dict(map(named_type, facts["fields"])) for facts in (known, own))
+    narrower = [one for one in old if one in new and not widens(old[one], new[one])]
+    if narrower:
+        one = narrower[0]
+        text = f"{what}: field {one!r} {old[one]} -> {new[one]}"
+        return [], [
+            RefusedChange(text, f"give it another name, or the type {old[one]}, and convert it in a step behind")
+        ]
+    lines = [f"{what}: field {one!r} is new" for one in new if one not in old]
+    lines += [f"{what}: field {one!r} is no longer there" for one in old if one not in new]
+    lines += [f"{what}: field {one!r} {old[one]} -> {new[one]}" for one in old if new.get(one, old[one]) != old[one]]
+    return lines, []
+
+
+def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
+    state, sources = graph.state(node.state), graph.sources_of(node.id)
+    kind, key, value, of = state.spec.kind, state.key_fields.typed, state.value.typed, node.inputs.typed
+    facts: dict[str, Any] = {
+        "kind": "custom" if kind is None else kind.value,
+        "key": key,
+        "value": value,
+        "by": _by(node),
+        "of": of,
+        "streams": sorted(spout.id for spout in sources),
+    }
+    if (serializer := state.spec.facts.serializer) is not None:
+        facts[SERIALIZER] = name_of_serializer(serializer)
+    if isinstance(node, WindowNode):
+        facts |= {"key": node.group.typed, "value": node.value.typed, "by": operation_name(node.member.aggregator)}
+        facts |= {"window": str(node.config), **_limits(node.member)}
+    elif isinstance(node, JoinWithinNode):
+        left, right = node.sides
+        facts |= {"key": left.key.typed, "value": [*left.fields.typed, "with", *right.fields.typed]}
+    elif node.aggregation is not None:
+        facts |= {MEMBERS: _members(node.aggregation, of, value), **_limits(node.aggregation)}
+    return facts
+
+
+def _limits(aggregation: Aggregation) -> dict[str, dict[str, int]]:
+    """Return how many values aggregates remember of a key, as a fact; none if there are no such aggregates."""
+    aggregator, limits = aggregation.aggregator, dict[str, int]()
+    for part in aggregator.parts if isinstance(aggregator, MultiAggregate) else ():
+        if isinstance(part.aggregator, (TopN, Collect)):
+            limits[part.outputs.names[0]] = (
+                part.aggregator.n if isinstance(part.aggregator, TopN) else part.aggregator.most
+            )
+    return {LIMITS: limits} if limits else {}
+
+
+def _members(aggregation: Aggregation, of: list[str], value: list[str]) -> dict[str, list[Any]]:
+    """Return of each aggregate in a value, by its name: what it is, over which fields, and the fields that it has."""
+    aggregator, output = aggregation.aggregator, aggregation.outputs
+    if isinstance(aggregator, MultiAggregate):
+        parts = aggregator.parts
+        return {
+            part.outputs.names[0]: [operation_name(part.aggregator), part.inputs.typed, part.outputs.typed]
+            for part in parts
+        }
+    by = operation_name(aggregator)
+    fields = fields_of_struct(output.types[0])
+    if isinstance(aggregator, (First, Last)) and len(fields):
+        of = []  # each field of the value is that of a tuple, whatever the others are
+    return {named_type(one)[0]: [by, of, [one]] for one in (fields.typed if len(fields) else value)}
+
+
+def _by(node: PersistNode) -> str:
+    if isinstance(node, JoinWithinNode):
+        return str(node)
+    return operation_name(node.updater if node.aggregation is None else node.aggregation.aggregator)

@@ -1,0 +1,288 @@
+"""Batch and LoopMessage: what the loop knows about a running attempt, and what other threads report; the driver's clock.
+
+`BatchTime` is the time of batches, for windows by time. It is in the batch's definition, so a replay has the same time.
+
+It is logged under the name `$time`, like the definition of a transactional spout: `{"now": ms}` before the batch is
+processed, and with the commit `tuples_at` too, the time of the last batch that had tuples. It never goes back, but for a
+batch whose definition says `begins_again`: with that all windows fire what they hold, and begin again at its time. A
+window behind a window gets tuples although no spout has any: `levels` has the time of the last batch that may have brought
+some.
+
+Timers are due at times that only their state knows. With the commit `timers` is logged: before this time none is due. At that
+time there is a batch, also without tuples, which finds out more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from operator import call
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trident.engine.replay_check import Checked
+from trident.engine.runners import Runner
+from trident.engine.task_output import TaskOutput
+from trident.graph import WindowNode
+from trident.log.records import TIME
+from trident.operations.windows import TimersConfig
+from trident.plan import Plan
+from trident.run.committer import Committed
+from trident.spout.interfaces import BatchTraits, Definition, TransactionAttempt
+from trident.steps.failures import Failure
+from trident.windows.grid import Grid
+
+_AHEAD_MS, _TIMERS = 60_000, "timers"
+
+Observer = Callable[[str, TransactionAttempt], None]
+"""Called with the name of each point of a batch's life and its attempt, in the thread that reaches it.
+
+The points are `defined`, `processed`, `committing`, `committed` (states), `recorded`, `succeeded`. For progress and tests.
+"""
+
+Definitions = Mapping[str, Definition]
+"""The contents of a batch: the definition of each spout, and under names of their own its time and its dead letters."""
+
+
+class Said(NamedTuple):
+    """What a source says of its part of a batch.
+
+    `definition`: what that contains; None: nothing.
+    `size`: about how many bytes it has; None: it does not say.
+    """
+
+    definition: Definition | None
+    traits: BatchTraits = BatchTraits()
+    size: int | None = None
+
+
+NOTHING = Said(None)
+
+
+class Undecided(NamedTuple):
+    """What only reading a batch shows about it.
+
+    `spouts`: the spouts whose definitions are incomplete.
+    `said`: what each other source said.
+    `time_if_read`, `time_if_not`: the time of the batch if these spouts have rows, and if not.
+    """
+
+    spouts: tuple[str, ...]
+    said: Mapping[str, Said]
+    time_if_read: Definition | None
+    time_if_not: Definition | None
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Where an attempt is processed and committed.
+
+    `process`, `commit`: call a function there, at once or later.
+    `in_loop`: whether the loop's own thread runs it. Then the loop does nothing else meanwhile; it cannot even notice a
+    timeout.
+    `brief`: whether an attempt takes hardly any time there, so that the next batch waits for it.
+    """
+
+    process: Callable[[Callable[[], None]], object]
+    commit: Callable[[Callable[[], None]], object]
+    in_loop: bool = False
+    brief: bool = False
+
+
+LOOP = Lane(call, call, in_loop=True)
+"""The thread of the loop."""
+
+
+@dataclass
+class BatchTimes:
+    """When a batch reached each point of its life, in seconds of a monotonic clock.
+
+    `defined` is when the spouts were asked for it, `started` when they had answered.
+    """
+
+    defined: float = 0.0
+    started: float = 0.0
+    processed: float = 0.0
+    committing: float = 0.0
+    committed: float = 0.0
+    recorded: float = 0.0
+
+    @property
+    def phase(self) -> str:
+        """The phase that has begun and has not ended."""
+        if not self.started:
+            return "define"
+        if not self.processed:
+            return "process"
+        if not self.committing:
+            return "wait"
+        return "record" if self.committed else "commit"
+
+
+@dataclass
+class Batch:
+    """What the loop knows of a live attempt.
+
+    `runner`: what may process it, and, once it is started, what does.
+    `capture`: whether tuples that raise are left out, as dead letters.
+    `undecided`: what only its processing shows; None once that is known.
+    `tries`: how many attempts at the batch there were since this driver runs, with this one.
+    `cold`: whether it may have to start Python workers, if it runs on Spark.
+    `share`: how much of their limits the spouts could use for it; None if an earlier attempt had defined it.
+    `is_guess`: whether a definition may be taken back until the batch is recorded.
+    `cost_s`: how long processing kept a core of this process busy.
+    `sizes`, `size`: about how many bytes it has, of each source and in all; None: a source does not say.
+    `tasks`: into how many parts it was cut.
+    `commits_now`: whether the job that processes it commits states too.
+    `written`: if tuples are left out, the states that may keep something of earlier attempts.
+    `checked`: what processing it twice showed; None if it was not.
+    """
+
+    attempt: TransactionAttempt
+    definitions: Definitions
+    runner: Runner
+    capture: bool = False
+    undecided: Undecided | None = None
+    times: BatchTimes = field(default_factory=BatchTimes)
+    tries: int = 1
+    cold: bool = False
+    lane: Lane = LOOP
+    output: TaskOutput = field(default_factory=repeat(TaskOutput()).__next__)  # one for all, never changed
+    share: float | None = None
+    is_guess: bool = False
+    cost_s: float = 0.0
+    sizes: Mapping[str, int | None] = field(default_factory=dict)
+    size: int | None = None
+    tasks: int = 0
+    commits_now: bool = False
+    written: frozenset[str] = frozenset()
+    checked: Checked | None = None
+
+
+Result = TaskOutput | Committed | Failure | BaseException
+"""An exception ends the topology, a failure the attempt."""
+
+
+class LoopMessage(NamedTuple):
+    """One result of an attempt: processed, committed, failed, or an error that ends the topology."""
+
+    attempt: TransactionAttempt
+    result: Result
+
+
+class Clock:
+    """The time of this machine."""
+
+    monotonic = staticmethod(time.monotonic)
+    """Seconds from an arbitrary start, never going back. As it is, because each batch asks a dozen times."""
+
+    cpu = staticmethod(time.thread_time)
+    """Seconds that the calling thread has computed."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return int(time.time() * 1000)
+
+
+class BatchTime:
+    """Says which time a batch has, and whether a batch is due because of the time alone."""
+
+    def __init__(self, *levels: Iterable[Grid | None]) -> None:
+        self._levels = [tuple(grids) for grids in levels]  # None: a process, whose timers may fire in any batch
+
+    @staticmethod
+    def of(plan: Plan) -> BatchTime | None:
+        """Return the time of a plan's batches; None if no window uses it."""
+        windows = [node for node in plan.commits if isinstance(node, WindowNode) and node.config.by_batch_time]
+        if not windows:
+            return None
+        behind: dict[str, int] = {}  # the number of windows by batch time before a node, on the longest path
+        levels: list[list[Grid | None]] = []
+        for node in plan.commits:  # each after all nodes that it gets tuples from
+            level = behind.get(node.id, 0)
+            if node in windows:
+                levels.extend([] for _ in range(level + 1 - len(levels)))
+                levels[level].append(None if isinstance(node.config, TimersConfig) else Grid.of(node.config))
+                level += 1
+            for sink in plan.fragments[node.id].sinks:
+                behind[sink.target] = max(level, behind.get(sink.target, 0))
+        return BatchTime(*levels)
+
+    def define(
+        self,
+        clock_ms: int,
+        logged: Mapping[str, Any] | None,
+        previous: Mapping[str, Any] | None,
+        has_tuples: bool,
+        is_begun: bool = False,
+        may_begin_again: bool = False,
+    ) -> dict[str, Any] | None:
+        """Return the time of the next batch; None if it has no tuples, has not begun, and no window is due.
+
+        `clock_ms`: the time now.
+        `logged`: what an earlier attempt at the batch logged, if there was one; it stays the same.
+        `previous`: the time of the batch before; None for the first one.
+        `has_tuples`: whether a spout has something for the batch.
+        `is_begun`: whether the log has part of its definition, so that the batch will run; its time may have been lost.
+        `may_begin_again`: whether time begins again with the batch if it is ahead of the clock.
+        """
+        if logged is not None:
+            now, again = logged["now"], "begins_again" in logged
+        else:
+            again = may_begin_again and self.ahead(clock_ms, previous)
+            if not (has_tuples or is_begun or again or self._is_due(clock_ms, previous)):
+                return None
+            now = clock_ms if previous is None or again else max(clock_ms, previous["now"])
+        first, *behind = self._brought(now, None if has_tuples or again else previous)
+        behind_levels = {"levels": behind} if behind else {}
+        return {"now": now, "tuples_at": first, **behind_levels, **({"begins_again": True} if again else {})}
+
+    @staticmethod
+    def ahead(clock_ms: int, time: Mapping[str, Any] | None) -> bool:
+        """Whether the time of a batch is so far ahead of the clock that a clock must have been wrong."""
+        return time is not None and time["now"] - clock_ms > _AHEAD_MS
+
+    def _is_due(self, clock_ms: int, previous: Mapping[str, Any] | None) -> bool:
+        """Whether a window with tuples ended since the batch before, as far as the times of batches show, or a timer is due."""
+        if previous is None:
+            return False
+        return previous.get(_TIMERS, clock_ms + 1) <= clock_ms or any(self._fires(clock_ms, previous))
+
+    def _fires(self, now: int, previous: Mapping[str, Any]) -> list[bool]:
+        """Return by level whether a window with tuples ended since the batch before."""
+        return [
+            self._ends(level, now, previous["now"], at)
+            for level, at in zip(self._levels, self._level_times(previous), strict=True)
+        ]
+
+    def _brought(self, now: int, previous: Mapping[str, Any] | None) -> list[int]:
+        """Return what `_level_times` returns after a batch at `now`; None: it may bring tuples to all levels."""
+        if previous is None:
+            return [now] * len(self._levels)
+        first, *behind = self._level_times(previous)
+        may_fire = (
+            None in level or fired for level, fired in zip(self._levels, self._fires(now, previous), strict=True)
+        )
+        return [first, *(now if fired else at for fired, at in zip(may_fire, behind, strict=False))]
+
+    def _level_times(self, previous: Mapping[str, Any]) -> list[int]:
+        """Return by level the time of the last batch that may have brought tuples to its windows."""
+        at, more = int(previous.get("tuples_at", previous["now"])), len(self._levels) - 1
+        return [at, *([*previous.get("levels", ()), *[at] * more][:more])]
+
+    @staticmethod
+    def _ends(level: Iterable[Grid | None], now: int, before: int, at: int) -> bool:
+        grids = (grid for grid in level if grid is not None)
+        return any(
+            (grid.complete_up_to(before) // grid.slide + 1) * grid.slide
+            <= min(grid.complete_up_to(now), int(grid.places(np.array([at]))[0]) + grid.length)
+            for grid in grids
+        )
+
+
+def with_timers(definitions: Mapping[str, Any], timers: Sequence[int]) -> Mapping[str, Any]:
+    """Return the definitions of a batch that is committed, with the time before which no timer is due."""
+    return {**definitions, TIME: {**definitions[TIME], _TIMERS: min(timers)}}

@@ -1,0 +1,239 @@
+"""Attempts: each is started, processed and committed in the threads that suit it; each result is a message to the loop.
+
+Handing a batch to another thread costs more than a small batch does. The loop's own thread costs nothing, but sees to
+nothing else meanwhile: so it takes all batches where they are wanted one by one, and else only those that are done in no
+time. Which way a topology goes is chosen once, at the start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from threading import get_ident
+from time import monotonic, thread_time
+
+from trident.channel import Channel, DaemonPool
+from trident.engine.replay_check import ReplayCheck
+from trident.engine.runners import AutoRunner, Runner
+from trident.engine.task_output import TaskOutput
+from trident.engine.worker import Order, Part
+from trident.errors import FencedError, describe
+from trident.log.log_state import LogState
+from trident.log.records import TIME
+from trident.run.batch import LOOP, Batch, Lane, LoopMessage, Observer, Result
+from trident.run.committer import Committed
+from trident.run.hanging import Begun
+from trident.run.opened_topology import OpenedTopology
+from trident.run.placements import is_all_in_memory, roaming_states
+from trident.run.sources import Sources
+from trident.spout.interfaces import Quick, TransactionAttempt
+from trident.state.txid import Txid
+from trident.steps.applying import only_kernels
+from trident.steps.failures import Failure, StepFailed, failure_of
+from trident.windows.window_partitions import Now
+
+logger = logging.getLogger(__name__)
+
+_BRIEF_BYTES = 96 << 10
+"""Up to this size a batch that meets kernels and memory only is done sooner than it is handed to other threads."""
+
+
+class Execution:
+    """Says where each batch is processed and committed: in other threads, one while another commits, or in the loop's own.
+
+    `one_by_one`: no two batches overlap, so what runs in this process runs in the loop's thread, whatever its size. What Spark
+    runs is left to other threads, so that the loop can notice that it is overdue.
+    `by_size`: small batches run in the loop's thread, one after the other; larger ones overlap in other threads.
+    """
+
+    def __init__(self, pools: Lane, one_by_one: bool = False, by_size: bool = False) -> None:
+        self._pools, self._one_by_one, self._by_size = pools, one_by_one, by_size
+        self._brief_in_loop, self._brief_in_pools = replace(LOOP, brief=True), replace(pools, brief=True)
+
+    def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
+        """Return where a batch is processed and committed that `runner` takes.
+
+        `size`: about how many bytes the batch has; None if a spout does not say.
+        `alone`: whether no other batch is in flight. Only behind a large one is a small one handed over: in the loop it would
+        wait for that one's commit.
+        """
+        if self._one_by_one:
+            return LOOP if runner.here else self._pools
+        if not self._by_size or size is None or size > _BRIEF_BYTES or not runner.here:
+            return self._pools
+        return self._brief_in_loop if alone else self._brief_in_pools
+
+
+def execution_of(opened: OpenedTopology) -> Execution:
+    """Choose how the batches of a topology are executed, and open the threads for it."""
+    name, plan, config = opened.plan.topology, opened.plan, opened.config
+    # A user's own spout may wait for its source.
+    emitters = opened.runner.program.emitters.values()
+    at_hand = all(isinstance(emitter, Quick) and emitter.is_quick for emitter in emitters)
+    # Else user code or a server is involved, and the time that a batch takes does not depend on its size alone.
+    by_size = at_hand and is_all_in_memory(plan) and opened.committer.is_quick and only_kernels(plan)
+    # Each attempt may hang, and the next one needs a thread.
+    processing = DaemonPool(config.max_spout_pending * (config.max_batch_attempts + 1), f"trident-{name}-process")
+    committing = DaemonPool(1, f"trident-{name}-commit")
+    opened.closers.add("processing", lambda: processing.shutdown(wait=False, cancel_futures=True))
+    opened.closers.add("committing", committing.shutdown)
+    one_by_one = config.max_spout_pending == 1
+    return Execution(Lane(processing.submit, committing.submit), one_by_one, by_size and not one_by_one)
+
+
+class Attempts:
+    """Processes and commits attempts. An exception of one comes back to the loop, which waits for it.
+
+    `begun`: notes which thread works on which attempt, to find user code that does not return.
+    `inbox`: where the results go.
+    """
+
+    def __init__(
+        self,
+        opened: OpenedTopology,
+        sources: Sources,
+        execution: Execution,
+        begun: dict[TransactionAttempt, Begun],
+        observe: Observer | None,
+        inbox: Channel[LoopMessage | None],
+    ) -> None:
+        self._name, self._committer = opened.plan.topology, opened.committer
+        self._by_size = opened.runner if isinstance(opened.runner, AutoRunner) else None
+        self._log, self._partitions, self._replays = opened.log, opened.plan.partitions, opened.replays
+        self._sources, self._execution = sources, execution
+        self._begun, self._observe, self._report = begun, observe, inbox.put
+        self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.executors), threading.Lock()
+
+    def start(self, batch: Batch, alone: bool) -> None:
+        """Choose the runner and the threads for a batch, and start its processing.
+
+        `alone`: whether no other batch is in flight. Then executors may commit in the job that processes, because the batch
+        before is recorded (R2); if its definitions are complete, and so are in the log.
+        Raises `StepFailed`: a source cannot be read.
+        """
+        if self._by_size is not None:
+            batch.runner = self._by_size.of_size(batch.size)
+        parts = self._sources.cut(batch)
+        batch.tasks = len(parts)
+        batch.lane = self._execution.lane_of(batch.runner, batch.size, alone)
+        batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
+        order = self._order(batch) if batch.commits_now else order_of(batch)
+        batch.lane.process(partial(self.process, batch, parts, order))
+
+    def start_commit(self, batch: Batch) -> None:
+        """Start the commit of the batch that follows the last record."""
+        batch.lane.commit(partial(self.commit, batch, self._order(batch)))
+
+    def _order(self, batch: Batch) -> Order:
+        """Return what a commit of the batch that follows the last record is told."""
+        return order_of(batch, txids_of(batch.attempt, self._log.state, self._partitions))
+
+    def process(self, batch: Batch, parts: Sequence[Part], order: Order) -> None:
+        """Run the stages of an attempt up to the inputs of its states, or, if the order has txids, states in executors too."""
+        if batch.runner.here:
+            self._begun[batch.attempt] = Begun(get_ident(), monotonic(), watched=batch.lane.in_loop)
+        before = 0.0 if batch.undecided is None else thread_time()  # a system call, which only an idle look needs
+        result: Result
+        try:
+            result = self._process(batch, parts, order)
+        except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
+            result = _meaning(error, "spark")
+        finally:
+            self._begun.pop(batch.attempt, None)
+        if batch.undecided is not None:
+            batch.cost_s = thread_time() - before
+        self._report(LoopMessage(batch.attempt, result))
+
+    def _process(self, batch: Batch, parts: Sequence[Part], order: Order) -> Result:
+        if batch.commits_now:
+            order = self._fence(batch, order)
+        check = None if self._replays is None else self._check_of(self._replays, batch, parts)
+        if check is not None and batch.runner.here:
+            parts = check.read(parts)  # once for all that processes it
+        output = batch.runner.process(parts, order)
+        if check is not None and output.failure is None:
+            batch.checked = check.check(parts, order, output if batch.runner.here else None)
+        return output if output.failure is None else _cause(output) or output
+
+    def _check_of(self, check: ReplayCheck, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
+        """Return what processes the batch twice; None for most batches."""
+        here = batch.runner.here
+        if batch.tries > 1 or batch.capture:  # one that failed must not fail again because this takes longer
+            return None
+        if batch.size is None and not here:  # Spark may have more rows than fit into this process
+            return None
+        return check if check.chooses(batch.attempt.txid, parts, batch.size or 0) else None
+
+    def _fence(self, batch: Batch, order: Order) -> Order:
+        """Return the order with the txids as this attempt's tasks must see the partitions of the states.
+
+        A task of an earlier attempt that is paused, not dead, may write when it wakes up, until its partition is this
+        attempt's. Where keys roam, another partition may have written the same key by then: so all are taken first.
+        """
+        if not self._roaming or batch.tries == 1:
+            return order
+        with self._fencing:  # a dead attempt may still be at it, and the states are used by one thread at a time
+            return order._replace(txids=self._committer.fence(self._roaming, order.txids))
+
+    def commit(self, batch: Batch, order: Order) -> None:
+        """Apply a processed attempt to all states: first those that tasks commit, then this process's."""
+        result: Result | None = None
+        try:
+            order = order if batch.commits_now else self._fence(batch, order)
+            if batch.output.kept is not None:  # the loop ends the attempt if this takes too long
+                batch.output = batch.runner.commit(batch.output, order)
+                result = _cause(batch.output)
+        except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
+            result = _meaning(error, "spark")
+        if result is None:
+            self._begun[batch.attempt] = Begun(get_ident(), monotonic(), watched=True, commits=True)
+            try:
+                result = self._commit_states(batch, order)
+            except BaseException as error:  # noqa: BLE001  unsaid, the loop would wait for this commit for ever
+                result = _meaning(error, "commit")
+            finally:
+                self._begun.pop(batch.attempt, None)
+        self._report(LoopMessage(batch.attempt, result))
+
+    def _commit_states(self, batch: Batch, order: Order) -> Committed:
+        if self._observe is not None:
+            self._observe("committing", batch.attempt)
+        committed = self._committer.commit(order, batch.output, batch.runner.commits)
+        if batch.tries > 1:
+            committed.touched.update({name: list(range(len(order.txids[name]))) for name in self._roaming})
+        if self._observe is not None:
+            self._observe("committed", batch.attempt)
+        return committed
+
+    def cancel(self, batch: Batch) -> None:
+        """Ask the runner to stop with an attempt; its result is ignored in any case."""
+        try:
+            batch.runner.cancel(batch.attempt)
+        except Exception as error:  # noqa: BLE001  what it holds is free once it is done
+            logger.warning("topology %s: attempt %s was not cancelled: %s", self._name, batch.attempt, describe(error))
+
+
+def _meaning(error: BaseException, where: str) -> Failure | BaseException:
+    """Return what an exception means: it fails the attempt, but `SystemExit` and its like end the topology."""
+    if isinstance(error, StepFailed):
+        return error.__cause__ if isinstance(error.__cause__, FencedError) else error.failure
+    return failure_of(where, error) if isinstance(error, Exception) else error
+
+
+def _cause(output: TaskOutput) -> Failure | FencedError | None:
+    return FencedError(*output.fenced) if output.fenced else output.failure
+
+
+def order_of(batch: Batch, txids: Mapping[str, Sequence[Txid]] = {}) -> Order:
+    """Return what all are told that process a batch; those that commit it need its txids, too."""
+    time = batch.definitions.get(TIME)
+    now = None if time is None else Now(time["now"], "begins_again" in time)
+    return Order(batch.attempt, batch.capture, txids, now)
+
+
+def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:
+    """Return, by state, the batch's txid as each of its partitions must see it."""
+    return {name: log.commits(name, count, *attempt) for name, count in partitions.items()}

@@ -1,0 +1,395 @@
+"""`move_state`: a state's rows into another place, layout, store or number of partitions, while no driver runs.
+
+The rows are written as they are stored: value, value before, batch and attempt. So under the same log they mean the same, in
+the middle of a batch that failed as well. What is there already is compared and not written again, which is how a move is
+resumed.
+
+In the order in which a kill may find it::
+
+    the target's sentinels are of an incarnation "(moving)"     no start and no reader takes it, another move is refused
+    the rows, some thousand a commit; then both places are compared, row by row
+    the target's sentinels are of the log's incarnation, by an attempt of an epoch that the log does not know: still no start
+    the log's record of the layout, which knows this attempt    the state is in its new place now
+    the source's sentinels are of an incarnation "(moved to …)" the former declaration is refused by name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any
+
+from trident.config import Config
+from trident.errors import ConfigError, StateError, TopologyChangedError, TopologyError, UnsupportedOperation
+from trident.graph import Evolution, Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
+from trident.log import log_address
+from trident.log.log_interface import TransactionLog
+from trident.log.records import LayoutRecord
+from trident.plan import make_plan
+from trident.plan.evolution import MOVED_FROM, STORED_AS
+from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
+from trident.read.open_partitions import Conversion, graph_to_read, make_state, with_evolutions
+from trident.read.state_reader import ForeignLog, log_place
+from trident.run.recovery import check_meaning, empty, lay, owning
+from trident.state.encoding.equal_keys import typed_keys
+from trident.state.interfaces import FormerTypes, Key, State
+from trident.state.map_commits import CommittedMap
+from trident.state.map_state import SnapshottableMap
+from trident.state.maps import migrate_values
+from trident.state.sentinel import compare_stores, is_foreign, move_note, with_note
+from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
+from trident.state.winners import CHANGES, FORMER, SERIALIZER, STORED_UNDER, Winners
+from trident.steps.key_columns import partition_of_total, partitions_of
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done (`count`, `copy`, `compare`), how many rows are done, and of how many (0: not known yet)."""
+
+_ROWS = 10_000  # of one commit
+_MOVING = "moving"
+_OF_THE_PLACE = (FORMER, STORED_AS, STORED_UNDER)
+"""The facts of a state that say how it is stored where it is."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A move that has ended.
+
+    `txid`: the batch up to which the state was moved.
+    `rows`: how many rows it has; None if an earlier call had moved them.
+    `written`: how many of them this call wrote; the others were there.
+    """
+
+    txid: int
+    rows: int | None = None
+    written: int = 0
+
+
+def move_state(
+    source: Graph, target: Graph, name: str, to: str, config: Config, progress: Progress = lambda *_: None
+) -> Moved:
+    """Move a state from where one declaration of its topology has it to where another one has it; see `trident.move_state`.
+
+    `to`: how the new declaration is called, for the refusal of the former one.
+    """
+    if source.name != target.name:
+        raise TopologyError(
+            f"move state {name!r}: the declarations are of two topologies, {source.name!r} and {target.name!r}; a state is "
+            "moved between two declarations of one topology, under its log"
+        )
+    ForeignLog(source.name, config, [source.state(name), target.state(name)], "Move it to a store").close()
+    with ExitStack() as opened:
+        log = log_address.open_log(log_place(source.name, config), source.name, config.takeover)
+        opened.callback(log.close)
+        compared = _compare_with_log(log, target, name)
+        known = log.state.declared.get("states", {}).get(name, {})
+        left = {**known, **known.get(MOVED_FROM, {})}  # of a move that goes on the log may know the end
+        source = graph_to_read(source, {"states": {name: left}} if left else {})
+        sides = Side(source, name, config, opened), Side(target, name, config, opened)
+        with owning(log):
+            return _Move(log, *sides, compared, to, progress).run()
+
+
+class Side:
+    """A declaration of a state: opens the partitions where it has them."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        name: str,
+        config: Config,
+        opened: ExitStack,
+        evolutions: Mapping[str, Evolution] | None = None,
+    ) -> None:
+        self.plan = with_evolutions(make_plan(graph), evolutions or {})
+        self.name, self._config, self._opened = name, config, opened
+        self.partitions, self.node = self.plan.partitions[name], self.plan.states[name]
+
+    def open(self, partitions: int, read_only: bool) -> StatePlace:
+        """Open the state with a number of partitions."""
+        states = []
+        for partition in range(partitions):
+            states.append(make_state(self.plan, self._config, self.name, partition, partitions, read_only))
+            self._opened.callback(states[-1].close)
+        keeps_others = (WindowNode, JoinWithinNode)  # tuples, under keys that no aggregate writes
+        own = [node for node in self.plan.commits if isinstance(node, PersistNode) and node.state == self.name]
+        node = self.plan.states[self.name]
+        return StatePlace(node, not node.free_keys and not isinstance(own[0], keeps_others), states)
+
+
+@contextmanager
+def opened_place(
+    graph: Graph, name: str, config: Config, doing: str
+) -> Iterator[tuple[TransactionLog, StatePlace, TopologyChanges]]:
+    """Open a state to be written where its topology has it, and hold the log meanwhile; also how it differs from the log.
+
+    Raises `TopologyChangedError`: the log does not go on with this declaration.
+    Raises `LogHeldError`: a driver runs on the log.
+    Raises `StateError`: nothing was committed to the state yet.
+    """
+    ForeignLog(graph.name, config, [graph.state(name)], "Keep it in a store").close()
+    with ExitStack() as opened:
+        log = log_address.open_log(log_place(graph.name, config), graph.name, config.takeover)
+        opened.callback(log.close)
+        graph = with_kept_options(graph, log.state.declared.get("states", {}))
+        if name not in log.state.layouts:
+            raise StateError(f"{doing} state {name!r}: topology {graph.name!r} has committed nothing to it yet")
+        compared = check_meaning(graph.name, log, meaning_of(graph), config.allow_changed_topology)
+        with owning(log):
+            side = Side(graph, name, config, opened, compared.evolutions)
+            yield log, side.open(log.state.layouts[name][0], read_only=False), compared
+
+
+class StatePlace:
+    """The opened partitions of a state.
+
+    `total`: the key of a single value; None: it has keys.
+    Raises `UnsupportedOperation`: they are no maps whose keys can be listed.
+    """
+
+    def __init__(self, node: StateNode, is_hashed: bool, states: Sequence[State]) -> None:
+        self.states, self.maps = states, [_map_of(node.name, state) for state in states]
+        first = states[0]
+        self.total: Key | None = None
+        if not len(node.key_fields) and isinstance(first, SnapshottableMap):
+            self.total = first.snapshot_key
+        self._shares = self.maps[0].facts.shares_keys
+        if not is_hashed and len(states) > 1 and not self._shares:
+            raise UnsupportedOperation(
+                f"move state {node.name!r}: each of its {len(states)} partitions has a place of its own, and the keys are not "
+                "those of an aggregate, so nothing says to which of them a key belongs"
+            )
+
+    def by_partition(self, keys: Sequence[Key]) -> dict[int, list[Key]]:
+        """Return keys by the partition that keeps them; where all share a place it is the first."""
+        if self._shares:
+            return {0: list(keys)}
+        if self.total is not None:
+            return {partition_of_total(len(self.maps)): list(keys)}
+        return {
+            partition: [keys[at] for at in places] for partition, places in partitions_of(keys, len(self.maps)).items()
+        }
+
+    def pages(self) -> Iterator[list[Key]]:
+        """Iterate over all keys, some at a time, as a dict must have them."""
+        for partition in range(1 if self._shares else len(self.maps)):
+            listed = chain.from_iterable(self.maps[partition].key_pages())
+            while some := list(islice(listed, _ROWS)):
+                # partitions may each list the keys of all
+                yield list(typed_keys(self.by_partition(some).get(partition, [])))
+
+    def stored_rows(self, keys: Sequence[Key]) -> dict[Key, Any]:
+        """Return what is stored for keys, as it is; absent keys are left out."""
+        found: dict[Key, Any] = {}
+        for partition, some in self.by_partition(keys).items():
+            stored = self.maps[partition].past_caches.multi_get(some)
+            found.update((key, one) for key, one in zip(some, stored, strict=True) if one is not None)
+        return found
+
+    def named_in(self, other: StatePlace, rows: dict[Key, Any]) -> dict[Key, Any]:
+        """Return rows under their keys in the other place: a single value may have another one there."""
+        total = other.total
+        return rows if total is None else {total if key == self.total else key: row for key, row in rows.items()}
+
+
+def _map_of(name: str, state: State) -> CommittedMap:
+    found = state.inner if isinstance(state, SnapshottableMap) else state
+    if isinstance(found, CommittedMap) and found.backing.offers("key_pages"):
+        return found
+    of = found.backing if isinstance(found, CommittedMap) else found.given
+    raise UnsupportedOperation(
+        f"move state {name!r}: a {type(of).__name__} is not a map that can list its keys, as the ones in Delta, Redis, "
+        "PostgreSQL and Cassandra can"
+    )
+
+
+class _Move:
+    """One call of `move_state`, which holds the log."""
+
+    def __init__(
+        self, log: TransactionLog, source: Side, target: Side, compared: TopologyChanges, to: str, progress: Progress
+    ) -> None:
+        self._log, self._name, self._to, self._progress = log, source.name, to, progress
+        self._sides = source, target
+        self._target = target.open(target.partitions, read_only=False)
+        self._txid, self._attempt = log.state.txid, log.epoch << RETRY_BITS
+        means, evolution = compared.recorded.states[self._name], compared.evolutions.get(self._name)
+        known = log.state.declared.get("states", {}).get(self._name, {})
+        self._means = {fact: value for fact, value in means.items() if fact not in (CHANGES, *_OF_THE_PLACE)}
+        if left := {fact: known[fact] for fact in _OF_THE_PLACE if fact in known}:
+            self._means[MOVED_FROM] = left
+        self._migration = None if evolution is None else Conversion(replace(target.node, evolution=evolution))
+        self._laid: list[Sentinel] = []
+        self._written, self._resumes = 0, False
+
+    def run(self) -> Moved:
+        found = [state.read_sentinel() for state in self._target.states]
+        if self._is_there(found):
+            self._mark_source(self._sides[0].partitions)
+            return Moved(self._txid)
+        source = self._open_source()
+        self._claim_target(found)
+        total = 0
+        for keys in source.pages():
+            total += len(keys)
+            self._progress("count", total, 0)
+        self._over_rows("copy", source, total, self._copy)
+        self._verify(source, total)
+        self._finish()
+        self._mark_source(len(source.states))
+        return Moved(self._txid, total, self._written)
+
+    def _is_there(self, found: Sequence[Sentinel | None]) -> bool:
+        """Whether the log has the state in the target already, and only the source has yet to be marked.
+
+        Raises `ConfigError` if source and target are one place.
+        """
+        log, source = self._log.state, self._sides[0].open(self._sides[0].partitions, read_only=True)
+        if found[0] is not None and found[0] == source.states[0].read_sentinel():
+            raise ConfigError(
+                f"move state {self._name!r}: both declarations have it in the same place. Another number of partitions needs "
+                "no move: start the topology with it. For another layout, give the new one another table, prefix or path"
+            )
+        expected = [log.expected_sentinel(self._name, partition) for partition in range(len(found))]
+        return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
+
+    def _open_source(self) -> StatePlace:
+        """Open the source, which must be what the log expects."""
+        log = self._log.state
+        source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
+        compare_stores(self._name, source.states, lambda: log)
+        keep = [place.states[0].facts.keeps_attempts() for place in (source, self._target)]
+        if keep[0] and not keep[1]:
+            raise UnsupportedOperation(
+                f"move state {self._name!r}: the target's serializer does not store which attempt wrote a value, so what a "
+                "failed one wrote would count there; give the new declaration another serializer"
+            )
+        return source
+
+    def _claim_target(self, found: Sequence[Sentinel | None]) -> None:
+        """Note in each partition that it is being filled, if all are empty or were being filled."""
+        own = list(filter(self._is_of_move, filter(None, found)))
+        others = [sentinel for sentinel in found if sentinel is not None and sentinel not in own]
+        if others or (not own and any(self._target.pages())):
+            raise self._not_empty(others)
+        self._resumes = bool(own) and all(sentinel.txid == self._txid for sentinel in own)
+        for state in self._target.states if own and not self._resumes else ():
+            empty(self._log, state)  # it is of a batch before: keys may have been removed since
+        self._attempt += 1
+        for state in self._target.states:
+            self._laid.append(Sentinel(with_note(self._log.state.incarnation, _MOVING), self._txid, self._attempt))
+            state.read_sentinel()
+            lay(self._log, state, self._laid[-1])
+
+    def _not_empty(self, others: Sequence[Sentinel]) -> StateError:
+        what = f"it has {others[0]} of {others[0].place!r}" if others else "it has keys"
+        remedy = "give the new declaration another table, prefix or path"
+        if not others or not is_foreign(others[0], self._target.states[0].place):
+            remedy += "; or, if nothing needs what is there any more, empty it by the store's own means"
+        return StateError(
+            f"move state {self._name!r} to {self._to}: the place is not empty, {what}. Nothing was written. To do: {remedy}"
+        )
+
+    def _is_of_move(self, found: Sentinel) -> bool:
+        """Whether a move of this state under this log left a sentinel: at work, or before the log knew of its end."""
+        log = self._log.state
+        is_end = found.incarnation == log.incarnation and epoch_of(found.attempt) not in log.epochs
+        is_own = found.place == self._target.states[0].place
+        return is_own and (is_end or move_note(found, log.incarnation) == _MOVING)
+
+    def _over_rows(self, what: str, source: StatePlace, total: int, do: Callable[[dict[Key, Any]], None]) -> int:
+        done = 0
+        for keys in source.pages():
+            rows = source.stored_rows(keys)
+            if self._migration is not None:
+                stored = migrate_values(list(rows.values()), Winners(), self._migration)
+                rows = dict(zip(rows, _with_declared_fields(stored, self._migration), strict=True))
+            do(source.named_in(self._target, rows))
+            done += len(rows)
+            self._progress(what, done, total)
+        return done
+
+    def _copy(self, rows: dict[Key, Any]) -> None:
+        """Write those rows that the target does not have, each partition's in one commit."""
+        there = self._target.stored_rows(list(rows)) if rows and self._resumes else {}
+        keys = [key for key, row in rows.items() if not _is_same(row, there.get(key))]
+        for partition, some in self._target.by_partition(keys).items() if keys else ():
+            self._attempt += 1
+            before = self._laid[partition]
+            log = self._log.state
+            commit = Txid(self._txid, self._attempt, log.winners_of(self._name), before.incarnation)
+            self._target.maps[partition].put_stored(commit, some, [rows[key] for key in some])
+            self._laid[partition] = before._replace(attempt=self._attempt)
+            self._written += len(some)
+
+    def _verify(self, source: StatePlace, total: int) -> None:
+        """Read both places again, the target through readers of its own, and compare each row."""
+        target = self._sides[1].open(len(self._laid), read_only=True)
+
+        def compare(rows: dict[Key, Any]) -> None:
+            there = target.stored_rows(list(rows)) if rows else {}
+            for key, row in rows.items():
+                if not _is_same(row, there.get(key)):
+                    raise self._differs(f"{key!r} is {row!r} in the one and {there.get(key)!r} in the other")
+
+        compared = self._over_rows("compare", source, total, compare)
+        copied = sum(map(len, target.pages()))
+        if not total == compared == copied:
+            raise self._differs(f"{total} keys were to be moved, {compared} were compared, {copied} are in the target")
+        log = self._log.state
+        compare_stores(self._name, source.states, lambda: log)
+
+    def _differs(self, how: str) -> StateError:
+        return StateError(
+            f"move state {self._name!r} to {self._to}: after the copy the two places differ: {how}. Something else writes to "
+            "one of them; end it, and run the command again. With its former declaration the topology goes on as before"
+        )
+
+    def _finish(self) -> None:
+        """Lay the sentinels that the log is going to expect, and record it: from this record on the state is in the target."""
+        self._attempt += 1
+        for state in self._target.states:
+            lay(self._log, state, Sentinel(self._log.state.incarnation, self._txid, self._attempt))
+        kind = self._log.state.layouts[self._name][1]
+        self._log.append(LayoutRecord(self._name, len(self._laid), kind, self._attempt, self._means))
+
+    def _mark_source(self, partitions: int) -> None:
+        mark = Sentinel(with_note(self._log.state.incarnation, f"moved to {self._to}"), self._txid, self._attempt)
+        for state in self._sides[0].open(partitions, read_only=False).states:
+            state.read_sentinel()
+            lay(self._log, state, mark)
+
+
+def _with_declared_fields(rows: Sequence[Any], types: FormerTypes) -> Iterator[Any]:
+    """Return opaque values without the fields that only another declaration has."""
+    for row in rows:
+        prev, curr = types.narrow([row.prev, row.curr])
+        yield row._replace(prev=prev, curr=curr)
+
+
+def _compare_with_log(log: TransactionLog, graph: Graph, name: str) -> TopologyChanges:
+    """Compare a declaration of the state with the log; refuse a state that nothing was committed to, and another meaning."""
+    if name not in log.state.layouts or not log.state.txid:
+        raise StateError(
+            f"move state {name!r}: topology {graph.name!r} has not committed anything yet; start it with its new declaration"
+        )
+    now = meaning_of(graph)
+    states = log.state.declared.get("states", {})
+    facts = {
+        fact: value for fact, value in states.get(name, {}).items() if fact != SERIALIZER
+    }  # rows are written again
+    known = Meaning({name: facts} if facts else {}, {})
+    compared = compare(
+        known,
+        Meaning({name: now.states[name]}, {}, now.rename, now.migrating),
+        log.epoch << RETRY_BITS,
+        log.state.txid + 1,
+    )
+    if compared.refused:
+        raise TopologyChangedError(graph.name, compared.refused)
+    return compared
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one == other or repr(one) == repr(other)  # NaN is not equal to itself

@@ -1,0 +1,370 @@
+"""At start: do topology and log belong together, and log and stores (R8)? If not: refuse, rewind, keep or discard the totals.
+
+First the topology is compared with the one that wrote the log, as far as states and streams depend on it; also how much of its
+past a state keeps, and since when its store has each of its changes.
+
+Then all states are compared before anything is written. Then, in this order: what the policy asks for; the record that this
+driver may write; and a claim on the place of each state that is new to the log, has another number of partitions, or has
+several to any of which a key may come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from trident.errors import (
+    BackendError,
+    FencedError,
+    StateMismatchError,
+    StateMovedError,
+    StatePlaceError,
+    TopologyChangedError,
+    TridentError,
+)
+from trident.graph import Graph
+from trident.log.log_interface import TransactionLog
+from trident.log.log_state import LogState
+from trident.log.records import (
+    AdoptRecord,
+    LayoutRecord,
+    RenameRecord,
+    ResetRecord,
+    StartRecord,
+    TopologyRecord,
+)
+from trident.plan import Plan
+from trident.plan.evolution import goes_on
+from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
+from trident.read.open_partitions import with_evolutions
+from trident.run.accidents import Accidents, Found
+from trident.run.placements import kinds_of
+from trident.spout.interfaces import SaysWhereItBegins
+from trident.state.interfaces import StateType
+from trident.state.sentinel import check_sentinel, is_foreign, move_note
+from trident.state.txid import RETRY_BITS, Sentinel, epoch_of
+from trident.state.winners import CHANGES, KEPT
+
+logger = logging.getLogger(__name__)
+
+Make = Callable[[str, int, int], Any]
+
+_TRIES = 3
+_ABOVE_ALL = 1 << 62
+"""An attempt that no sentinel is ahead of, because a store ahead of the log is a mismatch and not a replaced driver."""
+
+
+Rewind = Callable[[Sequence[Found], bool], None]
+"""Brings the states that do not match forward to the end of the log, or only finds out whether it can.
+
+Raises, before it writes anything, if it cannot.
+"""
+
+
+def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool) -> TopologyChanges:
+    """Compare with the log. New states and streams are accepted, and so is a log from before such records.
+
+    Raises `TopologyChangedError`: the meaning of a state or a stream has changed, and that is not allowed. Nothing was written.
+    """
+    compared = compare(Meaning.of_log(log.state.declared), now, log.epoch << RETRY_BITS, log.state.txid + 1)
+    if compared.refused and not allow:
+        raise TopologyChangedError(topology, compared.refused)
+    for difference in compared.refused:
+        logger.warning(
+            "topology %s: %s; taken as it is, because allow_changed_topology is set", topology, difference.text
+        )
+    for old, new in compared.renamed.items():
+        log.append(RenameRecord(old, new))
+    for change in compared.taken:
+        logger.warning("topology %s: from batch %d on: %s", topology, log.state.txid + 1, change)
+    for name in compared.dropped:
+        logger.warning("topology %s: %s of the log is no longer declared; it stays as it is", topology, name)
+    return compared
+
+
+def compared_with_log(
+    graph: Graph, plan: Plan, log: TransactionLog, allow: bool
+) -> tuple[Graph, Plan, TopologyChanges]:
+    """Return graph and plan as the log and former declarations have left their states, and what `check_meaning` finds."""
+    graph, kept = _as_log_keeps(graph, plan, log.state)
+    compared = check_meaning(graph.name, log, meaning_of(graph), allow)
+    return graph, with_evolutions(kept, compared.evolutions), compared
+
+
+class NewMeaning:
+    """What is new or changed: recorded with the first batch that is committed, so that code which commits none leaves no trace.
+
+    A state from which nothing takes back what a failed attempt wrote means something new from the first write on. What is no
+    longer declared stays in the log, to be compared if it returns.
+
+    `now`: what the topology means.
+    `lasting`: the states of that kind, by name.
+    `declares`: what the record of the next batch declares; nothing once the log has it.
+    `lasts`: whether it must be recorded before anything is written, because that may stay although its batch fails.
+    """
+
+    def __init__(self, log: TransactionLog, now: Meaning, lasting: Collection[str] = ()) -> None:
+        before = Meaning.of_log(log.state.declared)
+        self._log = log
+        states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
+        streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
+        declares = {"states": states, "streams": streams}
+        self.declares: Mapping[str, Mapping[str, Any]] = declares if states or streams else {}
+        self.lasts = not set(lasting).isdisjoint(states)
+
+    @classmethod
+    def of(cls, log: TransactionLog, plan: Plan, compared: TopologyChanges, lasting: Collection[str]) -> NewMeaning:
+        """Return what is new of a topology that starts; it is recorded at once where a function migrates values from now on."""
+        evolved, migrating = compared.evolutions.items(), compared.recorded.migrating
+        by_function = [name for name, each in evolved if each.types and each.types[-1][2] is None and name in migrating]
+        found = cls(log, _with_feeds(plan, log.state, compared.recorded), {*lasting, *by_function})
+        if by_function and found.lasts:
+            found.record()  # readers and the first commit have to know which values are of the new types
+        return found
+
+    def record(self) -> None:
+        self._log.append(TopologyRecord(**self.declares))
+        self.mark_recorded()
+
+    def mark_recorded(self) -> None:
+        self.declares, self.lasts = {}, False
+
+
+def _as_log_keeps(graph: Graph, plan: Plan, log: LogState) -> tuple[Graph, Plan]:
+    """Return a topology that keeps of its states' past what the log says, and tell what it does not declare."""
+    known = log.declared.get("states", {})
+    kept = with_kept_options(graph, known)
+    changed = {now.name: now for before, now in zip(graph.states, kept.states, strict=True) if now is not before}
+    for state in graph.states:
+        now, declared = kept.state(state.name).spec.facts.kept, state.spec.facts.kept
+        for option, value in known.get(state.name, {}).get(KEPT, {}).items():
+            what = (graph.name, state.name, option, value)
+            if option not in now:
+                logger.warning("topology %s: the store of state %s cannot keep what the log has: %s=%r", *what)
+            elif option not in declared:
+                logger.info(
+                    "topology %s: state %s keeps %s=%r, which its log has and its declaration does not set", *what
+                )
+    return (kept, replace(plan, states={**plan.states, **changed})) if changed else (graph, plan)
+
+
+def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
+    """Return what is to be recorded of a topology: also what its states keep, and the batch after which each change is kept.
+
+    A feed goes on where the state means what it meant, and was kept by the last driver that committed. Else a new one begins
+    with the next batch.
+    """
+    states, known = {}, log.declared.get("states", {})
+    for name, facts in meaning.states.items():
+        means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, KEPT)}
+        since = log.changes_since(name) if goes_on(known.get(name), means) else None
+        store = plan.states[name].spec.facts
+        kept = {option: value for option, value in store.kept.items() if value != 0}
+        feed = {CHANGES: log.txid if since is None else since} if store.keeps_changes else {}
+        states[name] = {**means, **feed, **({KEPT: kept} if kept else {})}
+    return Meaning(states, meaning.streams)
+
+
+def reconcile(
+    plan: Plan,
+    log: TransactionLog,
+    states: Mapping[str, Sequence[Any]],
+    policy: str,
+    make: Make,
+    rewind: Rewind,
+    executors: Sequence[str] = (),
+) -> None:
+    """Bring log and stores together before the first batch.
+
+    `states`: by name, the state of each partition, as the topology wants it now.
+    `policy`: see `Config.state_recovery`.
+    `make`: `make(state, partition, partitions)` opens a partition of another layout.
+    `rewind`: called with all states that keep sentinels, if the policy is to rewind and one of them does not match.
+    `executors`: the states that tasks will commit; the log notes them.
+    Raises `StateMismatchError`: they do not belong together and the policy is to refuse. Nothing was written.
+    """
+    kinds = kinds_of(plan, states)
+    with ExitStack() as opened, owning(log):
+        founds = [
+            _compare(log, name, _as_recorded(log, name, partitions, make, opened), partitions)
+            for name, partitions in states.items()
+            if partitions[0].offers("read_sentinel")
+        ]
+        spouts = {node.id: node.spout for node in plan.spouts}
+        begins = {
+            name: one.on_new_log if isinstance(one, SaysWhereItBegins) else "start" for name, one in spouts.items()
+        }
+        _recover(log, Accidents(log.state, founds, begins), policy, rewind)
+        log.append(StartRecord.now(log.epoch, executors))
+        by_name = {found.name: found for found in founds}
+        for name, partitions in states.items():
+            roams = plan.states[name].free_keys and len(partitions) > 1
+            _lay_out(log, name, kinds[name], partitions, by_name.get(name), roams)
+
+
+def _as_recorded(log: TransactionLog, name: str, wanted: Sequence[Any], make: Make, opened: ExitStack) -> Sequence[Any]:
+    """Return the partitions of a state that the log knows; where there are more or fewer than wanted they are opened."""
+    count = log.state.layouts.get(name, (len(wanted),))[0]
+    if count == len(wanted):
+        return wanted
+    if note := move_note(wanted[0].read_sentinel(), log.state.incarnation):
+        raise StateMovedError(name, note)  # the place may not even have so many partitions
+    instances = []
+    for partition in range(count):
+        instances.append(make(name, partition, count))
+        opened.callback(instances[-1].close)
+    return instances
+
+
+def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Sequence[Any]) -> Found:
+    instances = [*laid_out, *wanted[len(laid_out) :]]
+    found = Found(name, instances, len(laid_out), [instance.read_sentinel() for instance in instances])
+    # The next commit, to be compared with what drivers of earlier epochs left behind.
+    commits = log.state.commits(name, len(instances), attempt=_ABOVE_ALL)
+    for partition, (instance, sentinel) in enumerate(zip(instances, found.sentinels, strict=True)):
+        # The log expects nothing of an added partition; a sentinel of an earlier layout may be there.
+        if partition >= found.known and sentinel is not None and _knows(log, sentinel):
+            sentinel = sentinel._replace(txid=0)
+        try:
+            check_sentinel(name, partition, sentinel, commits[partition], instance.place)
+        except StateMismatchError as mismatch:
+            found.mismatches[partition] = mismatch
+    return found
+
+
+def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:
+    mismatches = [each for each in found.founds if each.mismatches]
+    for each in mismatches:
+        way = each.in_the_way
+        if way is not None and (policy != "keep_totals_even_if_wrong" or isinstance(way, StateMovedError)):
+            raise way
+    if not mismatches:
+        return
+    refused = found.why_refused(policy)
+    if policy == "refuse" or refused:
+        raise found.error(not found.why_refused("rewind") and _can_rewind(rewind, found.founds), refused)
+    logger.warning("%s; state_recovery=%s", found.said, policy)
+    if policy == "rewind":
+        rewind(found.founds, False)
+    elif policy == "discard_totals":
+        _discard(log, mismatches)
+    else:
+        _adopt(log, found.founds)
+
+
+def _can_rewind(rewind: Rewind, founds: Sequence[Found]) -> bool:
+    """Whether a start that rewinds would go on, as far as is known before a batch is read."""
+    try:
+        rewind(founds, True)
+    except Exception as error:  # noqa: BLE001  it opens the sources, which are user code
+        logger.debug("rewinding is not possible: %s", error)
+        return False
+    return True
+
+
+def _discard(log: TransactionLog, mismatches: Sequence[Found]) -> None:
+    for found in sorted(mismatches, key=lambda each: each.can_be_emptied):  # one that cannot is refused before any is
+        for instance in found.instances:
+            empty(log, instance)
+        log.append(ResetRecord(found.name))
+        logger.warning("state %s: emptied; its totals count the batches from %d on", found.name, log.state.txid + 1)
+
+
+def _adopt(log: TransactionLog, founds: Sequence[Found]) -> None:
+    """Take stores as they are: the last batch of any of them is treated as committed, with the values that it left.
+
+    A state that matches the end of the log stays as it is, because the log knows the winners of its batches. The sentinels
+    of the others are all written before the first record, by an epoch that the log does not know yet. So after a crash in
+    between they match no log, and the next start adopts them again.
+    """
+    state, attempt = log.state, log.epoch << RETRY_BITS
+    base = max(
+        [state.txid, *(sentinel.txid for found in founds for sentinel in found.sentinels if sentinel is not None)]
+    )
+    records = []
+    for found in founds:
+        beyond = any(sentinel is not None and sentinel.txid > state.txid for sentinel in found.sentinels)
+        if not found.mismatches and not beyond:
+            continue
+        foreign = base > state.txid or any(s is not None and not _knows(log, s) for s in found.sentinels)
+        for instance in found.instances:
+            lay(log, instance, Sentinel(state.incarnation, base, attempt))
+        laid = dict.fromkeys(range(len(found.instances)), (base, attempt))
+        records.append(AdoptRecord(found.name, base, foreign, laid))
+    for record in records:
+        log.append(record)
+
+
+def _knows(log: TransactionLog, sentinel: Sentinel) -> bool:
+    """Whether the log knows the winners up to a sentinel, because a driver of this log wrote it."""
+    return sentinel.incarnation == log.state.incarnation and epoch_of(sentinel.attempt) in log.state.epochs
+
+
+@contextmanager
+def owning(log: TransactionLog) -> Iterator[None]:
+    """Raise `FencedError` in place of what a driver that was replaced finds: it is what its successor has written."""
+    try:
+        yield
+    except TridentError:
+        log.check_owner()
+        raise
+
+
+def lay(log: TransactionLog, instance: Any, sentinel: Sentinel) -> None:
+    """Lay a sentinel over the one that was read last, whatever it is, if this driver still owns the log.
+
+    The owner is asked behind that read, and the store takes a sentinel only over what was read. So what a successor has
+    written is found by the one or the other, wherever this driver was paused.
+    """
+    log.check_owner()
+    instance.move_sentinel(sentinel, force=True)
+
+
+def empty(log: TransactionLog, instance: Any) -> None:
+    """Empty a partition, if this driver still owns the log, and what it reads now is still there then."""
+    instance.read_sentinel()
+    log.check_owner()
+    instance.reset()
+
+
+def _lay_out(
+    log: TransactionLog, name: str, kind: StateType | None, partitions: Sequence[Any], found: Found | None, roams: bool
+) -> None:
+    """Claim the place of a state that is new to the log or has another layout; keys stay where they are.
+
+    Dropped partitions are claimed as well: their keys have other writers now, and the old writer must be fenced. So are all
+    partitions at each start if keys may roam from one to another (an updater chooses them): in the batch that a driver left
+    unfinished, a key may come to another partition now, and that one's sentinel does not stop the old writer.
+    """
+    layout = (len(partitions), "custom" if kind is None else kind.value)
+    if log.state.layouts.get(name) == layout and not (found and roams):
+        return
+    attempt = None
+    if found is not None:
+        attempt = log.epoch << RETRY_BITS
+        txid = log.state.claimed_at(name)
+        # Under a claim of batch 0 there may be what a failed attempt wrote, so another log must not treat it as empty.
+        is_first = not any(sentinel is not None and sentinel.txid > txid for sentinel in found.sentinels)
+        claim = Sentinel(log.state.incarnation, txid, attempt, sealed=txid > 0 or is_first)
+        for instance in [*partitions, *found.instances[len(partitions) :]]:
+            _claim(log, instance, claim)
+    log.append(LayoutRecord(name, *layout, attempt))
+
+
+def _claim(log: TransactionLog, instance: Any, claim: Sentinel) -> None:
+    """Write this driver's sentinel; a replaced driver that wakes up may still move its own a few times meanwhile."""
+    place = instance.place
+    what = f"claim the place of {place or 'a state'}"
+    for left in reversed(range(_TRIES)):
+        sentinel = instance.read_sentinel()
+        if sentinel is not None and is_foreign(sentinel, place):
+            raise StatePlaceError(what, place, sentinel.place)
+        try:
+            lay(log, instance, claim)
+            return
+        except (FencedError, BackendError):
+            if not left:
+                raise

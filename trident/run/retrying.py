@@ -1,0 +1,255 @@
+"""Decides what follows a failure: another attempt after a pause, one that leaves tuples out, or the end of the topology (R4).
+
+A last try may leave out no tuple that an earlier attempt of the batch may have left in a state. An opaque state takes back
+what a failed attempt wrote. A transactional one keeps it, and one that is neither, or does not keep the attempts, keeps some.
+If such a state has the tuple already, its dead letter, put back, would count twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from trident.config import Config
+from trident.errors import BatchFailedError, RetriesUsedUpError
+from trident.graph import PersistNode
+from trident.plan import Fragment, Plan
+from trident.run.batch import Batch, Clock
+from trident.run.coordinator import MasterBatchCoordinator
+from trident.spout.interfaces import TransactionAttempt
+from trident.steps.failures import Failure, StepFailed, failing_at
+
+logger = logging.getLogger(__name__)
+
+_gives_up: ContextVar[Callable[[], bool]] = ContextVar("gives_up", default=lambda: False)
+AWAITS_BATCH: ContextVar[bool] = ContextVar("awaits_batch", default=False)
+"""Whether a start here starts Spark when there is a batch."""
+
+_OF_THE_ENGINE = ("spark", "processing", "commit")
+"""The steps of failures after which tasks of the attempt may still run."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A store or a source that is away.
+
+    `what`: its kind and address.
+    `since`, `since_ms`: when that was first seen: seconds of the monotonic clock, milliseconds since 1970.
+    `in_commit`: whether a commit needs it, and not only the processing of the batch.
+    `tries`: how often the batch was tried since.
+    """
+
+    what: str
+    since: float
+    since_ms: int
+    in_commit: bool = False
+    tries: int = 1
+
+    @classmethod
+    def after(cls, earlier: Waiting | None, what: str, clock: Clock, in_commit: bool = False) -> Waiting:
+        """Return what is waited for now: what was waited for before, with one try more, or something else."""
+        if earlier is not None and earlier.what == what:
+            return replace(earlier, in_commit=in_commit, tries=earlier.tries + 1)
+        return cls(what, clock.monotonic(), clock.wall_ms(), in_commit)
+
+    def __str__(self) -> str:
+        return f"waiting for {self.what} since {moment_text(self.since_ms)}"
+
+
+def moment_text(ms: int) -> str:
+    """Return a moment, since 1970, for people."""
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+class RetryRule:
+    """What follows the failures of a topology's batches.
+
+    `waiting`: what the first batch in flight waits for; None if that is nothing.
+    `repeats`: whether a batch that is tried again has the same tuples, so that a mistake is made again.
+    `captures`: whether a last try leaves out the tuples that raise.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        coordinator: MasterBatchCoordinator,
+        clock: Clock | None = None,
+        repeats: bool = False,
+        captures: bool = False,
+    ) -> None:
+        self._config, self._coordinator, self._clock = config, coordinator, clock or Clock()
+        self._repeats, self._captures = repeats, captures
+        self._mistaken = 0  # the last batch with a mistake, which its next try leaves out
+        self.waiting: Waiting | None = None
+        self._waits: dict[int, int] = {}  # how often a batch in flight failed because something was away
+        self._away: dict[int, Waiting] = {}
+
+    def is_last_try(self, txid: int) -> bool:
+        """Whether another failure of this batch ends the topology."""
+        return self._tries(txid) >= self._config.max_batch_attempts or txid == self._mistaken
+
+    def _tries(self, txid: int) -> int:
+        """Return how often a batch has failed with the failure that just came, other than because something was away."""
+        return self._coordinator.failures(txid) + 1 - self._waits.get(txid, 0)
+
+    def pause_after(self, attempt: TransactionAttempt, failure: Failure, in_commit: bool = False) -> float:
+        """Return how many seconds pass before the next attempt.
+
+        Raises `BatchFailedError`: there is none. Earlier batches may be committed; a restart continues with this one.
+        """
+        tries, may_retry, txid = self._tries(attempt.txid), self._coordinator.retries_left > 0, attempt.txid
+        waiting = self._wait_for(txid, failure, in_commit)
+        failure = self._give_up_mistake(txid, failure)
+        if waiting is not None and may_retry:
+            waited_s = self._clock.monotonic() - waiting.since
+            if failure.is_source_away or waited_s < self._config.store_wait_s:
+                self._waits = {each: count for each, count in self._waits.items() if each > self._coordinator.last_txid}
+                self._waits[txid] = self._waits.get(txid, 0) + 1
+                return backoff_s(self._config, waiting.tries)
+            limit = f"{self._config.store_wait_s:g} seconds, store_wait_s"
+            failure = replace(failure, cause=f"{failure.cause} ({waiting}: longer than {limit})")
+            may_retry, tries = True, max(tries, self._config.max_batch_attempts, waiting.tries)
+        if may_retry and failure.retry and tries < self._config.max_batch_attempts:
+            return backoff_s(self._config, tries)
+        kind = BatchFailedError if may_retry else RetriesUsedUpError
+        error = kind(txid, tries, failure.step, failure.row, failure.cause)
+        error.writes_dead_letters, error.can_heal = self._config.on_poison == "dead_letter", failure.can_heal
+        raise error
+
+    def _give_up_mistake(self, txid: int, failure: Failure) -> Failure:
+        """The same tuples would fail in the same way: they are left out at once, or the topology ends at once."""
+        if failure.is_mistake and (self._repeats or not failure.retry):
+            failure = replace(failure, retry=self._captures and txid != self._mistaken)
+            self._mistaken = txid
+        return failure
+
+    def _wait_for(self, txid: int, failure: Failure, in_commit: bool) -> Waiting | None:
+        """Note what a batch waits for since this failure; None if the failure is another one."""
+        earlier = self._away.pop(txid, None)
+        found = None
+        if failure.waits_for:
+            what = f"{failure.waits_for} (step {failure.step!r})" if failure.is_source_away else failure.waits_for
+            found = self._away[txid] = Waiting.after(earlier, what, self._clock, in_commit)
+        self._show()
+        return found
+
+    def has_answered(self, txid: int, committed: bool = True) -> None:
+        """Note that a batch got over what it waited for: it is committed, or only processed."""
+        waiting = self._away.get(txid)
+        if waiting is not None and (committed or not waiting.in_commit):
+            del self._away[txid]
+            logger.info("%s answers again, after %.0f s", waiting.what, self._clock.monotonic() - waiting.since)
+            self._show()
+
+    def _show(self) -> None:
+        self.waiting = self._away[min(self._away)] if self._away else None
+
+
+@contextmanager
+def giving_up_if(is_asked: Callable[[], bool], awaits_batch: bool = False) -> Iterator[None]:
+    """Have a start in the block no longer wait for a store, or rewind one, once this says so, as after Ctrl-C.
+
+    `awaits_batch`: start Spark when there is a batch: there may be none.
+    """
+    before, awaited = _gives_up.set(is_asked), AWAITS_BATCH.set(awaits_batch)
+    try:
+        yield
+    finally:
+        _gives_up.reset(before)
+        AWAITS_BATCH.reset(awaited)
+
+
+def is_given_up() -> bool:
+    """Whether the start that is under way here is to end."""
+    return _gives_up.get()()
+
+
+def backoff_s(config: Config, tries: int) -> float:
+    """Return how many seconds pass after so many tries; they double with each, up to a maximum."""
+    doubled = config.retry_backoff_ms * 2 ** min(tries - 1, 30)
+    return float(min(doubled, config.retry_backoff_max_ms)) / 1000
+
+
+class Capturing:
+    """Knows what earlier attempts of a batch may have written, from the sentinels of the states; used by the loop's thread.
+
+    `states`: by name, the writers of each partition.
+    `lasting`: the states from which nothing takes back what a failed attempt wrote.
+    `in_tasks`: the states that tasks commit.
+    `began`: the last batch of which an attempt may have begun to write.
+    """
+
+    def __init__(
+        self, plan: Plan, states: Mapping[str, Sequence[Any]], lasting: Collection[str], in_tasks: Collection[str]
+    ) -> None:
+        self._plan, self._in_tasks = plan, frozenset(lasting).intersection(in_tasks)
+        self._states = {name: states[name] for name in lasting}
+        self.began = self._cut_off = 0
+
+    def note_failed(self, batch: Batch, failure: Failure) -> None:
+        """Note an attempt that failed; its tasks may write on until a later attempt fences them."""
+        if failure.step in _OF_THE_ENGINE and batch.attempt.txid == self.began:
+            self._cut_off = batch.attempt.txid
+
+    def states_written(self, txid: int, committed: int) -> frozenset[str]:
+        """Return the states that may keep something of earlier attempts of a batch; `StepFailed` if a store does not say.
+
+        `committed`: the last committed batch. No attempt of a batch has written before the one before it is committed.
+        """
+        if txid != committed + 1:
+            return frozenset()
+        found = {name for name, partitions in self._states.items() if self._has_begun(name, partitions, txid)}
+        return frozenset(found | (self._in_tasks if self._cut_off == txid else set()))
+
+    def _has_begun(self, name: str, partitions: Sequence[Any], txid: int) -> bool:
+        if not partitions[0].offers("read_sentinel"):
+            return self.began == txid
+        with failing_at(name):
+            sentinels = [partition.read_sentinel() for partition in partitions]
+        return any(sentinel is not None and sentinel.txid >= txid for sentinel in sentinels)
+
+    def check(self, batch: Batch, captured: Iterable[Failure]) -> None:
+        """Fail an attempt, for good, that left a tuple out which one of `Batch.written` may have."""
+        for each in captured if batch.written else ():
+            if each.left_out is None:
+                continue
+            if has := sorted(self._reachable_states(each.left_out.entry, each.step) & batch.written):
+                raise StepFailed(
+                    Failure(
+                        each.step,
+                        each.row,
+                        f"{each.cause}. It is not left out, because an earlier attempt of the batch, in which it may not have "
+                        f"raised, has written to {', '.join(map(repr, has))}, which keeps that: put back, the tuple would "
+                        "count twice. Fix the operation so that it raises at the same tuples each time, or not at all, and "
+                        "start again",
+                        retry=False,
+                        details=each.details,
+                    )
+                )
+
+    def _reachable_states(self, entry: str, step: str) -> set[str]:
+        """Return the states that the tuples which a step takes may reach."""
+        fragment = self._plan.fragments.get(entry)
+        known = fragment is not None and step in fragment.ids
+        seen, ahead = set[str](), _targets(fragment, step if known else entry)
+        while ahead:
+            if (target := ahead.pop()) not in seen:
+                seen.add(target)
+                ahead += _targets(self._plan.fragments.get(target), target)
+        return {node.state for node in self._plan.commits if isinstance(node, PersistNode) and node.id in seen}
+
+
+def _targets(fragment: Fragment | None, step: str) -> list[str]:
+    """Return the entries that tuples reach from a step of a fragment."""
+    if fragment is None:
+        return []
+    reached = {step}
+    for each in fragment.steps:
+        if not reached.isdisjoint(each.sources):
+            reached.add(each.id)
+    return [sink.target for sink in fragment.sinks if sink.source in reached]

@@ -1,0 +1,353 @@
+"""`app`: the REST interface over `ClusterPages`, in the shape of Storm UI's, and the files of the page.
+
+`docs/monitoring.md` has the table of addresses; `_Rest.routes` says what answers each.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Match, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from trident import __version__
+from trident.errors import (
+    BackendError,
+    BadPackage,
+    ClusterUnreachable,
+    NameTaken,
+    NoLeader,
+    NoSuchTopology,
+    NotAllowed,
+    NotRunning,
+    SourceAwayError,
+    TridentError,
+    UnsupportedOperation,
+    UpgradeRefused,
+)
+from trident.servers.plain_json import json_answer, plain
+from trident.servers.server_thread import Guard, body_within
+from trident.web.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
+from trident.web.log_pages import LEVELS, ReadLog, end_of_log, matching
+
+STATIC = Path(__file__).parent / "static"
+"""The files of the page."""
+
+_TOPOLOGY = "/api/v1/topology/{topology_id}"
+_WINDOWS = {"600": 600, "10800": 10_800, "86400": 86_400, "0": 0, ":all-time": 0}
+_MOST_S = 86_400
+
+logger = logging.getLogger(__name__)
+
+_STATUS: Mapping[int, tuple[type[Exception], ...]] = {  # the first one that an error belongs to decides
+    404: (NoSuchTopology, KeyError),
+    401: (NotAllowed,),
+    409: (NameTaken, NotRunning, UpgradeRefused),
+    503: (ClusterUnreachable, NoLeader, BackendError, SourceAwayError),
+    400: (BadPackage, UnsupportedOperation, ValueError),
+}
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
+
+
+def app(
+    pages: ClusterPages,
+    token: str | None = None,
+    *,
+    token_for_all: bool = False,
+    loopback: bool = True,
+    extra_routes: Sequence[BaseRoute] = (),
+) -> Starlette:
+    """Return the application.
+
+    `pages`: what is served. Its calls may block: each runs in a thread of a pool.
+    `token`: what all that changes something needs, and `extra_routes`. None: nothing can be changed.
+    `token_for_all`: whether reading needs the token too.
+    `loopback`: as of `Guard`.
+    """
+
+    def needs_token(scope: Scope) -> bool:
+        if scope["method"] not in ("GET", "HEAD") or (token_for_all and scope["path"].startswith(API)):
+            return True
+        return any(route.matches(scope)[0] is Match.FULL for route in extra_routes)
+
+    def refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
+        return problem(Request(scope), PageError(status, cause))
+
+    def headers(scope: Scope) -> Mapping[str, str]:
+        return {**_PAGE_HEADERS, "Cache-Control": "no-store" if scope["path"].startswith(API) else "no-cache"}
+
+    return Starlette(
+        routes=[*extra_routes, *_Rest(pages, token, token_for_all).routes()],
+        middleware=[Middleware(RawPaths), Middleware(Guard, token, loopback, needs_token, refusal, headers)],
+        exception_handlers={HTTPException: _no_such_page, Exception: problem},
+    )
+
+
+class _Rest:
+    def __init__(self, pages: ClusterPages, token: str | None, token_for_all: bool) -> None:
+        self._pages, self._token, self._for_all = pages, token, token_for_all
+
+    def routes(self) -> list[BaseRoute]:
+        pages, page = self._pages, {"tokenForAll": self._for_all, "version": __version__}
+        reading: dict[str, Callable[[Request], Any]] = {
+            "/api/v1/page": lambda request: {**page, "readOnly": self._token is None or pages.read_only},
+            "/api/v1/cluster/summary": lambda request: pages.cluster_summary(),
+            "/api/v1/nimbus/summary": lambda request: pages.nimbus_summary(),
+            "/api/v1/supervisor/summary": lambda request: pages.supervisor_summary(),
+            "/api/v1/topology/summary": lambda request: pages.topology_summary(),
+            _TOPOLOGY: lambda request: self._of(request).topology(_window(request)),
+            _TOPOLOGY + "/component/{component}": lambda request: self._of(request).component(
+                _path_parameter(request, "component"), _window(request)
+            ),
+            _TOPOLOGY + "/visualization": lambda request: self._of(request).visualization(_window(request)),
+            _TOPOLOGY + "/series": lambda request: self._of(request).series(_window(request)),
+            _TOPOLOGY + "/batches": lambda request: {"batches": list(self._of(request).batches())},
+            _TOPOLOGY + "/dead-letters": lambda request: self._of(request).dead_letters(),
+            _TOPOLOGY + "/lookup": self._lookup,
+            _TOPOLOGY + "/log": self._log,
+        }
+        return [
+            *(Route(path, replying(ask), methods=["GET"]) for path, ask in reading.items()),
+            Route(_TOPOLOGY + "/log/download", replying(self._download, lambda made: made), methods=["GET"]),
+            *(
+                Route(f"{_TOPOLOGY}/{each}", self._acting(each.partition("/")[0]), methods=["POST"])
+                for each in ("activate", "deactivate", "dead-letters", "kill/{wait}", "rebalance/{wait}")
+            ),
+            Route("/", _index, methods=["GET"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+
+    def _of(self, request: Request) -> TopologyPages:
+        return self._pages.of_topology(_path_parameter(request, "topology_id"))
+
+    def _lookup(self, request: Request) -> Page:
+        state = request.query_params.get("state")
+        if state is None:
+            raise PageError(400, "name the state, as in lookup?state=count&key=the")
+        return dict(plain(self._of(request).lookup(state, request.query_params.getlist("key"))))
+
+    def _log(self, request: Request) -> Page:
+        offset = request.query_params.get("offset")
+        if offset is not None and not (offset.isascii() and offset.isdigit()):
+            raise PageError(400, f"offset={offset!r}: expected a number of bytes")
+        start, level = None if offset is None else int(offset), request.query_params.get("level") or None
+        search = request.query_params.get("search", "")
+        if level is not None and level not in LEVELS:
+            raise PageError(400, f"level={level!r}: expected one of {', '.join(LEVELS)}")
+        read = self._reader(request)
+        return matching(read, start, level, search) if level or search else read(start)
+
+    def _download(self, request: Request) -> Response:
+        pieces = end_of_log(self._reader(request))
+        first = next(pieces, None)  # here, where an error is still an answer
+        texts = () if first is None else (page["text"] for page in chain([first], pieces))
+        file = re.sub(r"[^\w.-]+", "-", _path_parameter(request, "topology_id"), flags=re.ASCII)
+        headers = {"Content-Disposition": f'attachment; filename="{file}.log"'}
+        return StreamingResponse(texts, headers=headers, media_type="text/plain")
+
+    def _reader(self, request: Request) -> ReadLog:
+        topology_id, of = _path_parameter(request, "topology_id"), request.query_params.get("of", "driver")
+        if of not in ("driver", "output"):
+            raise PageError(400, f"of={of!r}: expected driver, or output")
+        named: LogOf = "output" if of == "output" else "driver"
+        return lambda offset: self._pages.log(topology_id, offset, named)
+
+    def _acting(self, action: Action) -> Callable[[Request], Awaitable[Response]]:
+        async def act(request: Request) -> Page:
+            if self._pages.read_only:
+                raise PageError(403, "this server can only be read")
+            parameters, topology_id = await _parameters(request, action), _path_parameter(request, "topology_id")
+            done = await run_in_threadpool(lambda: self._pages.of_topology(topology_id).act(action, parameters))
+            return {"topologyOperation": action, "topologyId": topology_id, "status": "success", **(done or {})}
+
+        return awaiting(act)
+
+
+async def _index(request: Request) -> Response:
+    return FileResponse(STATIC / "index.html")
+
+
+def _path_parameter(request: Request, name: str) -> str:
+    return unquote(request.path_params[name])
+
+
+def _window(request: Request) -> int:
+    asked = request.query_params.get("window", "0")
+    if asked not in _WINDOWS:
+        raise PageError(400, f"window={asked!r}: expected one of {', '.join(_WINDOWS)}")
+    return _WINDOWS[asked]
+
+
+async def _parameters(request: Request, action: Action) -> dict[str, Any]:
+    body = await body_of(request, 64 << 10)
+    if action == "dead-letters":
+        letters, reason = body.get("letters"), body.get("reason")
+        if not isinstance(letters, list) or not all(isinstance(each, str) for each in letters):
+            raise PageError(400, 'letters: expected a list of ids, as in ["12-0"]')
+        if reason is not None and not (isinstance(reason, str) and reason.strip()):
+            raise PageError(400, "reason: expected a text that says why")
+        return {"letters": letters, "reason": reason}
+    parameters = _options(body)
+    wait = request.path_params.get("wait")
+    if wait is not None:
+        parameters["wait_s"] = _seconds(unquote(wait))
+    return parameters
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _MOST_S:
+        raise PageError(400, f"{text!r}: expected a number of seconds, from 0 to {_MOST_S}")
+    return seconds
+
+
+def _options(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a rebalance: Storm UI's `{"rebalanceOptions": {"numWorkers": 2, "executors": {"split": 4}}}`."""
+    options = body.get("rebalanceOptions", {})
+    if not isinstance(options, dict):
+        raise PageError(400, "rebalanceOptions: expected an object")
+    values: dict[str, Any] = {}
+    workers, executors = options.get("numWorkers"), options.get("executors")
+    if workers is not None:
+        values["workers"] = _count("numWorkers", workers)
+    if executors is not None:
+        if not isinstance(executors, dict):
+            raise PageError(400, "executors: expected an object of components with their numbers of executors")
+        values["executors"] = {name: _count(f"executors of {name!r}", count) for name, count in executors.items()}
+    return values
+
+
+def _count(what: str, value: Any) -> int:
+    try:
+        count = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else 0
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise PageError(400, f"{what}: expected a number, at least 1")
+    return count
+
+
+async def _no_such_page(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    text = (
+        f"{request.method} {request.url.path}: there is no such page"
+        if status == 404
+        else "only GET, and POST of actions"
+    )
+    return problem(request, PageError(status, text))
+
+
+class PageError(Exception):
+    """An answer that is an error: its status and its text."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status, self.message = status, message
+
+
+async def body_of(request: Request, most: int) -> Mapping[str, Any]:
+    """Return the JSON object that a request brings, an empty one if it brings nothing.
+
+    Raises `PageError`: it is something else, or longer than `most` bytes.
+    """
+    body = await body_within(request, most)
+    if body is None:
+        raise PageError(413, f"the request is longer than {most} bytes")
+    try:
+        read = json.loads(body) if body.strip() else {}
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict):
+        raise PageError(400, "expected a JSON object")
+    return read
+
+
+def replying(
+    ask: Callable[[Request], Any], made: Callable[[Any], Response] = json_answer
+) -> Callable[[Request], Response]:
+    """Return an endpoint that runs in a thread of the pool; whatever goes wrong, the client gets an answer."""
+
+    def reply(request: Request) -> Response:  # not async: Starlette calls it in a thread of its pool
+        try:
+            return made(ask(request))
+        except Exception as error:  # noqa: BLE001  whatever it is
+            return problem(request, error)
+
+    return reply
+
+
+def awaiting(ask: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that waits for its request's body, as `replying`."""
+
+    async def reply(request: Request) -> Response:
+        try:
+            return json_answer(await ask(request))
+        except Exception as error:  # noqa: BLE001  whatever it is
+            return problem(request, error)
+
+    return reply
+
+
+def problem(request: Request, error: Exception) -> Response:
+    """Return an error as JSON, in Storm UI's shape; an unexpected one is logged, and its text is not sent."""
+    status, message = _status_and_text(request, error)
+    phrase, kind = HTTPStatus(status).phrase, type(error).__name__  # for programs
+    body = {"error": f"{status} {phrase}", "errorMessage": message, "kind": kind}
+    return json_answer(body, status, _HEADERS.get(status))
+
+
+def _status_and_text(request: Request, error: Exception) -> tuple[int, str]:
+    if isinstance(error, PageError):
+        return error.status, error.message
+    for status, kinds in _STATUS.items():
+        if isinstance(error, kinds):
+            return status, str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    if isinstance(error, TridentError):
+        return (409 if request.method == "POST" else 500), str(error)
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return 500, f"{request.method} {request.url.path} failed; the log of the server says why"
+
+
+API = "/api/"
+"""What begins with this is data; all else are the files of the page, which reveal nothing."""
+
+_PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class RawPaths:
+    """Lets routes be matched in the path as it was sent, so that a name may have a slash in it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("raw_path", scope.get("path", "").encode()).decode("latin-1")
+        await self._app({**scope, "path": path}, receive, send)
