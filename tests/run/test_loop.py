@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -121,8 +122,7 @@ class HandClock(Clock):
     """Moves when told to; knows how often it was looked at."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._now, self._looks = 1000.0, 0
+        self._changed, self._now, self._looks = threading.Condition(), 1000.0, 0
 
     def monotonic(self) -> float:
         with self._changed:
@@ -141,13 +141,13 @@ class HandClock(Clock):
             self._now += seconds
 
     def settle(self, wake: Callable[[], object]) -> None:
-        """Let the loop go round at least twice; a round looks three times, so the last one began after this call."""
-        for _ in range(3):
+        """Let the loop go round at least twice: it looks nine times, and at most three times in a round."""
+        enough, ends = self._looks + 9, time.monotonic() + WAIT_S
+        while self._looks < enough:
+            assert time.monotonic() < ends, f"it looks {enough - self._looks} times too few"
+            wake()  # again, as a round may look less often, and the next one would be long in coming
             with self._changed:
-                before = self._looks
-            wake()
-            with self._changed:
-                assert self._changed.wait_for(lambda before=before: self._looks >= before + 3, WAIT_S)  # type: ignore[misc]
+                self._changed.wait_for(lambda: self._looks >= enough, 0.01)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from trident.engine.fragment_runs import put_backs_of, send
 from trident.engine.routing import RowFrame, apply_exchange
 from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order
-from trident.graph import ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
+from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.plan import Exchange, Fragment, Plan
 from trident.plan.plan import most_kept
 from trident.read.views import StateView
@@ -164,16 +164,8 @@ class PartitionCommit:
             out = Emitted(node.id, node.fields, TupleErrors(bounds=self.bounds), len(keys))
             node.updater.update_state(state.given, keys, out)
             return out.rows
-        aggregator, group = aggregation.aggregator, aggregation.group
-        native, is_typed = is_native(aggregator), bool(aggregation.outputs.types[0])
-
-        def check(values: Sequence[Any]) -> None:
-            """Refuse a value that the declared type does not have: user code made it, or a total has grown beyond it."""
-            if is_typed:
-                of = (lambda at: TridentTuple(group, keys[at])) if group.names else (lambda at: None)
-                typed_columns(node.id, aggregation.outputs, [values], of)
-
-        if native:
+        aggregator, check = aggregation.aggregator, partial(_check_typed, node.id, aggregation, keys)
+        if native := is_native(aggregator):
             check = partial(check_totals, aggregation, check)
         updaters: Sequence[Any]
         if aggregation.combines:
@@ -182,7 +174,7 @@ class PartitionCommit:
             )
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
-        if not group.names:
+        if not aggregation.group.names:
             values = [state.update(updaters[0])]
             check(values)
             return [(values[0],)]
@@ -191,6 +183,14 @@ class PartitionCommit:
         if not isinstance(updaters, CombinerUpdates) or updaters.checked is not values:
             check(values)
         return [(*key, value) for key, value in zip(keys, values, strict=True)]
+
+
+def _check_typed(step: str, aggregation: Aggregation, keys: Sequence[Any], values: Sequence[Any]) -> None:
+    """Refuse a value that the declared type does not have: user code made it, or a total has grown beyond it."""
+    group = aggregation.group
+    if aggregation.outputs.types[0]:
+        of = (lambda at: TridentTuple(group, keys[at])) if group.names else (lambda at: None)
+        typed_columns(step, aggregation.outputs, [values], of)
 
 
 Steps = Sequence[Callable[[PartitionCommit], None]]
