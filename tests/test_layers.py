@@ -110,9 +110,7 @@ def _run(*names: str) -> tuple[str, ...]:
 SPOUTS = _run("batch_spouts", "partitioned_spouts")
 COMMIT = _run("committer", "committing", "dead_letters", "entries", "replays")
 START = _run("accidents", "engine_choice", "moving", "opened_topology", "placements", "recovery", "rewriting")
-LOOP = _run(
-    "batch", "coordinator", "execution", "hanging", "loop", "operation_totals", "progress", "retrying", "sources"
-)
+LOOP = _run("batch", "coordinator", "execution", "hanging", "loop", "progress", "retrying", "sources")
 HISTORY = _run("batch_replay", "missing_batches", "rewinding")
 
 

@@ -156,7 +156,9 @@ def looping(topology: TridentTopology, clock: Clock, points: Points, **conf: Any
     graph = topology.graph()
     opened = OpenedTopology(graph, make_plan(graph), Config.of(conf), lambda states: MemoryLog("t"))
     with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as driver:
-        loop = BatchLoop(opened, Execution(Lane(pool.submit, commits.submit)), Progress("t", 9), clock, points)
+        loop = BatchLoop(
+            opened, Execution(Lane(pool.submit, commits.submit)), Progress(opened.plan, 9, clock), clock, points
+        )
         ended = driver.submit(loop.run)
         try:
             yield loop

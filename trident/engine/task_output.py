@@ -1,7 +1,7 @@
 """What a task gives back: rows for the states, frames for other partitions, counts, failures.
 
 A pass over a fragment counts rows and nanoseconds, as whole numbers in one list for each fragment: a small batch takes a tenth
-of a millisecond, so nothing is named there. `trident/run/operation_totals.py` knows what each number means.
+of a millisecond, so nothing is named there. `trident/run/progress.py` knows what each number means.
 
 ::
 

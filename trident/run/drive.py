@@ -22,7 +22,7 @@ from trident.log.log_state import LogState
 from trident.naming import amount
 from trident.notebook import RunningGlance
 from trident.observe.batch_committed import Placement, RecentBatches, sum_lags
-from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics
+from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics, statistics_of
 from trident.observe.events import WHOLE_TOPOLOGY, ReportedError, TopologyStarted, TopologyTerminated
 from trident.observe.health import AtWork
 from trident.observe.monitoring import Monitoring
@@ -36,7 +36,6 @@ from trident.run.engine_choice import RunnerOf
 from trident.run.execution import Execution
 from trident.run.loop import BatchLoop
 from trident.run.opened_topology import OpenedTopology
-from trident.run.operation_totals import OperationTotals, read_statistics
 from trident.run.placements import OpenLog
 from trident.run.progress import Progress
 from trident.run.retrying import Waiting, backoff_s, is_given_up
@@ -106,9 +105,8 @@ class Drive:
         self._ended = threading.Event()
         self.began = self.clock.monotonic()
         places: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
-        self.totals = OperationTotals(opened.plan, opened.executors, self.began)
         size, publish = self.config.progress_kept, monitoring.publish
-        self.progress = progress or Progress(self.name, size, self.run_id, places, publish, self.totals)
+        self.progress = progress or Progress(opened.plan, size, self.clock, self.run_id, places, publish)
         self.loop = BatchLoop(
             opened, execution or Execution(LOOP, one_by_one=True), self.progress, self.clock, observer, active
         )
@@ -286,7 +284,7 @@ class TopologyFigures:
     @property
     def statistics(self) -> TopologyStatistics:
         """What the operations did in the batches that were committed."""
-        return read_statistics(self._drive.totals, *self._components, self._clock_now)
+        return statistics_of(self._drive.progress.totals.over_all(self._clock_now), *self._components)
 
     def dead_letters(self) -> list[dict[str, Any]]:
         """Return the newest dead letters that wait, as plain data."""
@@ -325,7 +323,7 @@ class TopologyFigures:
             "phases": batches.phases(),
             "sources": sources,
             "lags": [each._asdict() for each in sum_lags(Lag(**each["lag"]) for each in sources if each["lag"])],
-            "lagTrend": drive.totals.series.lag(self._clock_now),
+            "lagTrend": drive.progress.totals.series.lag(self._clock_now),
             "health": {
                 **{key: _without_secrets(status[key]) for key in _OF_HEALTH},
                 "leftOut": batches.left_out(self._over_time),
@@ -344,7 +342,7 @@ class TopologyFigures:
             drive.at_work,
             drive.errors,
             self.statistics,
-            drive.totals.series,
+            drive.progress.totals.series,
             self._clock_now,
             states=self._states(batches),
             more=more,

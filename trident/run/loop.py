@@ -277,7 +277,7 @@ class BatchLoop:
         if output.captured:
             self._capturing.check(batch, output.captured)
         if batch.checked is not None:
-            self._progress.note_checked(batch.attempt, batch.checked, self._clock.wall_ms())
+            self._progress.note_checked(batch.attempt, batch.checked)
         if batch.undecided:
             if not self._sources.complete(batch):
                 self._drop(batch)
@@ -407,11 +407,11 @@ class BatchLoop:
             retry_in_s = self._retrying.pause_after(attempt, failure, in_commit)
         except BatchFailedError as fatal:
             self.start_gate.fatal = fatal
-        now, waiting = self._clock.monotonic(), self._retrying.waiting
+        waiting = self._retrying.waiting
         self._cold = self._cold or not batch.runner.here
         waits = str(waiting) if waiting is not None and failure.waits_for else ""
         leaves_out = self._opened.letters.captures and failure.may_leave_out and retry_in_s is not None
-        self._progress.note_failed(batch, failure, self._clock.wall_ms(), retry_in_s, now, waits, leaves_out)
+        self._progress.note_failed(batch, failure, retry_in_s, waits, leaves_out)
         self._capturing.note_failed(batch, failure)
         for dead in self._coordinator.fail(attempt, self._clock.monotonic(), retry_in_s or 0.0):
             ended = self._batches.pop(dead.txid)
