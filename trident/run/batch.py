@@ -162,6 +162,23 @@ class Batch:
     checked: Checked | None = None
 
 
+class Begun(NamedTuple):
+    """What a thread has begun for a batch.
+
+    `since`: when it began, in seconds of the monotonic clock.
+    `watched`: whether only `Attempts.overdue` notices if it does not return.
+    `commits`: whether it commits.
+    `spout`: the one that it asks, if it does.
+    """
+
+    txid: int
+    thread: int
+    since: float
+    watched: bool = False
+    commits: bool = False
+    spout: str = ""
+
+
 Result = TaskOutput | Committed | Failure | BaseException
 """An exception ends the topology, a failure the attempt."""
 

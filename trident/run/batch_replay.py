@@ -108,7 +108,7 @@ class Replay(Closes):
         }  # fmt: skip
         config = replace(config, **settings)
         self._opened = OpenedTopology(graph, make_plan(graph), config, lambda states: memory, in_threads=False)
-        self._sources = Sources(self._opened, Clock(), {})
+        self._sources = Sources(self._opened, Clock())
 
     @property
     def txid(self) -> int:

@@ -32,13 +32,12 @@ from trident.read.views import StateView
 from trident.redaction import redacted
 from trident.run.batch import LOOP, Clock, Observer
 from trident.run.dead_letters import ranges_by_batch, waiting
-from trident.run.engine_choice import RunnerOf
 from trident.run.execution import Execution
 from trident.run.loop import BatchLoop
-from trident.run.opened_topology import OpenedTopology
+from trident.run.opened_topology import OpenedTopology, RunnerOf, is_given_up, open_runner
 from trident.run.placements import OpenLog
 from trident.run.progress import Progress
-from trident.run.retrying import Waiting, backoff_s, is_given_up
+from trident.run.retrying import Waiting, backoff_s
 from trident.run.rewinding import rewind
 from trident.spout.interfaces import Lag
 
@@ -55,7 +54,9 @@ _LETTERS_SHOWN = 200
 _GUARANTEES = ("not exact", "unknown", "exact")  # the weakest first
 
 
-def opened_to_last(graph: Graph, plan: Plan, config: Config, open_log: OpenLog, runner_of: RunnerOf) -> OpenedTopology:
+def opened_to_last(
+    graph: Graph, plan: Plan, config: Config, open_log: OpenLog, runner_of: RunnerOf = open_runner
+) -> OpenedTopology:
     """Open a topology whose states outlast it: they may be rewound; one that is away is waited for, `store_wait_s` at most."""
     waiting: Waiting | None = None
     while True:

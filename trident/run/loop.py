@@ -34,7 +34,6 @@ from trident.run.batch import (
 from trident.run.committer import Committed
 from trident.run.coordinator import AttemptStatus, MasterBatchCoordinator, StartGate
 from trident.run.execution import Attempts, Execution
-from trident.run.hanging import HangWatchdog
 from trident.run.opened_topology import OpenedTopology
 from trident.run.progress import Progress
 from trident.run.retrying import Capturing, RetryRule
@@ -74,9 +73,8 @@ class BatchLoop:
         self._progress, self._clock = progress, clock
         self._observe = observer
         self._inbox = Channel[LoopMessage | None]()
-        self._work = HangWatchdog(opened.committer.threads)
-        self._sources = Sources(opened, clock, self._work.begun)
-        self._attempts = Attempts(opened, self._sources, execution, self._work.begun, observer, self._inbox)
+        self._sources = Sources(opened, clock)
+        self._attempts = Attempts(opened, self._sources, execution, observer, self._inbox)
         most, interval_s = config.max_spout_pending, config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
         repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())
@@ -121,7 +119,7 @@ class BatchLoop:
     def hanging(self) -> BatchFailedError | None:
         """Return the error of a batch that hangs in user code where the loop itself cannot notice or fail it."""
         limit_s = self._config.message_timeout_s
-        overdue = self._work.overdue(limit_s, f"no end within message_timeout_s={limit_s:g} seconds")
+        overdue = self._attempts.overdue(limit_s, f"no end within message_timeout_s={limit_s:g} seconds")
         if overdue is None:
             return None
         txid, failure = overdue
@@ -132,14 +130,14 @@ class BatchLoop:
 
         `moved` is when a batch was committed last, on the clock of the topology.
         """
-        asked, now = self._work.asked_batch(), self._clock.monotonic()
+        asked, now = self._attempts.asked_batch(), self._clock.monotonic()
         txid = self._log.state.txid + 1
         batch, tries = self._batches.get(txid), self._coordinator.failures(txid) + 1
         if asked is not None and (batch is None or asked.seconds > _SHORT_S):  # nothing else moves meanwhile
             return replace(asked, tries=tries) if asked.txid == txid else asked
         if batch is None:
             return RunningBatch(txid, "retry", now - moved, tries) if tries > 1 else None
-        place = self._work.place_of(batch.attempt) if now - batch.times.defined > _SHORT_S else ("", "")
+        place = self._attempts.place_of(batch.attempt) if now - batch.times.defined > _SHORT_S else ("", "")
         return RunningBatch(txid, batch.times.phase, now - batch.times.defined, tries, *place)
 
     def run(self) -> None:
@@ -390,7 +388,7 @@ class BatchLoop:
             )  # fmt: skip
         self._attempts.cancel(batch)  # it may still use the cores that the next attempt needs
         self._sources.timed_out(batch)
-        self._fail(batch, self._work.hanging(batch.attempt, cause) or Failure(where, None, cause))
+        self._fail(batch, self._attempts.hanging(batch.attempt, cause) or Failure(where, None, cause))
 
     def _limit_s(self, batch: Batch) -> float:
         """Return how long an attempt may be processed: the start of Python workers is not held against it."""

@@ -8,9 +8,7 @@ If such a state has the tuple already, its dead letter, put back, would count tw
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -25,10 +23,6 @@ from trident.spout.interfaces import TransactionAttempt
 from trident.steps.failures import Failure, StepFailed, failing_at
 
 logger = logging.getLogger(__name__)
-
-_gives_up: ContextVar[Callable[[], bool]] = ContextVar("gives_up", default=lambda: False)
-AWAITS_BATCH: ContextVar[bool] = ContextVar("awaits_batch", default=False)
-"""Whether a start here starts Spark when there is a batch."""
 
 _OF_THE_ENGINE = ("spark", "processing", "commit")
 """The steps of failures after which tasks of the attempt may still run."""
@@ -148,25 +142,6 @@ class RetryRule:
 
     def _show(self) -> None:
         self.waiting = self._away[min(self._away)] if self._away else None
-
-
-@contextmanager
-def giving_up_if(is_asked: Callable[[], bool], awaits_batch: bool = False) -> Iterator[None]:
-    """Have a start in the block no longer wait for a store, or rewind one, once this says so, as after Ctrl-C.
-
-    `awaits_batch`: start Spark when there is a batch: there may be none.
-    """
-    before, awaited = _gives_up.set(is_asked), AWAITS_BATCH.set(awaits_batch)
-    try:
-        yield
-    finally:
-        _gives_up.reset(before)
-        AWAITS_BATCH.reset(awaited)
-
-
-def is_given_up() -> bool:
-    """Whether the start that is under way here is to end."""
-    return _gives_up.get()()
 
 
 def backoff_s(config: Config, tries: int) -> float:

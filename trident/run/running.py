@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
@@ -27,11 +26,9 @@ from trident.observe.monitoring import Monitoring
 from trident.plan import make_plan
 from trident.run.batch import Observer
 from trident.run.drive import Drive, opened_to_last
-from trident.run.engine_choice import log_idle_loads, open_runner
 from trident.run.execution import execution_of
-from trident.run.opened_topology import OpenedTopology
+from trident.run.opened_topology import OpenedTopology, log_idle_loads
 from trident.run.placements import open_log
-from trident.run.retrying import AWAITS_BATCH
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
@@ -321,7 +318,7 @@ def start(
             page = open_page(config.ui_host, config.ui_port)
             undo.callback(page.close)
         log_of = lambda states: open_log(plan, config, memory_log)  # noqa: E731
-        opened = opened_to_last(graph, plan, config, log_of, partial(open_runner, awaits_batch=AWAITS_BATCH.get()))
+        opened = opened_to_last(graph, plan, config, log_of)
         undo.callback(opened.close)
         log_idle_loads(plan, config, opened.executors)
         running = RunningTopology(graph, opened, monitoring, observer, active, page)

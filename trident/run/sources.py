@@ -15,12 +15,11 @@ from typing import Any, TypeVar
 from trident.engine.worker import Part
 from trident.errors import describe
 from trident.log.records import LETTERS, TIME, DefineRecord
-from trident.run.batch import NOTHING, Batch, BatchTime, Clock, Definitions, Said, Undecided
-from trident.run.hanging import ASKED, Begun
+from trident.run.batch import NOTHING, Batch, BatchTime, Begun, Clock, Definitions, Said, Undecided
 from trident.run.opened_topology import OpenedTopology
 from trident.run.replays import Replays
 from trident.run.retrying import Waiting, moment_text
-from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import Definition, Lag, SpoutType
 from trident.steps.failures import StepFailed, calls_user_code, failing_at, failure_of
 
 logger = logging.getLogger(__name__)
@@ -49,13 +48,14 @@ class Sources:
 
     Every call raises `StepFailed` if a source does: that fails the batch.
 
-    `begun`: notes the calls of the spouts, which may not return.
+    `asked`: the spout that is being asked, which may not return; None: none is.
     `pressure`: how much the spouts may read of what they would.
     `lags`: by spout, what it said last of its lag; None if it does not know it, or has not been asked yet.
     """
 
-    def __init__(self, opened: OpenedTopology, clock: Clock, begun: dict[TransactionAttempt, Begun]) -> None:
-        self._log, self._clock, self._begun = opened.log, clock, begun
+    def __init__(self, opened: OpenedTopology, clock: Clock) -> None:
+        self._log, self._clock = opened.log, clock
+        self.asked: Begun | None = None
         self._sync, self._topology, self._warned_ahead = bool(opened.lasting), opened.plan.topology, 0
         self._time, self._may_begin_again = BatchTime.of(opened.plan), opened.config.reset_batch_time
         self._replays = Replays(opened.plan, opened.letters)
@@ -169,12 +169,11 @@ class Sources:
 
     @calls_user_code
     def _call_watched(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
-        asked = TransactionAttempt(txid, ASKED)
-        self._begun[asked] = Begun(get_ident(), monotonic(), True, False, spout)
+        self.asked = Begun(txid, get_ident(), monotonic(), True, False, spout)
         try:
             return call(*arguments)
         finally:
-            self._begun.pop(asked, None)
+            self.asked = None
 
     def _time_of(
         self, now: int, txid: int, in_flight: Mapping[int, Batch], said: Mapping[str, Said]
