@@ -154,7 +154,14 @@ class CommittingProgram(WorkerProgram):
         if aggregation is not None and not aggregation.group.names and partition != partition_of_total(partitions):
             return None  # the one value is elsewhere
         state = self._open.partition_state(name, partition, partitions)
-        given = _gather_updates(node, state, partition, partitions, arrived, run, order)
+        given: Entries | Share | None
+        if isinstance(node, (WindowNode, JoinWithinNode)):
+            moment = read_moment((frame.data for frame in arrived if frame.port == MOMENT), order.now)
+            tables = [frame.data for frame in arrived if frame.port != MOMENT]
+            given = shares_of(node, moment, {partition: tables} if tables else {}, partitions, run).get(partition)
+        else:
+            columns = merging_columns(aggregation, [state])
+            given = inputs_of(node, [frame.data for frame in arrived], 1, columns).get(0)
         stages = state.facts.stage is not None
         if given is None and stages:
             return None  # what a task has staged counts only once the driver knows of it
@@ -193,23 +200,6 @@ class CommittingProgram(WorkerProgram):
     def cleanup(self) -> None:
         super().cleanup()
         self._open.close()
-
-
-def _gather_updates(
-    node: PersistNode,
-    state: Any,
-    partition: int,
-    partitions: int,
-    arrived: Sequence[RowFrame],
-    run: StepRun,
-    order: Order,
-) -> Entries | Share | None:
-    """Return what arrived for a partition; None: nothing that it has to update."""
-    if isinstance(node, (WindowNode, JoinWithinNode)):
-        moment = read_moment((frame.data for frame in arrived if frame.port == MOMENT), order.now)
-        tables = [frame.data for frame in arrived if frame.port != MOMENT]
-        return shares_of(node, moment, {partition: tables} if tables else {}, partitions, run).get(partition)
-    return inputs_of(node, [frame.data for frame in arrived], 1, merging_columns(node.aggregation, [state])).get(0)
 
 
 class WorkerStates:

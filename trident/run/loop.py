@@ -79,7 +79,7 @@ class BatchLoop:
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
         repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())
         self._retrying = RetryRule(config, self._coordinator, clock, repeats, opened.letters.captures)
-        self._capturing = Capturing(opened.plan, opened.states, opened.lasting, opened.executors)
+        self._capturing = Capturing(opened)
         self._batches: dict[int, Batch] = {}
         notified = [each.coordinator for each in opened.spouts.values() if each.coordinator.offers("activate")]
         poll_s = config.poll_interval_ms / 1000

@@ -116,7 +116,8 @@ def open_runner(
     memory_mb = max(stage_memory(plan, spark.committed))  # what the steps of one task ask for
     is_there = is_spark_on() or server_of(config.master, config.spark_conf) is not None
     if config.engine == "spark":
-        if is_there or not _awaits_batch.get() or _is_spark_asked(config, spouts or {}):
+        asks_spark = any(spout.coordinator.runs_spark_jobs for spout in (spouts or {}).values())
+        if is_there or not _awaits_batch.get() or config.verify_replays or asks_spark:
             return _spark_runner(spark, config, memory_mb)
         return AutoRunner(spark, 1, lambda: _spark_runner(spark, config, memory_mb), spark.commits)
     # What is there is used at once, and says how many cores there are; a session of Spark Connect is that of this thread.
@@ -124,11 +125,6 @@ def open_runner(
     parallelism = config.parallelism or cores() if opened is None else opened.parallelism
     open_ = lambda: _spark_runner(spark, replace(config, parallelism=parallelism), memory_mb)  # noqa: E731
     return AutoRunner(program, parallelism, open_, spark.commits, config.auto_bytes, opened)
-
-
-def _is_spark_asked(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
-    """Whether something asks Spark before there is a batch."""
-    return bool(config.verify_replays) or any(spout.coordinator.runs_spark_jobs for spout in spouts.values())
 
 
 def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
@@ -215,6 +211,7 @@ def _connect_runner(program: Program, config: Config, memory_mb: float, server: 
 class OpenedTopology:
     """What a topology opened to run, and has to close: open, checked and connected once it is made; an error closes all again.
 
+    `graph`, `plan`: as the log has left its states.
     `states`: by name, the writer of each partition of the states that the topology updates.
     `gate`: held by readers that commits overtake.
     `lasting`: the states from which nothing takes back what a failed attempt wrote; see `lasting_states`.
@@ -282,6 +279,7 @@ class OpenedTopology:
         self.log = log = open_log(self.states)
         self.closers.add("log", log.close)
         graph, self.plan, compared = compared_with_log(graph, plan, log, config.allow_changed_topology)
+        self.graph = graph
         if self.plan is not plan:
             self.closers.close("states")
             self.states = writers_of(self.plan, config, to_close)

@@ -8,7 +8,7 @@ If such a state has the tuple already, its dead letter, put back, would count tw
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,9 +16,9 @@ from typing import Any
 from trident.config import Config
 from trident.errors import BatchFailedError, RetriesUsedUpError
 from trident.graph import PersistNode
-from trident.plan import Fragment, Plan
 from trident.run.batch import Batch, Clock
 from trident.run.coordinator import MasterBatchCoordinator
+from trident.run.opened_topology import OpenedTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.steps.failures import Failure, StepFailed, failing_at
 
@@ -98,7 +98,10 @@ class RetryRule:
         """
         tries, may_retry, txid = self._tries(attempt.txid), self._coordinator.retries_left > 0, attempt.txid
         waiting = self._wait_for(txid, failure, in_commit)
-        failure = self._give_up_mistake(txid, failure)
+        if failure.is_mistake and (self._repeats or not failure.retry):
+            # The same tuples would fail in the same way: they are left out at once, or the topology ends at once.
+            failure = replace(failure, retry=self._captures and txid != self._mistaken)
+            self._mistaken = txid
         if waiting is not None and may_retry:
             waited_s = self._clock.monotonic() - waiting.since
             if failure.is_source_away or waited_s < self._config.store_wait_s:
@@ -114,13 +117,6 @@ class RetryRule:
         error = kind(txid, tries, failure.step, failure.row, failure.cause)
         error.writes_dead_letters, error.can_heal = self._config.on_poison == "dead_letter", failure.can_heal
         raise error
-
-    def _give_up_mistake(self, txid: int, failure: Failure) -> Failure:
-        """The same tuples would fail in the same way: they are left out at once, or the topology ends at once."""
-        if failure.is_mistake and (self._repeats or not failure.retry):
-            failure = replace(failure, retry=self._captures and txid != self._mistaken)
-            self._mistaken = txid
-        return failure
 
     def _wait_for(self, txid: int, failure: Failure, in_commit: bool) -> Waiting | None:
         """Note what a batch waits for since this failure; None if the failure is another one."""
@@ -153,17 +149,13 @@ def backoff_s(config: Config, tries: int) -> float:
 class Capturing:
     """Knows what earlier attempts of a batch may have written, from the sentinels of the states; used by the loop's thread.
 
-    `states`: by name, the writers of each partition.
-    `lasting`: the states from which nothing takes back what a failed attempt wrote.
-    `in_tasks`: the states that tasks commit.
     `began`: the last batch of which an attempt may have begun to write.
     """
 
-    def __init__(
-        self, plan: Plan, states: Mapping[str, Sequence[Any]], lasting: Collection[str], in_tasks: Collection[str]
-    ) -> None:
-        self._plan, self._in_tasks = plan, frozenset(lasting).intersection(in_tasks)
-        self._states = {name: states[name] for name in lasting}
+    def __init__(self, opened: OpenedTopology) -> None:
+        self._graph, self._plan = opened.graph, opened.plan
+        self._in_tasks = frozenset(opened.lasting).intersection(opened.executors)
+        self._states = {name: opened.states[name] for name in opened.lasting}
         self.began = self._cut_off = 0
 
     def note_failed(self, batch: Batch, failure: Failure) -> None:
@@ -191,9 +183,12 @@ class Capturing:
     def check(self, batch: Batch, captured: Iterable[Failure]) -> None:
         """Fail an attempt, for good, that left a tuple out which one of `Batch.written` may have."""
         for each in captured if batch.written else ():
-            if each.left_out is None:
+            fragment = None if each.left_out is None else self._plan.fragments.get(each.left_out.entry)
+            if fragment is None:
                 continue
-            if has := sorted(self._reachable_states(each.left_out.entry, each.step) & batch.written):
+            behind = self._graph.behind(each.step if each.step in fragment.ids else fragment.entry)
+            reached = {node.state for node in behind if isinstance(node, PersistNode)}
+            if has := sorted(reached & batch.written):
                 raise StepFailed(
                     Failure(
                         each.step,
@@ -206,25 +201,3 @@ class Capturing:
                         details=each.details,
                     )
                 )
-
-    def _reachable_states(self, entry: str, step: str) -> set[str]:
-        """Return the states that the tuples which a step takes may reach."""
-        fragment = self._plan.fragments.get(entry)
-        known = fragment is not None and step in fragment.ids
-        seen, ahead = set[str](), _targets(fragment, step if known else entry)
-        while ahead:
-            if (target := ahead.pop()) not in seen:
-                seen.add(target)
-                ahead += _targets(self._plan.fragments.get(target), target)
-        return {node.state for node in self._plan.commits if isinstance(node, PersistNode) and node.id in seen}
-
-
-def _targets(fragment: Fragment | None, step: str) -> list[str]:
-    """Return the entries that tuples reach from a step of a fragment."""
-    if fragment is None:
-        return []
-    reached = {step}
-    for each in fragment.steps:
-        if not reached.isdisjoint(each.sources):
-            reached.add(each.id)
-    return [sink.target for sink in fragment.sinks if sink.source in reached]

@@ -62,11 +62,9 @@ class Sources:
         self._coordinators = {name: spout.coordinator for name, spout in opened.spouts.items()}
         self.pressure, self._told_share = BackPressure(opened.config.target_batch_s), 1.0
         self.lags: dict[str, Lag | None] = dict.fromkeys(opened.spouts)
-        self._offering: dict[str, list[str]] = {method: [] for method in _OF_SOME}
-        for name, coordinator in self._coordinators.items():
-            for method, names in self._offering.items():
-                if coordinator.offers(method):
-                    names.append(name)
+        self._offering = {
+            method: [name for name, one in self._coordinators.items() if one.offers(method)] for method in _OF_SOME
+        }
         self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
         self._is_repeated[LETTERS] = True
@@ -100,7 +98,10 @@ class Sources:
         """
         logged = self._log.state.definitions.get(txid, {})
         if self.pressure.share != self._told_share:
-            self._throttle()
+            self._told_share = self.pressure.share
+            for name in self._throttled:
+                with failing_at(name):
+                    self._coordinators[name].throttle(self._told_share)
         said = {name: self._ask(txid, name, self._say, txid, name, logged, in_flight) for name in self._coordinators}
         letters = logged.get(LETTERS)
         if not logged and (now_s := self._clock.monotonic()) >= self._replays.look_at:
@@ -133,12 +134,6 @@ class Sources:
             return NOTHING
         spout, says = self._coordinators[name], name in self._offering["traits"]
         return Said(definition, spout.traits(definition) if says else NOTHING.traits, spout.size(definition))
-
-    def _throttle(self) -> None:
-        self._told_share = self.pressure.share
-        for name in self._throttled:
-            with failing_at(name):
-                self._coordinators[name].throttle(self._told_share)
 
     def complete(self, batch: Batch) -> bool:
         """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
