@@ -37,6 +37,7 @@ from tests.harness.topology_runs import (
     touch,
 )
 from trident import BatchFailedError, Config, FailedException, ReportedFailedException, TridentTopology
+from trident.channel import Clock
 from trident.engine.runners import InProcessRunner
 from trident.engine.task_output import TaskOutput
 from trident.engine.tasks import run_parts_task
@@ -45,7 +46,7 @@ from trident.log.file_log import FileLog
 from trident.log.log_interface import MemoryLog
 from trident.operations import Count, Function
 from trident.plan import make_plan
-from trident.run.batch import Clock, Lane
+from trident.run.batch import Lane
 from trident.run.execution import Execution
 from trident.run.loop import BatchLoop
 from trident.run.opened_topology import OpenedTopology

@@ -1,4 +1,4 @@
-"""Batch and LoopMessage: what the loop knows about a running attempt, and what other threads report; the driver's clock.
+"""Batch and LoopMessage: what the loop knows about a running attempt, and what other threads report.
 
 `BatchTime` is the time of batches, for windows by time. It is in the batch's definition, so a replay has the same time.
 
@@ -14,7 +14,6 @@ time there is a batch, also without tuples, which finds out more.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -188,20 +187,6 @@ class LoopMessage(NamedTuple):
 
     attempt: TransactionAttempt
     result: Result
-
-
-class Clock:
-    """The time of this machine."""
-
-    monotonic = staticmethod(time.monotonic)
-    """Seconds from an arbitrary start, never going back. As it is, because each batch asks a dozen times."""
-
-    cpu = staticmethod(time.thread_time)
-    """Seconds that the calling thread has computed."""
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return int(time.time() * 1000)
 
 
 class BatchTime:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
+from trident.channel import Clock
 from trident.config import Config
 from trident.engine.runners import process_or_raise, unseen
 from trident.engine.task_output import TaskOutput
@@ -37,7 +38,7 @@ from trident.plan.guarantees import spout_type_of
 from trident.read.open_partitions import make_state
 from trident.read.state_reader import ForeignLog, log_place
 from trident.roles import Closes
-from trident.run.batch import Batch, Clock
+from trident.run.batch import Batch
 from trident.run.committer import Committed
 from trident.run.execution import order_of, txids_of
 from trident.run.opened_topology import OpenedTopology
@@ -223,7 +224,7 @@ class Replay(Closes):
         self._note_meanings(record.declares.get("states", {}), record.txid)
         self._begun.update(record.touched)
         for name in set(committed.touched) - self._begun:  # it was declared later, and began empty
-            self._empty(name)
+            self._empty(name, self._opened.states[name])
             del committed.touched[name]
 
     def _note_meanings(self, states: Mapping[str, Mapping[str, Any]], txid: int) -> None:
@@ -240,14 +241,14 @@ class Replay(Closes):
         if isinstance(record, StartRecord):
             self._is_whole = True
         elif isinstance(record, ResetRecord):
-            self._empty(record.state)
+            self._empty(record.state, self._opened.states.get(record.state, ()))
         elif isinstance(record, AdoptRecord):
             self.unsure[record.state] = f"after batch {txid} its totals were kept as they were found"
         elif isinstance(record, TopologyRecord):
             self._note_meanings(record.states, txid + 1)
 
-    def _empty(self, state: str) -> None:
-        for partition in self._opened.states.get(state, ()):
+    def _empty(self, state: str, partitions: Sequence[Any]) -> None:
+        for partition in partitions:
             partition.reset()
         self._opened.log.append(ResetRecord(state))
 

@@ -15,6 +15,7 @@ from functools import cached_property
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Literal
 
+from trident.channel import Clock
 from trident.config import Config
 from trident.errors import FencedError, StoreAwayError, describe
 from trident.graph import Graph, JoinWithinNode, WindowNode
@@ -30,7 +31,7 @@ from trident.observe.topology_status import TopologyStatus
 from trident.plan import Plan
 from trident.read.views import StateView
 from trident.redaction import redacted
-from trident.run.batch import LOOP, Clock, Observer
+from trident.run.batch import LOOP, Observer
 from trident.run.dead_letters import ranges_by_batch, waiting
 from trident.run.execution import Execution
 from trident.run.loop import BatchLoop

@@ -139,20 +139,20 @@ class Attempts:
         """
         if self._by_size is not None:
             batch.runner = self._by_size.of_size(batch.size)
-        parts = self._sources.cut(batch)
-        batch.tasks = len(parts)
         batch.lane = self._execution.lane_of(batch.runner, batch.size, alone)
         batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
-        order = self._order(batch) if batch.commits_now else order_of(batch)
+        order = order_of(batch)
+        if batch.commits_now:
+            order = order._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
+        parts = self._sources.cut(batch)
+        batch.tasks = len(parts)
         batch.lane.process(partial(self.process, batch, parts, order))
 
     def start_commit(self, batch: Batch) -> None:
         """Start the commit of the batch that follows the last record."""
-        batch.lane.commit(partial(self.commit, batch, self._order(batch)))
-
-    def _order(self, batch: Batch) -> Order:
-        """Return what a commit of the batch that follows the last record is told."""
-        return order_of(batch, txids_of(batch.attempt, self._log.state, self._partitions))
+        order = order_of(batch)
+        order = order._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
+        batch.lane.commit(partial(self.commit, batch, order))
 
     def process(self, batch: Batch, parts: Sequence[Part], order: Order) -> None:
         """Run the stages of an attempt up to the inputs of its states, or, if the order has txids, states in executors too."""
@@ -306,11 +306,11 @@ def _cause(output: TaskOutput) -> Failure | FencedError | None:
     return FencedError(*output.fenced) if output.fenced else output.failure
 
 
-def order_of(batch: Batch, txids: Mapping[str, Sequence[Txid]] = {}) -> Order:
+def order_of(batch: Batch) -> Order:
     """Return what all are told that process a batch; those that commit it need its txids, too."""
     time = batch.definitions.get(TIME)
     now = None if time is None else Now(time["now"], "begins_again" in time)
-    return Order(batch.attempt, batch.capture, txids, now)
+    return Order(batch.attempt, batch.capture, {}, now)
 
 
 def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trident.channel import Channel
+from trident.channel import Channel, Clock
 from trident.engine.task_output import TaskOutput
 from trident.errors import BatchFailedError, FencedError
 from trident.log.log_interface import DurableLog
@@ -24,7 +24,6 @@ from trident.observe.health import RunningBatch
 from trident.run.batch import (
     Batch,
     BatchTimes,
-    Clock,
     Definitions,
     LoopMessage,
     Observer,
@@ -219,46 +218,37 @@ class BatchLoop:
         while not (wait_s := self.start_gate.wait_s(now)):
             # Only while idle, because asking for the time of the processor costs as much as part of a small batch.
             before, txid = self._clock.cpu() if self.start_gate.is_idle else None, self._coordinator.next_txid
-            if not self._start_next(txid, now):
-                cost_s = 0.0 if before is None else self._clock.cpu() - before
-                self._had_nothing(txid, now, cost_s, not self._batches)
-                return self.start_gate.wait_s(self._clock.monotonic())
+            asked, batch = txid not in self._log.state.definitions, None
+            try:
+                defined = self._sources.define(txid, self._batches)
+                if defined is None:
+                    self.start_gate.had_nothing(txid, now, 0.0 if before is None else self._clock.cpu() - before)
+                    if not self._batches and self.start_gate.awaited:
+                        self._tell_end()
+                    return self.start_gate.wait_s(self._clock.monotonic())
+                batch = self._new_batch(now, *defined)
+                if batch.capture:
+                    batch.written = self._capturing.states_written(txid, self._log.state.txid)
+                batch.times.started = self._clock.monotonic()
+                batch.share = self._sources.pressure.share if asked else None
+                if self._observe is not None:
+                    self._observe("defined", batch.attempt)
+                alone = len(self._batches) == 1
+                if alone and self._opened.executors:  # in the job that is about to start
+                    self._begin_writing(txid)
+                self._attempts.start(batch, alone)
+                if batch.undecided is None:
+                    self.start_gate.note_started(batch, not batch.tasks, asked, self._clock.monotonic())
+            except StepFailed as error:  # an attempt that fails at once
+                self._fail(batch or self._new_batch(now, {}, None, {}), error.failure)
             now = self._clock.monotonic()
         return wait_s
 
-    def _had_nothing(self, txid: int, now: float, cost_s: float, is_end: bool) -> None:
-        """Note that the spouts had nothing for a batch; `is_end`: nor will they, unless one may have something soon."""
-        self.start_gate.had_nothing(txid, now, cost_s)
-        if is_end and self.start_gate.awaited and not self._sources.are_preparing():
+    def _tell_end(self) -> None:
+        """Note that the spouts have no more, unless one may have something soon."""
+        if not self._sources.are_preparing():
             self._log.check_owner()  # a replaced driver does not know what is committed
             self.start_gate.gave_all()
-
-    def _start_next(self, txid: int, now: float) -> bool:
-        """Define the next batch and start its processing; False if the spouts have nothing."""
-        asked, batch = txid not in self._log.state.definitions, None
-        try:
-            defined = self._sources.define(txid, self._batches)
-            if defined is None:
-                return False
-            batch = self._new_batch(now, *defined)
-            self._start(batch, asked)
-        except StepFailed as error:  # an attempt that fails at once
-            self._fail(batch or self._new_batch(now, {}, None, {}), error.failure)
-        return True
-
-    def _start(self, batch: Batch, asked: bool) -> None:
-        if batch.capture:
-            batch.written = self._capturing.states_written(batch.attempt.txid, self._log.state.txid)
-        batch.times.started = self._clock.monotonic()
-        batch.share = self._sources.pressure.share if asked else None
-        if self._observe is not None:
-            self._observe("defined", batch.attempt)
-        alone = len(self._batches) == 1
-        if alone and self._opened.executors:  # in the job that is about to start
-            self._begin_writing(batch.attempt.txid)
-        self._attempts.start(batch, alone)
-        if batch.undecided is None:
-            self.start_gate.note_started(batch, not batch.tasks, asked, self._clock.monotonic())
 
     def _new_batch(self, now: float, definitions: Definitions, undecided: Undecided | None, sizes: Sizes) -> Batch:
         attempt, runner, times = self._coordinator.start(now), self._opened.runner, BatchTimes(now)
@@ -292,7 +282,9 @@ class BatchLoop:
         self._coordinator.drop(batch.attempt)
         del self._batches[batch.attempt.txid]
         self._log.check_owner()
-        self._had_nothing(batch.attempt.txid, batch.times.processed, batch.cost_s, True)
+        self.start_gate.had_nothing(batch.attempt.txid, batch.times.processed, batch.cost_s)
+        if self.start_gate.awaited:
+            self._tell_end()
 
     def _start_commit(self) -> None:
         """Commit the next batch, if it is processed; after `stop` only one whose job has committed it."""

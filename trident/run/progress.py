@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from operator import sub
 from typing import Any
 
+from trident.channel import Clock
 from trident.counts import add_counts, take_remarks
 from trident.engine.replay_check import Checked
 from trident.engine.task_output import EACH, HEAD, NS, ROWS, TaskOutput
@@ -26,7 +27,7 @@ from trident.observe.events import AttemptFailed, LastErrors, ReplayDiffered, To
 from trident.observe.time_series import Difference, TimeSeries, TimeSpan, Windows
 from trident.plan import Fragment, Plan
 from trident.plan.plan import place
-from trident.run.batch import Batch, Clock
+from trident.run.batch import Batch
 from trident.run.committer import Committed
 from trident.run.placements import EXECUTORS
 from trident.spout.interfaces import Lag, TransactionAttempt

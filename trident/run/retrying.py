@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from trident.channel import Clock
 from trident.config import Config
 from trident.errors import BatchFailedError, RetriesUsedUpError
 from trident.graph import PersistNode
-from trident.run.batch import Batch, Clock
+from trident.run.batch import Batch
 from trident.run.coordinator import MasterBatchCoordinator
 from trident.run.opened_topology import OpenedTopology
 from trident.spout.interfaces import TransactionAttempt

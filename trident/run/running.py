@@ -254,23 +254,20 @@ class RunningTopology(Drive):
                 self._stalls.look(self.at_work)
             except Exception:
                 logger.exception("topology %s: cannot find out what it works on; looking again", self.name)
-            error = self._hanging()
+            error: TridentError | None = None
+            try:
+                error = self.loop.hanging()
+            except Exception:
+                logger.exception("topology %s: cannot find out whether it hangs; looking again", self.name)
+                continue
+            if error is None and monotonic() > self._stop_by:
+                limit = max(self.config.message_timeout_s, _STOP_S)
+                error = TridentError(
+                    f"topology {self.name!r} did not end within {limit:g} seconds after it was told to stop; what it "
+                    "waits for is abandoned, and a restart goes on after the last recorded batch"
+                )
             if error is not None:
                 self._give_up(error)
-
-    def _hanging(self) -> TridentError | None:
-        try:
-            error = self.loop.hanging()
-        except Exception:
-            logger.exception("topology %s: cannot find out whether it hangs; looking again", self.name)
-            return None
-        if error is None and monotonic() > self._stop_by:
-            limit = max(self.config.message_timeout_s, _STOP_S)
-            return TridentError(
-                f"topology {self.name!r} did not end within {limit:g} seconds after it was told to stop; what it "
-                "waits for is abandoned, and a restart goes on after the last recorded batch"
-            )
-        return error
 
     def _give_up(self, error: TridentError) -> None:
         """End the topology although its thread, or a commit, does not come back.
@@ -317,8 +314,7 @@ def start(
         if open_page is not None and config.ui_port is not None:
             page = open_page(config.ui_host, config.ui_port)
             undo.callback(page.close)
-        log_of = lambda states: open_log(plan, config, memory_log)  # noqa: E731
-        opened = opened_to_last(graph, plan, config, log_of)
+        opened = opened_to_last(graph, plan, config, lambda states: open_log(plan, config, memory_log))
         undo.callback(opened.close)
         log_idle_loads(plan, config, opened.executors)
         running = RunningTopology(graph, opened, monitoring, observer, active, page)

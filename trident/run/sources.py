@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
 from threading import get_ident
 from time import monotonic
 from typing import Any, TypeVar
 
+from trident.channel import Clock
 from trident.engine.worker import Part
 from trident.errors import describe
 from trident.log.records import LETTERS, TIME, DefineRecord
-from trident.run.batch import NOTHING, Batch, BatchTime, Begun, Clock, Definitions, Said, Undecided
+from trident.run.batch import NOTHING, Batch, BatchTime, Begun, Definitions, Said, Undecided
 from trident.run.opened_topology import OpenedTopology
 from trident.run.replays import Replays
 from trident.run.retrying import Waiting, moment_text
@@ -122,14 +124,14 @@ class Sources:
 
     def _say(self, txid: int, name: str, logged: Definitions, in_flight: Mapping[int, Batch]) -> Said:
         if name in logged:
-            definition = logged[name]
-        elif self._is_repeated[name] and txid in self._begun_before:
-            definition = None  # keys that the batch has written take no more of it
-        else:
-            definition = self._coordinators[name].initialize_transaction(txid, self._earlier(name, txid, in_flight))
-        return self._said(name, definition)
+            return self._said(name, lambda: logged[name])
+        if self._is_repeated[name] and txid in self._begun_before:
+            return NOTHING  # keys that the batch has written take no more of it
+        begin, earlier = self._coordinators[name].initialize_transaction, self._earlier(name, txid, in_flight)
+        return self._said(name, begin, txid, earlier)
 
-    def _said(self, name: str, definition: Definition | None) -> Said:
+    def _said(self, name: str, ask: Callable[..., Definition | None], *arguments: Any) -> Said:
+        definition = ask(*arguments)
         if definition is None:
             return NOTHING
         spout, says = self._coordinators[name], name in self._offering["traits"]
@@ -142,9 +144,8 @@ class Sources:
         read = {}
         for name in undecided.spouts:
             with failing_at(name):
-                complete = self._coordinators[name].complete
-                definition = complete(batch.definitions[name], batch.output.metadata.get(name, {}))
-                read[name] = self._said(name, definition)
+                known, found = batch.definitions[name], batch.output.metadata.get(name, {})
+                read[name] = self._said(name, self._coordinators[name].complete, known, found)
         logged, said = self._log.state.definitions.get(txid, {}), {**undecided.said, **read}
         definitions = self._settle(txid, logged, said, undecided.time_if_read if _any(read) else undecided.time_if_not)
         if definitions is None:
@@ -236,7 +237,7 @@ class Sources:
             if name in batch.definitions:
                 parallelism = self._hints[name] or batch.runner.parallelism
                 cut = self._ask(attempt.txid, name, coordinator.parts, attempt, batch.definitions[name], parallelism)
-                parts.extend((name, part) for part in cut)
+                parts.extend(zip(repeat(name), cut))
         if LETTERS in batch.definitions:
             with failing_at("dead letters"):
                 put_back = self._replays.parts(batch.definitions[LETTERS], self._log.state, batch.runner.program)
