@@ -62,6 +62,7 @@ def send(
             for (step, _), rows in letters.items():
                 add_counts(output.put_back, {step: rows.num_rows})
             check_places(fragment, letters)
+            # They come in with a table, and the batch may have no other rows.
             pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
         for table in pieces:
             inputs = _inputs_of_sinks(fragment, table, run, figures, here, letters or {})

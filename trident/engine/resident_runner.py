@@ -73,6 +73,7 @@ class ResidentRunner(ExecutorRunner):
             self.pool.end(run)
             return output, None
         kept = KeptRun(run)
+        # The loop drops a dead attempt without a word to its runner: with its output the rows in the workers go.
         weakref.finalize(kept, self.pool.end, run)
         return output, kept
 
@@ -242,6 +243,7 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
     def ask(self, run: Run, works: Sequence[StageWork]) -> list[StageResult]:
         """Have workers work on a stage, and wait for all answers; `StepFailed` if a worker is lost."""
         with self.changed:
+            # Of the very worker that was there: a new one in its place has none of the rows that it was sent.
             for work in works:
                 member = run.crew[work.place]
                 if self.places[work.place].run != member.run or run.number not in self._runs:

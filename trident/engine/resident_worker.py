@@ -173,6 +173,7 @@ class ResidentWorker(GroupWorker):
         while (work := lane.next()) is not None:
             lane.at_work_on = work.number
             done = self._run_stage(work)
+            # Before it is told: a driver that is slow to take it is no call that does not return.
             lane.at_work_on = _NONE
             self.tell(done, _PATIENCE_S)
 
@@ -249,9 +250,11 @@ class _Lane:
         self._queue: PriorityQueue[tuple[int, int, StageWork | None]] = PriorityQueue()
 
     def put(self, work: StageWork) -> None:
+        # The second number keeps the stages of an attempt in order, and works from being compared.
         self._queue.put((work.number, next(self._numbers), work))
 
     def end(self) -> None:
+        # Ahead of all that waits, which nobody wants any more.
         self._queue.put((_NONE, 0, None))
 
     def next(self) -> StageWork | None:
@@ -306,6 +309,7 @@ class Boxes:
 
     def add(self, rows: Rows) -> None:
         """Take in a message. Of an attempt that has too much already only the number of bytes is kept."""
+        # Rows of another worker may be here sooner than what the driver says of their attempt.
         self.begin(rows.number)
         with self._changed:
             box = self._boxes.get(rows.number)

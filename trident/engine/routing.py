@@ -110,6 +110,7 @@ def _key_places(table: pa.Table, names: Sequence[str], partitions: int) -> Ints:
 
 
 def _by_place(table: pa.Table, places: Ints, partitions: int) -> Iterator[tuple[int, pa.Table]]:
+    # Stable, so that the rows of a partition keep their order, and a replay gives the same.
     order = np.argsort(places, kind="stable")
     bounds = np.searchsorted(places[order], np.arange(partitions + 1))
     sorted_ = table.take(pa.array(order))

@@ -165,6 +165,7 @@ class AutoRunner(Runner):
 
     def close(self) -> None:
         try:
+            # With the lock: a batch may be opening Spark, and what it opens would never be closed.
             with self._lock:
                 self._closed = True
                 if self._opened is not None:

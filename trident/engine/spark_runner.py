@@ -66,6 +66,7 @@ class ExecutorRunner(Runner):
         parts = with_empty_parts(self.program, parts)
         if not parts and not self.program.levels:
             return TaskOutput()
+        # Without txids the batch before is not recorded yet: what this job processes waits for one that may commit.
         keeps = bool(self.commits) and not order.txids
         last = (self.program.processing or 0) if keeps else len(self.program.levels)
         output, kept = self._run(parts, order, last, keeps)
@@ -123,6 +124,7 @@ class SparkRunner(ExecutorRunner):
         except StepFailed as error:
             return TaskOutput(failure=error.failure)
         finally:
+            # Where the JVM is gone, that is the failure already.
             with suppress(Py4JError, OSError):
                 context.removeJobTag(tag)
         output = merge_sent(rows)
@@ -145,6 +147,7 @@ class SparkRunner(ExecutorRunner):
                 arrived = self._context.parallelize(list(enumerate(parts)), max(1, len(parts)))
             rows = arrived.mapPartitionsWithIndex(run)
             if stage == len(routes.levels):
+                # What earlier stages had for the driver was read by the job that ran them.
                 told = sent[before:]
                 return rows.union(stages.read(told, routes.driver)) if routes.driver and told else rows
             sent.append(stages.shuffle(rows))

@@ -134,6 +134,7 @@ class WorkerProgram:
         self.program, self.bounds = program, Bounds.of(program.settings)
         self._states: dict[str, Any] = {}
         own = [*(op for entry in program.fragments for op in operations_of(program, entry)), *more]
+        # By identity: one object may stand at several steps, and two that are equal are two.
         elsewhere = {id(operation) for operation in prepared}
         distinct = {id(operation): operation for operation in own if id(operation) not in elsewhere}
         self.operations = list(distinct.values())
@@ -209,6 +210,7 @@ def run_part(worker: WorkerProgram, order: Order, index: int, spout: str, part: 
     on_error = TupleErrors(order.capture, output.captured, worker.bounds, spout, index)
     run = StepRun(order.attempt, on_error, worker.state)
     if isinstance(part, PutBack):
+        # They fail as any tuple does: only on the last try are they letters again.
         if part.lost and not order.capture:
             return TaskOutput(failure=part.lost[0])
         output.captured.extend(part.lost)
@@ -241,6 +243,7 @@ def run_entry(
     partitions = worker.program.exchanges[entry].partitions or 1
     on_error = TupleErrors(order.capture, output.captured, worker.bounds, entry, partition, partitions)
     run = StepRun(order.attempt, on_error, worker.state, output.timers)
+    # Before the frames become one table, which needs as much memory once more.
     try:
         check_gathered(worker.program.exchanges[entry], partition, frames, worker.bounds)
     except TooManyRows as error:

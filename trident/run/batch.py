@@ -238,7 +238,7 @@ class BatchTime:
             if not (has_tuples or is_begun or again or self._is_due(clock_ms, previous)):
                 return None
             now = clock_ms if previous is None or again else max(clock_ms, previous["now"])
-        first, *behind = self._brought(now, None if has_tuples or again else previous)
+        first, *behind = self._times_after(now, None if has_tuples or again else previous)
         behind_levels = {"levels": behind} if behind else {}
         return {"now": now, "tuples_at": first, **behind_levels, **({"begins_again": True} if again else {})}
 
@@ -260,7 +260,7 @@ class BatchTime:
             for level, at in zip(self._levels, self._level_times(previous), strict=True)
         ]
 
-    def _brought(self, now: int, previous: Mapping[str, Any] | None) -> list[int]:
+    def _times_after(self, now: int, previous: Mapping[str, Any] | None) -> list[int]:
         """Return what `_level_times` returns after a batch at `now`; None: it may bring tuples to all levels."""
         if previous is None:
             return [now] * len(self._levels)

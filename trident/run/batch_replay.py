@@ -182,8 +182,13 @@ class Replay(Closes):
         if output.tuples != record.counts.get("tuples", output.tuples):
             raise self._other_count(record, "tuples", output.tuples)
         committed = self._commit(record, output, order)
-        if self._is_exact:
-            self._check_letters(record, len(output.captured) + len(committed.captured))
+        left_out, txid = len(output.captured) + len(committed.captured), record.txid
+        recorded = record.counts.get("dead_letters", left_out)
+        if self._is_exact and left_out != recorded:
+            # None is, if their cause was fixed and all are back.
+            if left_out or count_of({txid: self._put_back.get(txid, ())}) != recorded:
+                raise self._other_count(record, "dead letters", left_out)
+            self._fixed.add(txid)
         return committed
 
     def _txids(self, record: CommitRecord) -> dict[str, list[Txid]]:
@@ -200,14 +205,6 @@ class Replay(Closes):
         definitions = {name: one for name, one in record.spouts.items() if one is not None}
         letters = {txid: one for txid, one in definitions.pop(LETTERS, {}).items() if txid not in self._fixed}
         return {**definitions, LETTERS: letters} if letters else definitions
-
-    def _check_letters(self, record: CommitRecord, found: int) -> None:
-        """Compare the tuples that were left out with those that are; none is, if their cause was fixed and all are back."""
-        recorded, txid = record.counts.get("dead_letters", found), record.txid
-        if found != recorded:
-            if found or count_of({txid: self._put_back.get(txid, ())}) != recorded:
-                raise self._other_count(record, "dead letters", found)
-            self._fixed.add(txid)
 
     def _other_count(self, record: CommitRecord, what: str, found: int) -> ReplayFailedError:
         recorded = record.counts[what.replace(" ", "_")]

@@ -268,7 +268,13 @@ class BatchLoop:
             self._progress.note_checked(batch.attempt, batch.checked)
         if batch.undecided:
             if not self._sources.complete(batch):
-                self._drop(batch)
+                # It read nothing, so nothing of it is logged or committed.
+                self._coordinator.drop(batch.attempt)
+                del self._batches[batch.attempt.txid]
+                self._log.check_owner()
+                self.start_gate.had_nothing(batch.attempt.txid, batch.times.processed, batch.cost_s)
+                if self.start_gate.awaited:
+                    self._tell_end()
                 return
             self.start_gate.note_started(batch, not output.tuples, True, batch.times.processed)
         self._coordinator.mark_processed(batch.attempt)
@@ -276,15 +282,6 @@ class BatchLoop:
             self._retrying.has_answered(batch.attempt.txid, committed=False)
         if self._observe is not None:
             self._observe("processed", batch.attempt)
-
-    def _drop(self, batch: Batch) -> None:
-        """End an attempt that read nothing: nothing of it is logged or committed."""
-        self._coordinator.drop(batch.attempt)
-        del self._batches[batch.attempt.txid]
-        self._log.check_owner()
-        self.start_gate.had_nothing(batch.attempt.txid, batch.times.processed, batch.cost_s)
-        if self.start_gate.awaited:
-            self._tell_end()
 
     def _start_commit(self) -> None:
         """Commit the next batch, if it is processed; after `stop` only one whose job has committed it."""

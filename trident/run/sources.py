@@ -124,13 +124,13 @@ class Sources:
 
     def _say(self, txid: int, name: str, logged: Definitions, in_flight: Mapping[int, Batch]) -> Said:
         if name in logged:
-            return self._said(name, lambda: logged[name])
+            return self._answer(name, lambda: logged[name])
         if self._is_repeated[name] and txid in self._begun_before:
             return NOTHING  # keys that the batch has written take no more of it
         begin, earlier = self._coordinators[name].initialize_transaction, self._earlier(name, txid, in_flight)
-        return self._said(name, begin, txid, earlier)
+        return self._answer(name, begin, txid, earlier)
 
-    def _said(self, name: str, ask: Callable[..., Definition | None], *arguments: Any) -> Said:
+    def _answer(self, name: str, ask: Callable[..., Definition | None], *arguments: Any) -> Said:
         definition = ask(*arguments)
         if definition is None:
             return NOTHING
@@ -145,7 +145,7 @@ class Sources:
         for name in undecided.spouts:
             with failing_at(name):
                 known, found = batch.definitions[name], batch.output.metadata.get(name, {})
-                read[name] = self._said(name, self._coordinators[name].complete, known, found)
+                read[name] = self._answer(name, self._coordinators[name].complete, known, found)
         logged, said = self._log.state.definitions.get(txid, {}), {**undecided.said, **read}
         definitions = self._settle(txid, logged, said, undecided.time_if_read if _any(read) else undecided.time_if_not)
         if definitions is None:
