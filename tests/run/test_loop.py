@@ -47,7 +47,7 @@ from trident.log.log_interface import MemoryLog
 from trident.operations import Count, Function
 from trident.plan import make_plan
 from trident.run.batch import Lane
-from trident.run.execution import Execution
+from trident.run.execution import lanes
 from trident.run.loop import BatchLoop
 from trident.run.opened_topology import OpenedTopology
 from trident.run.progress import Progress
@@ -158,7 +158,7 @@ def looping(topology: TridentTopology, clock: Clock, points: Points, **conf: Any
     opened = OpenedTopology(graph, make_plan(graph), Config.of(conf), lambda states: MemoryLog("t"))
     with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as driver:
         loop = BatchLoop(
-            opened, Execution(Lane(pool.submit, commits.submit)), Progress(opened.plan, 9, clock), clock, points
+            opened, lanes(Lane(pool.submit, commits.submit)), Progress(opened.plan, 9, clock), clock, points
         )
         ended = driver.submit(loop.run)
         try:

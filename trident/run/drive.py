@@ -33,7 +33,7 @@ from trident.read.views import StateView
 from trident.redaction import redacted
 from trident.run.batch import LOOP, Observer
 from trident.run.dead_letters import ranges_by_batch, waiting
-from trident.run.execution import Execution
+from trident.run.execution import LaneOf, lanes
 from trident.run.loop import BatchLoop
 from trident.run.opened_topology import OpenedTopology, RunnerOf, is_given_up, open_runner
 from trident.run.placements import OpenLog
@@ -78,7 +78,7 @@ class Drive:
     """An opened topology with its loop, which is for one thread; any thread may ask how it goes.
 
     `monitoring`: is told of what happens, and ends with it.
-    `execution`: where batches run; None: in the thread that leads the loop.
+    `lane_of`: where batches run; None: in the thread that leads the loop.
     `observer`: called at each point of a batch; see `Observer`.
     `active`: whether batches are begun before the loop is told so.
     `progress`: of the one that this one follows, where both count together.
@@ -93,7 +93,7 @@ class Drive:
         graph: Graph,
         opened: OpenedTopology,
         monitoring: Monitoring,
-        execution: Execution | None = None,
+        lane_of: LaneOf | None = None,
         observer: Observer | None = None,
         active: bool = True,
         clock: Clock | None = None,
@@ -109,9 +109,7 @@ class Drive:
         places: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
         size, publish = self.config.progress_kept, monitoring.publish
         self.progress = progress or Progress(opened.plan, size, self.clock, self.run_id, places, publish)
-        self.loop = BatchLoop(
-            opened, execution or Execution(LOOP, one_by_one=True), self.progress, self.clock, observer, active
-        )
+        self.loop = BatchLoop(opened, lane_of or lanes(LOOP), self.progress, self.clock, observer, active)
         self.pages = TopologyFigures(self)
         monitoring.watch(self.pages.status)
         publish(TopologyStarted(self.name, self.run_id, self.clock.wall_ms(), self.txid, places))

@@ -14,7 +14,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,34 +64,35 @@ class _Call(NamedTuple):
     given: object  # how much it has given so far, if it gives many objects
 
 
-class Execution:
-    """Says where each batch is processed and committed: in other threads, one while another commits, or in the loop's own.
+LaneOf = Callable[[Runner, int | None, bool], Lane]
+"""Says where a batch is processed and committed that a runner takes: by its size, and whether no other is in flight.
+
+The size is about how many bytes the batch has; None if a spout does not say.
+"""
+
+
+def lanes(pools: Lane, one_by_one: bool = False, by_size: bool = False) -> LaneOf:
+    """Return where the batches of a topology go: to other threads, one while another commits, or to the loop's own.
 
     `one_by_one`: no two batches overlap, so what runs in this process runs in the loop's thread, whatever its size. What Spark
     runs is left to other threads, so that the loop can notice that it is overdue.
     `by_size`: small batches run in the loop's thread, one after the other; larger ones overlap in other threads.
     """
+    brief_in_loop, brief_in_pools = replace(LOOP, brief=True), replace(pools, brief=True)
 
-    def __init__(self, pools: Lane, one_by_one: bool = False, by_size: bool = False) -> None:
-        self._pools, self._one_by_one, self._by_size = pools, one_by_one, by_size
-        self._brief_in_loop, self._brief_in_pools = replace(LOOP, brief=True), replace(pools, brief=True)
+    def lane_of(runner: Runner, size: int | None, alone: bool) -> Lane:
+        if one_by_one:
+            return LOOP if runner.here else pools
+        if not by_size or size is None or size > _BRIEF_BYTES or not runner.here:
+            return pools
+        # Only behind a large one is a small one handed over: in the loop it would wait for that one's commit.
+        return brief_in_loop if alone else brief_in_pools
 
-    def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
-        """Return where a batch is processed and committed that `runner` takes.
-
-        `size`: about how many bytes the batch has; None if a spout does not say.
-        `alone`: whether no other batch is in flight. Only behind a large one is a small one handed over: in the loop it would
-        wait for that one's commit.
-        """
-        if self._one_by_one:
-            return LOOP if runner.here else self._pools
-        if not self._by_size or size is None or size > _BRIEF_BYTES or not runner.here:
-            return self._pools
-        return self._brief_in_loop if alone else self._brief_in_pools
+    return lane_of
 
 
-def execution_of(opened: OpenedTopology) -> Execution:
-    """Choose how the batches of a topology are executed, and open the threads for it."""
+def lanes_of(opened: OpenedTopology) -> LaneOf:
+    """Choose where the batches of a topology go, and open the threads for it."""
     name, plan, config = opened.plan.topology, opened.plan, opened.config
     # A user's own spout may wait for its source.
     emitters = opened.runner.program.emitters.values()
@@ -104,7 +105,7 @@ def execution_of(opened: OpenedTopology) -> Execution:
     opened.closers.add("processing", lambda: processing.shutdown(wait=False, cancel_futures=True))
     opened.closers.add("committing", committing.shutdown)
     one_by_one = config.max_spout_pending == 1
-    return Execution(Lane(processing.submit, committing.submit), one_by_one, by_size and not one_by_one)
+    return lanes(Lane(processing.submit, committing.submit), one_by_one, by_size)
 
 
 class Attempts:
@@ -117,14 +118,14 @@ class Attempts:
         self,
         opened: OpenedTopology,
         sources: Sources,
-        execution: Execution,
+        lane_of: LaneOf,
         observe: Observer | None,
         inbox: Channel[LoopMessage | None],
     ) -> None:
         self._name, self._committer = opened.plan.topology, opened.committer
         self._by_size = opened.runner if isinstance(opened.runner, AutoRunner) else None
         self._log, self._partitions, self._replays = opened.log, opened.plan.partitions, opened.replays
-        self._sources, self._execution = sources, execution
+        self._sources, self._lane_of = sources, lane_of
         self._observe, self._report = observe, inbox.put
         self._begun: dict[TransactionAttempt, Begun] = {}  # what threads are at
         self._seen: dict[int, tuple[float, _Call]] = {}
@@ -139,7 +140,7 @@ class Attempts:
         """
         if self._by_size is not None:
             batch.runner = self._by_size.of_size(batch.size)
-        batch.lane = self._execution.lane_of(batch.runner, batch.size, alone)
+        batch.lane = self._lane_of(batch.runner, batch.size, alone)
         batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
         order = order_of(batch)
         if batch.commits_now:

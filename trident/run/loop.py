@@ -32,7 +32,7 @@ from trident.run.batch import (
 )
 from trident.run.committer import Committed
 from trident.run.coordinator import AttemptStatus, MasterBatchCoordinator, StartGate
-from trident.run.execution import Attempts, Execution
+from trident.run.execution import Attempts, LaneOf
 from trident.run.opened_topology import OpenedTopology
 from trident.run.progress import Progress
 from trident.run.retrying import Capturing, RetryRule
@@ -53,7 +53,7 @@ _COLD_S = 30.0
 class BatchLoop:
     """Runs batches until it is asked to stop or has to.
 
-    `execution`: says where each batch is processed and committed.
+    `lane_of`: says where each batch is processed and committed.
     `observer`: called at each point of a batch; see `Observer`.
     `active`: whether batches are begun before `set_active` says so.
     """
@@ -61,7 +61,7 @@ class BatchLoop:
     def __init__(
         self,
         opened: OpenedTopology,
-        execution: Execution,
+        lane_of: LaneOf,
         progress: Progress,
         clock: Clock,
         observer: Observer | None = None,
@@ -73,7 +73,7 @@ class BatchLoop:
         self._observe = observer
         self._inbox = Channel[LoopMessage | None]()
         self._sources = Sources(opened, clock)
-        self._attempts = Attempts(opened, self._sources, execution, observer, self._inbox)
+        self._attempts = Attempts(opened, self._sources, lane_of, observer, self._inbox)
         most, interval_s = config.max_spout_pending, config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
         repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())

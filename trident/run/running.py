@@ -26,7 +26,7 @@ from trident.observe.monitoring import Monitoring
 from trident.plan import make_plan
 from trident.run.batch import Observer
 from trident.run.drive import Drive, opened_to_last
-from trident.run.execution import execution_of
+from trident.run.execution import lanes_of
 from trident.run.opened_topology import OpenedTopology, log_idle_loads
 from trident.run.placements import open_log
 
@@ -70,7 +70,7 @@ class RunningTopology(Drive):
         active: bool = True,
         page: Page | None = None,
     ) -> None:
-        super().__init__(graph, opened, monitoring, execution_of(opened), observer, active)
+        super().__init__(graph, opened, monitoring, lanes_of(opened), observer, active)
         self._page = page
         self._drpc: LocalDRPC | None = None
         self._drpc_lock = threading.Lock()
