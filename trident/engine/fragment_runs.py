@@ -72,6 +72,7 @@ def send(
                 else:
                     routed.setdefault(at, []).append(data)
             here.step, letters = fragment.entry, None
+        # Behind the last table, because the partials of several are merged before they are cut.
         for at, parts in routed.items():
             sink, began = fragment.sinks[at], perf_counter_ns()
             output.frames.extend(route(sink, exchanges.get(sink.target), parts, (fragment.entry, index, at), run))

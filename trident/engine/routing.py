@@ -82,6 +82,7 @@ def _whole(sink: Sink, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
 def _cut(
     sink: Sink, table: pa.Table, routing: Routing, partitions: int, at: int, run: StepRun
 ) -> Iterable[tuple[int, pa.Table]]:
+    # Also into one partition, because the function may give a tuple to none, or be wrong.
     if routing.kind == "custom":
         return _custom(sink, table, routing, partitions, run)
     if partitions == 1:

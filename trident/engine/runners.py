@@ -87,6 +87,7 @@ class InProcessRunner(Runner):
                 return [merged]
             frames, merged.frames = merged.frames, []
             arrived: dict[tuple[str, int], list[RowFrame]] = {destination: [] for destination in destinations}
+            # What is for a later level, or for the driver, waits with the output.
             for frame in frames:
                 arrived.get((frame.target, frame.partition), merged.frames).append(frame)
             outputs = [merged]

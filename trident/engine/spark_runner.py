@@ -144,6 +144,7 @@ class SparkRunner(ExecutorRunner):
                 arrived = stages.read([sent[source] for source in routes.sources[stage - 1]], routes.levels[stage - 1])
             else:
                 run = partial(run_parts_task, job, routes)
+                # One task also without parts, because the exchanges behind it run in every batch.
                 arrived = self._context.parallelize(list(enumerate(parts)), max(1, len(parts)))
             rows = arrived.mapPartitionsWithIndex(run)
             if stage == len(routes.levels):
@@ -190,6 +191,7 @@ class Stages:
         for other in others:
             first = first.union(other)  # of equal partitioners: partition by partition
         values = self._jvm.PythonRDD.valueOfPair(first)
+        # Else Spark would start a task for each destination, those of other levels included.
         if len(numbers) < self.routes.count:
             values = self._prune(values.rdd(), self._filter(numbers)).toJavaRDD()
         # The serializer of Spark's sessions: PySpark unites RDDs of one serializer without a look at their items.

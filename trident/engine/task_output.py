@@ -90,6 +90,7 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
     """Merge outputs; the first failure of the lowest level is the failure."""
     failed = min((output for output in outputs if output.failure is not None), key=lambda o: o.level, default=None)
     if failed is not None:
+        # Nothing of the others: the attempt does not count.
         return TaskOutput(failure=failed.failure, fenced=failed.fenced)
     merged = TaskOutput()
     for output in outputs:

@@ -186,6 +186,7 @@ def two_runs(stage: int) -> Failure:
     return Failure("spark", None, cause)
 
 
+# Spark's workers outlive topologies, whose operations may hold connections.
 _PROGRAMS_KEPT = 8
 _programs: dict[str, WorkerProgram] = {}
 _opening = threading.Lock()  # a resident worker processes and commits in two threads
@@ -328,6 +329,7 @@ def _route(output: TaskOutput, routes: Routes, stage: int, task: int, most: int)
             data = ipc_of(frame.data)
             check_shippable(len(data), repr(frame.target), most)
         except TooManyRows as error:
+            # What was sent before is not used, because its readers are told to stop.
             output = _failed_output(output, frame.target, error)
             break
         output.bytes_shuffled += len(data)

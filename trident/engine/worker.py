@@ -266,6 +266,7 @@ def _run_fragment(
         with counting() as output.metrics:
             send(fragment, tables, program.exchanges, run, index, output, letters)
     except StepFailed as error:  # whatever a spout or kernel raises fails the attempt, not the process
+        # Without what it gave before, which is a part of the rows only, and must not reach a state.
         return TaskOutput(failure=error.failure, level=output.level, fenced=output.fenced)
     output.figures[fragment.entry][NS] += perf_counter_ns() - began
     return output

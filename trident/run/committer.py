@@ -445,7 +445,7 @@ class BatchCommit:
         fragment = self._plan.fragments[node]
         if not (rows or arrived or fragment.blocking):
             return
-        if partitions > 1 and not (fragment.blocking or most_kept(fragment.sinks)):  # then one gives the same
+        if partitions > 1 and not fragment.depends_on_partitions:
             rows, partitions = {0: one_table(rows.values())} if rows else {}, 1
         given = {at: [table] for at, table in rows.items() if table.num_rows}
         self._on_error.partitions = partitions

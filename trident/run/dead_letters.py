@@ -205,7 +205,7 @@ class DeadLetters:
             kept = [letter for letter in letters if not any(_names(letter, key) for key in keys)]
             if len(kept) < len(letters):
                 write_whole(path, "".join(letter.to_line() + "\n" for letter in kept))
-                removed += len(letters) - len(kept) if path.suffix == ".jsonl" else 0
+                removed += (len(letters) - len(kept)) * (path.suffix == ".jsonl")
         for path in sorted((self.folder / _REQUESTS).glob("*.json")):
             with suppress(*_UNREADABLE):  # it is none
                 edited = [DeadLetter.of_line(line) for line in json.loads(path.read_text(encoding="utf-8"))["edited"]]

@@ -218,7 +218,7 @@ class BatchLoop:
         while not (wait_s := self.start_gate.wait_s(now)):
             # Only while idle, because asking for the time of the processor costs as much as part of a small batch.
             before, txid = self._clock.cpu() if self.start_gate.is_idle else None, self._coordinator.next_txid
-            asked, batch = txid not in self._log.state.definitions, None
+            asked = txid not in self._log.state.definitions
             try:
                 defined = self._sources.define(txid, self._batches)
                 if defined is None:
@@ -226,21 +226,9 @@ class BatchLoop:
                     if not self._batches and self.start_gate.awaited:
                         self._tell_end()
                     return self.start_gate.wait_s(self._clock.monotonic())
-                batch = self._new_batch(now, *defined)
-                if batch.capture:
-                    batch.written = self._capturing.states_written(txid, self._log.state.txid)
-                batch.times.started = self._clock.monotonic()
-                batch.share = self._sources.pressure.share if asked else None
-                if self._observe is not None:
-                    self._observe("defined", batch.attempt)
-                alone = len(self._batches) == 1
-                if alone and self._opened.executors:  # in the job that is about to start
-                    self._begin_writing(txid)
-                self._attempts.start(batch, alone)
-                if batch.undecided is None:
-                    self.start_gate.note_started(batch, not batch.tasks, asked, self._clock.monotonic())
+                self._start(now, asked, *defined)
             except StepFailed as error:  # an attempt that fails at once
-                self._fail(batch or self._new_batch(now, {}, None, {}), error.failure)
+                self._fail(self._batches.get(txid) or self._new_batch(now, {}, None, {}), error.failure)
             now = self._clock.monotonic()
         return wait_s
 
@@ -249,6 +237,23 @@ class BatchLoop:
         if not self._sources.are_preparing():
             self._log.check_owner()  # a replaced driver does not know what is committed
             self.start_gate.gave_all()
+
+    def _start(
+        self, now: float, asked: bool, definitions: Definitions, undecided: Undecided | None, sizes: Sizes
+    ) -> None:
+        batch = self._new_batch(now, definitions, undecided, sizes)
+        if batch.capture:
+            batch.written = self._capturing.states_written(batch.attempt.txid, self._log.state.txid)
+        batch.times.started = self._clock.monotonic()
+        batch.share = self._sources.pressure.share if asked else None
+        if self._observe is not None:
+            self._observe("defined", batch.attempt)
+        alone = len(self._batches) == 1
+        if alone and self._opened.executors:  # in the job that is about to start
+            self._begin_writing(batch.attempt.txid)
+        self._attempts.start(batch, alone)
+        if batch.undecided is None:
+            self.start_gate.note_started(batch, not batch.tasks, asked, self._clock.monotonic())
 
     def _new_batch(self, now: float, definitions: Definitions, undecided: Undecided | None, sizes: Sizes) -> Batch:
         attempt, runner, times = self._coordinator.start(now), self._opened.runner, BatchTimes(now)

@@ -324,10 +324,7 @@ class RecordedPast:
 
     def _beside(self, record: Record, txid: int) -> None:
         if isinstance(record, StartRecord):
-            self.whole_after = txid if self.whole_after is None else self.whole_after
-            # It is the epoch that emptied states: a start does it before its record, and writes to none before that.
-            for name, mark in self.emptied.items():
-                self.emptied[name] = mark if mark.attempt else mark._replace(attempt=record.epoch << RETRY_BITS)
+            self._note_start(record, txid)
         elif isinstance(record, ResetRecord):
             self.emptied[record.state] = Mark(txid, 0)
             self._begun.pop(record.state, None)
@@ -344,6 +341,12 @@ class RecordedPast:
         elif isinstance(record, TopologyRecord):
             self._note_meanings("states", record.states, txid)
             self._note_meanings("streams", record.streams, txid)
+
+    def _note_start(self, record: StartRecord, txid: int) -> None:
+        """Note whose epoch emptied states: a start does it before its record, and writes to none before that."""
+        self.whole_after = txid if self.whole_after is None else self.whole_after
+        for name, mark in self.emptied.items():
+            self.emptied[name] = mark if mark.attempt else mark._replace(attempt=record.epoch << RETRY_BITS)
 
     def _note_meanings(self, kind: str, facts_of: Mapping[str, Mapping[str, Any]], txid: int) -> None:
         there = self._begun if kind == "states" else self._streams

@@ -103,7 +103,7 @@ def open_runner(
     config: Config,
     plan: Plan,
     on_spark: Program | None = None,
-    spouts: Mapping[str, SpoutHandle] | None = None,
+    spouts: Mapping[str, SpoutHandle] = {},
 ) -> Runner:
     """Open the runner that the settings ask for.
 
@@ -116,7 +116,7 @@ def open_runner(
     memory_mb = max(stage_memory(plan, spark.committed))  # what the steps of one task ask for
     is_there = is_spark_on() or server_of(config.master, config.spark_conf) is not None
     if config.engine == "spark":
-        asks_spark = any(spout.coordinator.runs_spark_jobs for spout in (spouts or {}).values())
+        asks_spark = any(spout.coordinator.runs_spark_jobs for spout in spouts.values())
         if is_there or not _awaits_batch.get() or config.verify_replays or asks_spark:
             return _spark_runner(spark, config, memory_mb)
         return AutoRunner(spark, 1, lambda: _spark_runner(spark, config, memory_mb), spark.commits)

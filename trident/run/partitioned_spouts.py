@@ -134,17 +134,9 @@ class PartitionsCoordinator(ThrottledCoordinator):
         given = [read[name] for name in definition["partitions"]]
         size = sum(one.size for one in given)
         self._looks = size <= self._looks_up_to
-        news = ((one.metadata, last.get(one.partition)) for one in given)
-        if not any(one.rows for one in given) and not any(
-            now != then and repr(now) != repr(then) for now, then in news
-        ):
-            return None  # NaN is no news
-        entries = {
-            one.partition: {
-                "meta": one.metadata, "rows": one.rows, **({} if one.crc is None else {"checksum": one.crc}),
-            }
-            for one in given if one.rows
-        }  # fmt: skip
+        if not any(one.rows or _differ(one.metadata, last.get(one.partition)) for one in given):
+            return None
+        entries = {one.partition: _entry(one) for one in given if one.rows}
         latest = {**last, **{one.partition: one.metadata for one in given}}
         others = {name: metadata for name, metadata in latest.items() if name not in entries and metadata is not None}
         return {"read": entries, "kept": others, "bytes": size}
@@ -202,6 +194,10 @@ class PartitionsCoordinator(ThrottledCoordinator):
         return definition
 
 
+def _differ(one: Any, other: Any) -> bool:
+    return bool(one != other) and repr(one) != repr(other)  # NaN is no news
+
+
 def last_metadata(definition: Definition | None) -> Metadata:
     """Return the last metadata of each partition up to the batch with this definition; None: there is no such batch."""
     if definition is None:
@@ -217,6 +213,11 @@ def last_metadata(definition: Definition | None) -> Metadata:
 def _list_names(names: Sequence[str]) -> str:
     said = ", ".join(map(repr, names[:5])) or "none"
     return said if len(names) <= 5 else f"{said} and {len(names) - 5} more"
+
+
+def _entry(read: PartitionRead) -> dict[str, Any]:
+    entry = {"meta": read.metadata, "rows": read.rows}
+    return entry if read.crc is None else {**entry, "checksum": read.crc}
 
 
 class NewPart(NamedTuple):

@@ -99,10 +99,7 @@ class RetryRule:
         """
         tries, may_retry, txid = self._tries(attempt.txid), self._coordinator.retries_left > 0, attempt.txid
         waiting = self._wait_for(txid, failure, in_commit)
-        if failure.is_mistake and (self._repeats or not failure.retry):
-            # The same tuples would fail in the same way: they are left out at once, or the topology ends at once.
-            failure = replace(failure, retry=self._captures and txid != self._mistaken)
-            self._mistaken = txid
+        failure = self._give_up_mistake(txid, failure)
         if waiting is not None and may_retry:
             waited_s = self._clock.monotonic() - waiting.since
             if failure.is_source_away or waited_s < self._config.store_wait_s:
@@ -118,6 +115,13 @@ class RetryRule:
         error = kind(txid, tries, failure.step, failure.row, failure.cause)
         error.writes_dead_letters, error.can_heal = self._config.on_poison == "dead_letter", failure.can_heal
         raise error
+
+    def _give_up_mistake(self, txid: int, failure: Failure) -> Failure:
+        """The same tuples would fail in the same way: they are left out at once, or the topology ends at once."""
+        if failure.is_mistake and (self._repeats or not failure.retry):
+            failure = replace(failure, retry=self._captures and txid != self._mistaken)
+            self._mistaken = txid
+        return failure
 
     def _wait_for(self, txid: int, failure: Failure, in_commit: bool) -> Waiting | None:
         """Note what a batch waits for since this failure; None if the failure is another one."""

@@ -100,10 +100,7 @@ class Sources:
         """
         logged = self._log.state.definitions.get(txid, {})
         if self.pressure.share != self._told_share:
-            self._told_share = self.pressure.share
-            for name in self._throttled:
-                with failing_at(name):
-                    self._coordinators[name].throttle(self._told_share)
+            self._throttle()
         said = {name: self._ask(txid, name, self._say, txid, name, logged, in_flight) for name in self._coordinators}
         letters = logged.get(LETTERS)
         if not logged and (now_s := self._clock.monotonic()) >= self._replays.look_at:
@@ -136,6 +133,12 @@ class Sources:
             return NOTHING
         spout, says = self._coordinators[name], name in self._offering["traits"]
         return Said(definition, spout.traits(definition) if says else NOTHING.traits, spout.size(definition))
+
+    def _throttle(self) -> None:
+        self._told_share = self.pressure.share
+        for name in self._throttled:
+            with failing_at(name):
+                self._coordinators[name].throttle(self._told_share)
 
     def complete(self, batch: Batch) -> bool:
         """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
