@@ -191,7 +191,7 @@ class Capturing:
             fragment = None if each.left_out is None else self._plan.fragments.get(each.left_out.entry)
             if fragment is None:
                 continue
-            behind = self._graph.behind(each.step if each.step in fragment.ids else fragment.entry)
+            behind = self._graph.behind(each.step if each.step in fragment.ids else fragment.entry)[1:]
             reached = {node.state for node in behind if isinstance(node, PersistNode)}
             if has := sorted(reached & batch.written):
                 raise StepFailed(
