@@ -99,20 +99,15 @@ def check_engine(config: Config) -> None:
 
 
 def open_runner(
-    program: Program,
-    config: Config,
-    plan: Plan,
-    on_spark: Program | None = None,
-    spouts: Mapping[str, SpoutHandle] = {},
+    program: Program, config: Config, plan: Plan, spark: Program, spouts: Mapping[str, SpoutHandle]
 ) -> Runner:
     """Open the runner that the settings ask for.
 
-    `on_spark`: what Spark runs in place of `program`, if executors commit states.
+    `spark`: what Spark runs in place of `program`, where executors commit states.
     `spouts`: those that may need Spark to say whether they have a batch.
     """
     if config.engine == "in_process":
         return InProcessRunner(program)
-    spark = on_spark or program
     memory_mb = max(stage_memory(plan, spark.committed))  # what the steps of one task ask for
     is_there = is_spark_on() or server_of(config.master, config.spark_conf) is not None
     if config.engine == "spark":
