@@ -16,7 +16,7 @@ reads all partitions, and what it finds is shipped as the next batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -269,7 +269,9 @@ class PartitionReader:
                 yield from self._again(part)
 
     def read(self, part: NewPart) -> tuple[list[pa.Table], PartitionRead]:
-        call, metadata, tables = self._call("emit_partition_batch_new", part, part.last_metadata, part.share)
+        call, metadata, tables = self._call(
+            "emit_partition_batch_new", self._emitter.emit_partition_batch_new, part, part.last_metadata, part.share
+        )
         rows = sum(table.num_rows for table in tables)
         self._check(call, part, metadata, rows)
         crc = checksum(tables) if self._identical and rows else None
@@ -277,7 +279,7 @@ class PartitionReader:
         return tables, PartitionRead(part.partition, deepcopy(metadata), rows, size, crc)
 
     def _again(self, part: ReplayedPart) -> list[pa.Table]:
-        call, _, tables = self._call("emit_partition_batch", part, part.metadata)
+        call, _, tables = self._call("emit_partition_batch", self._emitter.emit_partition_batch, part, part.metadata)
         rows, crc = sum(table.num_rows for table in tables), checksum(tables)
         if rows != part.rows or (part.crc is not None and crc != part.crc):
             raise ReplayMismatchError(
@@ -289,14 +291,14 @@ class PartitionReader:
         return tables
 
     def _call(
-        self, method: str, part: NewPart | ReplayedPart, metadata: Any, share: float = 1.0
+        self, name: str, emit: Callable[..., Any], part: NewPart | ReplayedPart, metadata: Any, share: float = 1.0
     ) -> tuple[str, Any, list[pa.Table]]:
         """Have the user's emitter read a partition; return what names the call, what it returned and what it emitted."""
-        call = f"{self._name}: {method} of partition {part.partition!r}"
+        call = f"{self._name}: {name} of partition {part.partition!r}"
         collector = _Collector(self._fields, call, share)
         try:
             # Copied here and above, because an emitter may change in place what it was given, or what it returned.
-            found = getattr(self._emitter, method)(part.attempt, collector, part.partition, deepcopy(metadata))
+            found = emit(part.attempt, collector, part.partition, deepcopy(metadata))
         except TridentError:  # it says enough, and may say what is to follow
             raise
         except Exception as error:
