@@ -900,13 +900,14 @@ class FailsOnce(BaseStateUpdater[Any]):
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional", "non_transactional"])
-@pytest.mark.parametrize("where", ["before the counts", "behind them", "beside them"])
+@pytest.mark.parametrize("where", ["before the counts", "behind them", "in sums behind them", "beside them"])
 def test_a_tuple_that_an_earlier_attempt_has_left_in_a_state_is_not_left_out(
     kind: str, where: str, settings: dict[str, Any]
 ) -> None:
     """It raises only at the last try: its letter, put back, would count twice in a state that keeps what was written."""
     settings |= {"max_batch_attempts": 2, "allow_inexact": True, "retry_backoff_ms": 1}
-    feeder, counts, last = FeederBatchSpout("word: string, n: int"), dict[Any, Any](), dict[Any, Any]()
+    feeder = FeederBatchSpout("word: string, n: int")
+    counts, sums, last = dict[Any, Any](), dict[Any, Any](), dict[Any, Any]()
 
     def topology() -> tuple[TridentTopology, Any]:
         topology = TridentTopology("t")
@@ -916,6 +917,9 @@ def test_a_tuple_that_an_earlier_attempt_has_left_in_a_state_is_not_left_out(
         state = counted.persistent_aggregate(dict_state(counts, kind), Count(), "count", state_name="counts")
         if where == "behind them":
             state.new_values_stream().each("word", look_at, "again: string")
+        if where == "in sums behind them":
+            again = state.new_values_stream().group_by("word")
+            again.persistent_aggregate(dict_state(sums, "opaque"), "word", Careful(), "sum", state_name="sums")
         raising.partition_persist(dict_state(last), fails, state_name="last")
         return topology, state
 

@@ -16,13 +16,13 @@ from spouts import FixedBatchSpout
 from tests.harness.crashing_stores import DictMap, WithoutAttempts
 from tests.harness.topology_runs import counted, dict_state, start
 from trident import Fields, TridentTopology
+from trident.channel import Clock
 from trident.log import log_address
 from trident.log.file_log import FileLog, LogFile
 from trident.log.framing import read_frames
 from trident.log.log_reader import LogReader
 from trident.log.records import DefineRecord
 from trident.operations import Count
-from trident.run.batch import Clock
 from trident.spout.interfaces import BatchTraits, Definition, SpoutType, TransactionAttempt
 from trident.state import CachedMap, MicroBatchIBackingMap, ReadThroughMap, SerializedMap, StateSpec, map_state
 

@@ -23,7 +23,7 @@ from trident.engine.routing import RowFrame, apply_exchange
 from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order
 from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
-from trident.plan import Exchange, Fragment, Plan
+from trident.plan import Exchange, Plan
 from trident.plan.plan import most_kept
 from trident.read.views import StateView
 from trident.run.entries import Entries, check_one_writer, inputs_kept, inputs_of, marks_of, merging_columns
@@ -445,7 +445,7 @@ class BatchCommit:
         fragment = self._plan.fragments[node]
         if not (rows or arrived or fragment.blocking):
             return
-        if partitions > 1 and not _depends_on_partitions(fragment):
+        if partitions > 1 and not fragment.depends_on_partitions:
             rows, partitions = {0: one_table(rows.values())} if rows else {}, 1
         given = {at: [table] for at, table in rows.items() if table.num_rows}
         self._on_error.partitions = partitions
@@ -455,8 +455,3 @@ class BatchCommit:
             if partition in given or fragment.blocking or letters:
                 exchanges, tables = self._committer.exchanges(), given.get(partition, [])
                 send(fragment, tables, exchanges, self._run, partition, self.done, letters)
-
-
-def _depends_on_partitions(fragment: Fragment) -> bool:
-    """Whether a step behind a node gives another result for several partitions than for one."""
-    return fragment.blocking or bool(most_kept(fragment.sinks))
