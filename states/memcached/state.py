@@ -18,9 +18,9 @@ Limits of the server
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol
 
 from states.memcached.key_names import Names, prefix_of
 from states.memcached.map import MemcachedMap
@@ -35,6 +35,23 @@ from trident.state.map_state import BackingMapFactory, MapStateFactory
 from trident.storekit import StoreState, called_as, kinds
 
 __all__ = ["MemcachedCache", "MemcachedMap", "MemcachedOptions", "MemcachedState"]
+
+P = ParamSpec("P")
+
+
+class _CacheFor(Protocol[P]):
+    def __call__(
+        self,
+        durable: StateSpec,
+        servers: str | Sequence[str] | MemcachedOptions | None = None,
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> StateSpec: ...
+
+
+def _with_options(declared: Callable[Concatenate[Any, P], MemcachedOptions]) -> Callable[[Any], _CacheFor[P]]:
+    """Let type checkers know the options of a call."""
+    return lambda function: function
 
 
 class MemcachedState(StoreState[str | Sequence[str] | MemcachedOptions]):
@@ -52,8 +69,9 @@ class MemcachedState(StoreState[str | Sequence[str] | MemcachedOptions]):
     def __new__(cls, target: str | Sequence[str] | MemcachedOptions, /) -> Any: ...
 
     @staticmethod
+    @_with_options(MemcachedOptions)
     def cache_for(
-        durable: StateSpec, servers: str | Sequence[str] | MemcachedOptions | None = None, **options: Any
+        durable: StateSpec, servers: str | Sequence[str] | MemcachedOptions | None = None, **options: object
     ) -> StateSpec:
         """Put Memcached before a durable state: it answers reads of a commit, and may forget without harm.
 

@@ -46,9 +46,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def answer(rows: list[Sequence[bytes]]) -> list[bytes | None]:
+def answer(rows: list[Sequence[bytes]]) -> list[list[bytes | None]]:
     """Return what the server would answer for hashes of these fields."""
-    return [None if text == NO_TEXT else text for row in rows for text in row]
+    return [[None if text == NO_TEXT else text for text in row] for row in rows]
 
 
 def hashes(keys: tuple[str, ...], value: str, kind: StateType = StateType.OPAQUE) -> PlainHashes:
