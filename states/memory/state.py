@@ -5,7 +5,7 @@ factory is made, kept by pickling) and state, so a state that is built again in 
 the keys; each has a sentinel. Values are stored by reference. Every `MemoryBackingMap` is one *writer* over its partition's
 data: once another writer has moved the sentinel, its puts raise `FencedError` (R9). An opaque state whose aggregate is a
 `Count`, `Sum`, `Min` or `Max`, or several of these and of `Avg`, is kept in arrays, anything else in a dict
-(`trident/state/columns/number_table.py`).
+(`trident/state/number_table.py`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from uuid import uuid4
 
 from trident.errors import ConfigError, FencedError, UnsupportedOperation
 from trident.state.backing_map import BackingMap, MapFacts
-from trident.state.columns.number_columns import NumberForm
-from trident.state.columns.number_table import KeptValues, NumberTable
 from trident.state.interfaces import FormerTypes, Key, StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import map_for
+from trident.state.number_columns import NumberForm
+from trident.state.number_table import KeptValues, NumberTable
 from trident.state.table import OpaqueTable
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue

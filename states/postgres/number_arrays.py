@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from states.postgres.columns import Column, Columns
 from trident.fields import normal_type
-from trident.state.columns.number_columns import NumberForm, absent_numbers
 from trident.state.interfaces import StateConf, StateType
+from trident.state.number_columns import NumberForm, absent_numbers
 from trident.state.table import OpaqueTable
 from trident.types import class_of
 

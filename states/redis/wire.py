@@ -146,8 +146,11 @@ class Link:
             self._connection.connect()
             self._connected = True
             self._greet(self)
-            reader = getattr(getattr(self._connection, "_parser", None), "_reader", None)
-            self._come = None if reader is None else partial(iter, reader.gets, reader.gets())
+            try:  # redis-py takes longer for an answer than the server, and has no public way past that
+                gets = self._connection._parser._reader.gets  # noqa: SLF001
+                self._come = partial(iter, gets, gets())
+            except AttributeError:  # another release, which has it elsewhere
+                self._come = None
 
     def send(self, *calls: Call) -> None:
         """Send calls over the open link; their answers are outstanding before the first byte is sent."""
@@ -166,7 +169,7 @@ class Link:
         answers: list[Any] = []
         while len(answers) < count:
             answers.append(self.read())
-            if self._come is not None:  # redis-py takes longer for an answer than the server
+            if self._come is not None:
                 answers += islice(self._come(), count - len(answers))
         if any(issubclass(kind, Exception) for kind in set(map(type, answers))):
             return next(answer for answer in answers if isinstance(answer, Exception))

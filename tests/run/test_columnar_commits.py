@@ -29,7 +29,7 @@ MOST = (1 << 63) - 1
 
 @pytest.fixture(autouse=True)
 def always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
+    monkeypatch.setattr("trident.state.number_table._FEW_KEYS", 0)
 
 
 def data_of(factory: MemoryMapState) -> MemoryData:

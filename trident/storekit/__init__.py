@@ -21,22 +21,20 @@ from trident.storekit.record_fence import (
     warn_of_eviction,
     warn_once,
 )
-from trident.storekit.store_options import (
+from trident.storekit.store_state import (
     Account,
     Changing,
     Expiring,
-    MapOptions,
-    ServerCalls,
-    StoreOptions,
-    check_options,
-)
-from trident.storekit.store_state import (
     Kind,
     Kinds,
+    MapOptions,
+    ServerCalls,
     SpecKinds,
     StoreMapFactory,
+    StoreOptions,
     StoreState,
     called_as,
+    check_options,
     driver_package,
     kinds,
 )

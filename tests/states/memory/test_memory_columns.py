@@ -19,8 +19,8 @@ from tests.harness.crashing_stores import DictMap, tuples_at
 from trident.errors import FencedError
 from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
-from trident.state.columns.number_columns import NumberForm
-from trident.state.columns.number_table import NumberTable
+from trident.state.number_columns import NumberForm
+from trident.state.number_table import NumberTable
 from trident.state.table import KeyColumns, as_list
 from trident.state.values import CombinerUpdates
 from trident.testing import InjectedFault
@@ -166,7 +166,7 @@ def summed(state: OpaqueMap, txid: int, **values: Any) -> list[Any] | None:
 
 
 def test_a_dict_stays_one_until_a_commit_of_many_keys_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.columns.number_table._FEW_KEYS", 2)
+    monkeypatch.setattr("trident.state.number_table._FEW_KEYS", 2)
     data = numbers()
     state = opened(data)
     assert summed(state, 1, a=1, b=2) is None

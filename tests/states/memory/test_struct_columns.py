@@ -19,7 +19,7 @@ from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.adapters import aggregate_type
 from trident.operations.several import several, value_of
 from trident.state import CodecSerializer, OpaqueMap, SerializedMap
-from trident.state.columns.number_columns import NumberColumn, NumberForm
+from trident.state.number_columns import NumberColumn, NumberForm
 from trident.state.values import CombinerUpdates
 from trident.steps.aggregates import is_native, merging_function
 
