@@ -76,7 +76,6 @@ class CassandraBackingMap(BackingMap):
     # ---- reads and writes ----------------------------------------------------------------------------------------------
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read many keys: one entry per key, in the order asked, None where never written."""
         self._at_home()
         return self._rows.get(keys) if keys else []
 
@@ -85,12 +84,7 @@ class CassandraBackingMap(BackingMap):
         return OpaqueTable.of(self.multi_get(keys)) if self._is_opaque else None
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write many keys; return once a quorum has them on its commit logs.
-
-        Raises `FencedError`: another writer has moved the sentinel. Earlier writes lose against the other writer's.
-        Raises `StateLossDetected`: the sentinel is gone.
-        Raises `BackendError`: no answer, or a refusal; any part may be written. Writing the same again is harmless.
-        """
+        """Write many keys; return once a quorum has them on its commit logs. Writing the same again is harmless."""
         if len(keys) != len(values):
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
         if keys:
@@ -98,7 +92,6 @@ class CassandraBackingMap(BackingMap):
             self._rows.put(keys, values, at, self._fence.check)
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete keys; absent ones are ignored. Fenced as `multi_put` is."""
         if keys:
             at = self._next_timestamp("delete")
             self._rows.delete(keys, at, self._fence.check)
@@ -128,7 +121,6 @@ class CassandraBackingMap(BackingMap):
     # ---- the sentinel ------------------------------------------------------------------------------------
 
     def read_sentinel(self) -> Sentinel | None:
-        """Return the sentinel of this partition, None if there is none."""
         self._at_home()
         return self._fence.read()
 

@@ -148,14 +148,14 @@ class MemcachedCache(SpacedCache[Any]):
         there = iter(self._serializer.serialize_many([value for value in values if value is not None]))
         entries = named.wrap([_ABSENT if value is None else _VALUE + next(there) for value in values])
         for connection, chunk in self._servers.chunks(named.names, entries):
-            self._put(connection, [(named.names[at], entries[at]) for at in chunk])
+            self._put(connection, [named.names[at] for at in chunk], [entries[at] for at in chunk])
 
     def close(self) -> None:
         self._servers.close()
 
-    def _put(self, connection: MemcachedConnection, chunk: list[tuple[bytes, bytes]]) -> None:
-        replies = connection.set_many(_FLAGS, self._expiration, chunk)
-        failed = [(name, reply) for (name, _), reply in zip(chunk, replies, strict=True) if reply != b"STORED"]
+    def _put(self, connection: MemcachedConnection, names: list[bytes], entries: list[bytes]) -> None:
+        replies = connection.write(names, _FLAGS, self._expiration, entries, None)
+        failed = [(name, reply) for name, reply in zip(names, replies, strict=True) if reply != b"STORED"]
         if any(b"too large" not in reply and b"out of memory" not in reply for _, reply in failed):
             raise BackendError(f"fill the cache on memcached server {connection.name}: {failed[0][1].decode()}")
         # What could not be replaced must not stay. Servers of today see to it themselves; nothing promises it.

@@ -122,19 +122,13 @@ class MemoryBackingMap(BackingMap, Generic[V]):
             return self.data.values.get(keys)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[V]) -> None:
-        """Write many keys, all or none.
-
-        Raises
-        ------
-        FencedError
-            Another writer has moved the sentinel since this one did. Nothing was written.
-        """
+        """Write many keys, all or none."""
         with self.data.lock:
             self._check_fence("put {} keys to memory", len(keys))
             self.data.values.put(keys, values)
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete many keys, all or none; fenced as `multi_put` is."""
+        """Delete many keys, all or none."""
         with self.data.lock:
             self._check_fence("delete {} keys from memory", len(keys))
             self.data.values.delete(keys)
@@ -150,7 +144,6 @@ class MemoryBackingMap(BackingMap, Generic[V]):
         return found
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Move the sentinel on from what was read or laid last; this is the writer from now on."""
         data = self.data
         with data.lock:
             found = data.sentinel

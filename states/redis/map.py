@@ -175,17 +175,6 @@ class RedisBackingMap(BackingMap):
         return None if decode is None else self._read(keys, decode, OpaqueTable.absent)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write many distinct keys.
-
-        Raises
-        ------
-        FencedError
-            Another writer has moved the sentinel. The calls from then on wrote nothing.
-        StateLossDetected
-            The sentinel that this writer moved there is gone.
-        BackendError, CorruptValueError
-            Redis refused or did not answer, or a value cannot be encoded. Any of the keys may be written.
-        """
         if len(keys) != len(values):
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
         self._write(f"write {len(keys)} keys", self._puts(keys, values))
@@ -232,15 +221,6 @@ class RedisBackingMap(BackingMap):
         return sentinel
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Replace the sentinel that was read or written last; this is the writer from now on. See `BackingMap`.
-
-        Raises
-        ------
-        FencedError, StateLossDetected, StatePlaceError
-            The store has another one.
-        BackendError
-            It was to be sealed, and Redis has lost writes of the commit.
-        """
         refuse_read_only(self._read_only, "move the sentinel", self._what)
         self._fence.move(sentinel, force)
 

@@ -248,7 +248,8 @@ def test_what_another_program_wrote_is_named(redis_server: Server, client: redis
     client.delete("plain/fields:new")
     client.set("plain/fields:new", "text")
     with pytest.raises(Exception, match="WRONGTYPE"):
-        state.multi_get([("new",)])
+        state.multi_get([("old",), ("new",), ("older",)])
+    assert state.multi_get([("old",), ("older",)]) == [None, None]
 
 
 @pytest.mark.server
