@@ -24,7 +24,7 @@ from trident.state.interfaces import FormerTypes, Key, StateConf, StateSpec, Sta
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import map_for
 from trident.state.number_columns import NumberForm
-from trident.state.number_table import KeptValues, NumberTable
+from trident.state.number_table import KeptValues
 from trident.state.table import OpaqueTable
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue
@@ -56,16 +56,6 @@ class MemoryData:
 
     def __len__(self) -> int:
         return len(self.values)
-
-    @property
-    def entries(self) -> dict[Key, Any]:
-        """The values, while they are a dict."""
-        return self.values.entries
-
-    @property
-    def columns(self) -> NumberTable | None:
-        """The values as arrays; None while they are a dict."""
-        return self.values.columns
 
     def keep(self, partitions: int) -> None:
         """Keep `max_size` entries for each of so many partitions."""

@@ -123,7 +123,7 @@ def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None
     assert summed(state, 1, [most]) == [most]
     assert summed(state, 2, [most]) is None
     assert state.multi_get([("k0",)]) == [most]
-    assert data.columns is not None
+    assert data.values.columns is not None
 
 
 def test_values_of_another_form_are_left_to_python() -> None:
