@@ -56,7 +56,7 @@ def opened(spout: ITridentSpout, fields: str) -> Any:
 
 
 def tuple_rows(data: pa.Table | pa.RecordBatch) -> list[Row]:
-    return list(zip(*(column.to_pylist() for column in data.values.columns), strict=True))
+    return list(zip(*(column.to_pylist() for column in data.columns), strict=True))
 
 
 def first_batch(spout: ITridentSpout) -> tuple[Any, Definition]:

@@ -94,9 +94,7 @@ def test_batches_are_exact_through_every_step_of_a_move(
     assert batches.attempt(keys)
 
     def carry_one() -> None:
-        sentinels = [key for key in move.left() if key.endswith(b"sentinels")]
-        others = [key for key in move.left() if key not in sentinels]
-        move.carry(sentinels if first == "sentinel" else others[:1])
+        move.carry([key for key in move.left() if key.endswith(b"sentinels") == (first == "sentinel")][:1])
 
     for number, step in enumerate((move.open, carry_one, move.carry_all, move.arrive, move.close)):
         step()
