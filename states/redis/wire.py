@@ -124,9 +124,8 @@ class Link:
         self.waiting: deque[Call] = deque()
         self._connection, self._greet = connection, greet
         self._connected = False
-        self._come: Callable[[], Iterator[Any]] | None = (
-            None  # the answers that have come, as hiredis itself gives them
-        )
+        # The answers that have come, as hiredis itself gives them.
+        self._come: Callable[[], Iterator[Any]] | None = None
 
     @classmethod
     def to(cls, arguments: dict[str, Any], greet: Callable[[Link], None]) -> Link:
