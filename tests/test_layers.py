@@ -141,11 +141,7 @@ LAYERS = (
     Layer(("trident.types",), ("trident.moments",), deferred=("pyarrow",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors", "trident.types")),
     Layer(
-        tuple(
-            f"trident.state.columns.{each}"
-            for each in ("number_columns", "number_table", "packed_structs", "text_index")
-        ),
-        ("numpy", "pyarrow", "trident.state", *VALUES),
+        ("trident.state.number_columns", "trident.state.number_table"), ("numpy", "pyarrow", "trident.state", *VALUES)
     ),
     Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy",)),
     Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES), deferred=("trident.arrow",)),

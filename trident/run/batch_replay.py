@@ -46,13 +46,13 @@ from trident.run.sources import Sources
 from trident.spout.interfaces import IBatchSpout, SpoutType, TransactionAttempt
 from trident.spout.partitioned import PartitionedSpout
 from trident.spout.query_batches import QueryBatches
-from trident.state.columns.number_columns import NumberForm
-from trident.state.columns.number_table import KeptValues
 from trident.state.encoding.equal_keys import canonical_key
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import OpaqueMap
+from trident.state.number_columns import NumberForm
+from trident.state.number_table import KeptValues
 from trident.state.txid import Txid
 from trident.state.values import UNKNOWN_ATTEMPT, CombinerValueUpdater, OpaqueValue
 from trident.steps.failures import StepFailed

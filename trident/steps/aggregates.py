@@ -19,9 +19,9 @@ from trident.graph import Aggregation
 from trident.operations import Avg, Count, First, Last, Max, Min, Sum
 from trident.operations.builtin import sums
 from trident.operations.several import MultiAggregate
-from trident.state.columns.number_columns import sums_have_turned
 from trident.state.encoding.equal_keys import CanonicalKeys
 from trident.state.interfaces import Key
+from trident.state.number_columns import sums_have_turned
 from trident.state.values import Combine
 from trident.steps.failures import TupleErrors
 from trident.steps.key_columns import group_and_aggregate, keys_of, one_form

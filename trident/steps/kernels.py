@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from trident.alignment import check_decimals, read_in_spark, read_moments
 from trident.arrow import arrow_type
-from trident.operations.expression_types import result_of_decimals
+from trident.operations.expression_types import digits_of, result_of_decimals
+from trident.types import TYPES
 
 Operands = Sequence[Any]
 Kernel = Callable[..., Any]
@@ -266,7 +267,7 @@ def _ddl(value: Any) -> str:
     return f"decimal({value.type.precision},{value.type.scale})"
 
 
-_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
+_DIGITS = {row.arrow: digits_of(row.name)[0] for row in TYPES.values() if row.python is int}
 
 
 _PADDED = r"^[\x00-\x20]*(?:\+([0-9.iInN][^\x00-\x20]*)|([^\x00-\x20+][^\x00-\x20]*))[\x00-\x20]*$"

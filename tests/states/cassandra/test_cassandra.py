@@ -15,10 +15,9 @@ import pytest
 
 from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.cluster_session import CassandraConnection
-from states.cassandra.map import CassandraBackingMap
+from states.cassandra.map import BATCH_BYTES, CassandraBackingMap
 from states.cassandra.options import table_name
 from states.cassandra.schema import _create_keyspace, check_consistency
-from states.cassandra.statements import BATCH_BYTES
 from tests.harness.store_commits import values
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit, names
 from trident.errors import BackendError, CommitOrderError, ConfigError, StateError, StateMismatchError

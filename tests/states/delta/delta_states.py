@@ -21,17 +21,12 @@ from trident.state.interfaces import StateConf, StateType
 from trident.state.map_state import SnapshottableMap
 
 WORDS = StateConf("words", "counts", key_fields=(("word", "string"),), value_type="bigint")
-KINDS = {
-    StateType.OPAQUE: DeltaState.opaque,
-    StateType.TRANSACTIONAL: DeltaState.transactional,
-    StateType.NON_TRANSACTIONAL: DeltaState.non_transactional,
-}
 OPENED: list[Any] = []  # states that a test need not close
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def state_at(path: Path, conf: StateConf = WORDS, kind: StateType = StateType.OPAQUE, **options: Any) -> Any:
-    state = KINDS[kind](path, **options).factory.make_state(conf, 0, 1)
+    state = DeltaState.of_kind(kind, path, options).factory.make_state(conf, 0, 1)
     assert isinstance(state, SnapshottableMap)
     OPENED.append(state)
     return state
