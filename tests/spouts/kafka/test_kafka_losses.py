@@ -116,7 +116,7 @@ def test_a_topic_that_was_deleted_is_told(kafka_topics: Topics) -> None:
     with batches(spout) as made:
         assert len(made.rest()) == 2
         kafka_topics.delete(topic)
-        with pytest.raises(SpoutError, match=f"topic '{topic}', which was read before, is not there any more"):
+        with pytest.raises(SpoutError, match=f"topic '{topic}' was read before; it is not there any more"):
             ask_for_seconds(made)
 
 

@@ -308,7 +308,7 @@ def test_a_topic_that_is_not_there_is_told(place: KafkaPlace) -> None:
         {"topics": place.topic, "dead_letters": "no-such-topic"},
     ]
     for given in missing:
-        with pytest.raises(SpoutError, match="topic 'no-such-topic' at .*: it is not there.*Create it"):
+        with pytest.raises(SpoutError, match="topic 'no-such-topic' is not there on .*Create it"):
             Task(KafkaSpout(place.topics.bootstrap, group_id="g", **given))
 
 

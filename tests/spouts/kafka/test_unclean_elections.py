@@ -16,8 +16,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 from spouts import KafkaSpout
 from spouts.kafka import Json, OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
-from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.lost_records import LogPosition, assign, truncation_of
+from spouts.kafka.clients import LogPosition, Spot, assign, truncation_of
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Topics
 from tests.spouts.kafka.kafka_batches import Batches, batches
