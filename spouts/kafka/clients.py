@@ -62,8 +62,8 @@ _QUICK_METADATA = {"topic.metadata.refresh.interval.ms": 10_000, "reconnect.back
 
 _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
 GONE = (
-    "it is not there any more, or the user may not see it. Create it or permit Describe, take it out of topics together with "
-    'a new log, or let on_data_loss="skip" go on without it'
+    "it is not there any more, or the user may not see it. Create it, permit Describe, or take it out of topics; if a pattern "
+    'found it, on_data_loss="skip" goes on without it'
 )
 """What to do about a topic or partition that there is no longer."""
 OUT_OF_RANGE = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
@@ -176,7 +176,13 @@ class Brokers:
 
     def open_producer(self, **own: Any) -> Producer:
         with self._refuse_settings():
-            settings = {**_asking_settings(self.options), "error_cb": self.reports.error, **own}
+            # The topic's own limit counts: a producer's is lower than what a consumer reads.
+            settings = {
+                "message.max.bytes": 10**9,
+                **_asking_settings(self.options),
+                "error_cb": self.reports.error,
+                **own,
+            }
             return Producer(settings, logger=self.reports)
 
     @property

@@ -22,7 +22,7 @@ from spouts.kafka.options import EPOCH
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 
 _log = logging.getLogger(__name__)
-_THERE_S = 2.0  # brokers learn of a new topic one after the other
+THERE_S = 2.0  # brokers learn of a new topic one after the other
 _PAUSE_S = 0.2
 
 
@@ -142,7 +142,7 @@ class TopicWatch:
         """Make sure that a broker answers and that the named topics and partitions are there; `SpoutError` if not."""
         self._brokers.wait_until_up()
         # Not there is believed only when it lasts: one broker may know a topic that another has not heard of yet.
-        deadline = time.monotonic() + _THERE_S
+        deadline = time.monotonic() + THERE_S
         while missing := self._not_there():
             if time.monotonic() > deadline:
                 raise SpoutError(
@@ -178,7 +178,7 @@ class TopicWatch:
         # A broker that has just started may not know its topics yet, so one that is missing gets some seconds, each.
         self._missing = {name: self._missing.get(name, time.monotonic()) for name in missing}
         for name, since in self._missing.items():
-            if time.monotonic() - since < _THERE_S:
+            if time.monotonic() - since < THERE_S:
                 raise SourceAwayError(f"topic {name!r} is not there at the moment")
             if self._options.on_data_loss == "fail":
                 raise gone_topic(name)

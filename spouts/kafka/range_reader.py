@@ -12,6 +12,7 @@ from operator import methodcaller
 from typing import TypeVar
 
 from spouts.kafka.clients import (
+    GONE,
     OUT_OF_RANGE,
     Brokers,
     KafkaError,
@@ -24,7 +25,7 @@ from spouts.kafka.clients import (
     truncation_of,
 )
 from spouts.kafka.options import KafkaOptions
-from spouts.kafka.positions import OffsetRange, gone_topic, range_lost, rewritten, topic_replaced
+from spouts.kafka.positions import THERE_S, OffsetRange, gone_topic, range_lost, rewritten, topic_replaced
 from trident.arrow import COLLECTOR_PAUSE
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 
@@ -52,6 +53,21 @@ class RangeReader:
     def close(self) -> None:
         self._brokers.close()
 
+    def drop_gone(self, part: Sequence[OffsetRange]) -> Sequence[OffsetRange]:
+        """Return ranges without those of topics that were deleted since they were defined, where these may be left out."""
+        if not self._may_skip:
+            return part
+        names = {one.spot.topic for one in part}
+        found = self._brokers.topics(names)
+        if names - found.keys():
+            time.sleep(THERE_S)  # a broker that was just started may not know its topics yet
+            found |= self._brokers.topics(names - found.keys())
+        there = {(name, topic.id) for name, topic in found.items()}
+        kept = [one for one in part if (one.spot.topic, one.topic_id) in there]
+        for one in sorted({*part} - {*kept}):
+            _log.warning("on_data_loss=skip: %s, whose topic was deleted: they were left out", one)
+        return kept
+
     def check_topics(self, ids: Mapping[str, str]) -> None:
         """Make sure that the topics still have the ids that the definition says; `ReplayMismatchError` if not.
 
@@ -74,9 +90,10 @@ class RangeReader:
         while position < one.end:
             # Only progress sets the clock back: a partition may send marks and errors for ever, and no record.
             first = self._consumer.poll(_STEP_S)
+            if (first is None or first.error()) and time.monotonic() - since > patience_s:
+                position = self._skip(one, position, one.end, self._silence(one, position, patience_s))
+                continue
             if first is None:
-                if time.monotonic() - since > patience_s:
-                    position = self._skip(one, position, one.end, self._silence(one, position, patience_s))
                 continue
             with COLLECTOR_PAUSE:  # until the messages are gone again
                 made, after, errors = self._take(one, first, min(most, one.end - position), make)
@@ -160,6 +177,10 @@ class RangeReader:
         if name in OUT_OF_RANGE:
             # That says neither where the partition begins now nor where it ends.
             low, high = self._bounds(one.spot)
+            if low <= position < high:  # it is about the topic that was there before, or of a leader that had less
+                self._rest()
+                self._begin(one, position)
+                return position
             end = max(position, min(one.end, low if position < low else one.end))
             return self._skip(one, position, end, range_lost(one, low, high))
         if is_final(error):
@@ -186,12 +207,13 @@ class RangeReader:
         what = f"{one.spot}, offset {position}: no record came within partition_timeout_s={patience_s:g} seconds"
         name, partition = one.spot
         topic = self._brokers.topics([name]).get(name)
-        leader = None if topic is None else topic.leaders.get(partition)
-        if topic is None or leader is None:
-            copies = [] if topic is None else topic.copies.get(partition, [])
-            replicas = f" Its replicas are on the brokers {copies}." if copies else ""
+        if topic is None or partition not in topic.leaders:
+            return SourceAwayError(f"{what}; {GONE}")
+        leader = topic.leaders[partition]
+        if leader is None:
             return SourceAwayError(
-                f"{what}; it has no leader.{replicas} Start them; the batch is then read as it was defined"
+                f"{what}; it has no leader. Its replicas are on the brokers {topic.copies[partition]}. Start them; the batch "
+                "is then read as it was defined"
             )
         low, high = self._bounds(one.spot)
         if high < one.end:

@@ -111,6 +111,7 @@ class KafkaEmitter:
     def emit(self, part: Sequence[OffsetRange]) -> Iterator[pa.Table | BadRow]:
         """Give the records of a part, range after range, in tables of a few megabytes."""
         with READERS.borrow(self._options) as reader:
+            part = reader.drop_gone(part)
             for one in part:
                 for table in _gather(reader.read(one, _MESSAGES, self._tables.of)):
                     yield from self._emit(one, table)

@@ -22,7 +22,7 @@ from spouts.kafka.clients import (
 )
 from spouts.kafka.offset_commits import Commits, PartitionWork
 from spouts.kafka.options import KafkaOptions, ReadLimits
-from spouts.kafka.positions import GroupPositions, TopicWatch
+from spouts.kafka.positions import GroupPositions, TopicWatch, replaced_text
 from spouts.kafka.record_tables import RecordTables
 from spouts.messages.deliveries import Message as Taken
 from spouts.messages.deliveries import MessageQueue, decode_all
@@ -176,6 +176,11 @@ class TopicQueue(MessageQueue):
         self._look_at = time.monotonic() + _LOOK_AWAY_S
         self._is_down = self._is_reported = True  # by the error of a question that gets no answer
         topics = self._watch.look({spot.topic for spot in self._work})
+        for spot, work in self._work.items():
+            if spot.topic in topics and topics[spot.topic].id != work.topic_id:
+                # Its offsets mean other records now, and the client reads on at the old ones without a word.
+                text = replaced_text(spot.topic, work.topic_id, topics[spot.topic].id)
+                raise SpoutError(f"{text}; the worker starts again at its beginning")
         own = self._positions.own(self._watch.partitions())
         new = {spot: is_led for spot, is_led in own.items() if spot not in self._work}
         starts = self._positions.starts(new, topics, self._is_first) if new else {}

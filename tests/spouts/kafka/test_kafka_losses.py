@@ -118,6 +118,35 @@ def test_a_topic_that_was_deleted_is_told(kafka_topics: Topics) -> None:
         kafka_topics.delete(topic)
         with pytest.raises(SpoutError, match=f"topic '{topic}' was read before; it is not there any more"):
             ask_for_seconds(made)
+        made.restart(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, other))  # taken out of topics, as the error says
+        kafka_topics.produce(other, [b"3"])
+        assert made.rest() == [(b"3",)]
+
+
+def test_a_topic_created_again_with_fewer_records_is_read_whole(kafka_topics: Topics) -> None:
+    """The reader has asked for what came next in the old one, and hears only later that there is no such offset."""
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, [b"old"] * 10)
+    spout = TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic, on_data_loss="skip", refresh_s=0.001)
+    with batches(spout) as made:
+        assert len(made.rest()) == 10
+        kafka_topics.recreate(topic)
+        kafka_topics.produce(topic, [b"new"] * 3)
+        assert made.until(3) == [(b"new",)] * 3
+
+
+def test_a_defined_batch_of_a_topic_created_again_is_left_out_where_that_may_be(kafka_topics: Topics) -> None:
+    topic, other = kafka_topics.create(), kafka_topics.create()
+    for name in (topic, other):
+        kafka_topics.produce(name, [b"old"] * 10)
+    spout = TransactionalTridentKafkaSpout(kafka_topics.bootstrap, [topic, other], on_data_loss="skip")
+    with batches(spout) as made:
+        defined = made.define()
+        kafka_topics.recreate(topic)
+        kafka_topics.produce(topic, [b"new"] * 20)
+        made.restart()
+        assert made.read(defined) == [(b"old",)] * 10
+        assert made.until(20) == [(b"new",)] * 20
 
 
 def test_a_transactional_spout_refuses_a_compacted_topic(kafka_topics: Topics) -> None:

@@ -239,6 +239,33 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning(place: KafkaP
     again.close()
 
 
+def test_a_topic_created_again_while_a_task_reads_it_loses_none_of_its_records(place: KafkaPlace) -> None:
+    place.fill(range(5))
+    task = Task(place.spout(refresh_s=0.05))
+    task.drain(lambda: place.left() == 0)
+    place.topics.recreate(place.topic)
+    place.fill(range(20, 30))
+    with pytest.raises(SpoutError, match="deleted and created again.*the worker starts again at its beginning"):
+        task.until(lambda: False)
+    task.close()
+    again = Task(place.spout())
+    assert [values[0] for values, _ in again.take(10)] == [f"w{n}" for n in range(20, 30)]
+    again.close()
+
+
+def test_a_record_that_its_dead_letters_do_not_take_holds_up_no_other(place: KafkaPlace) -> None:
+    large = place.topics.create(max_message_bytes=5 << 20)
+    place.topics.produce(large, [bytes(2 << 20), b"small"], message_max_bytes=5 << 20)
+    options: dict[str, Any] = {"dead_letters": place.dead_topic, "max_failures": 1, "group_id": place.group}
+    task = Task(KafkaSpout(place.topics.bootstrap, large, **options))
+    (_, bad), (_, good) = task.take(2)
+    task.spout.fail(bad)
+    task.spout.ack(good)
+    task.until(lambda: task.errors)
+    assert re.search("writing a dead letter to topic .*Message size too large", task.errors[0])
+    _abandon(task)
+
+
 def test_records_that_were_deleted_before_they_were_read_are_refused_or_skipped(place: KafkaPlace) -> None:
     place.fill(range(5))
     task = Task(place.spout(max_pending=1))

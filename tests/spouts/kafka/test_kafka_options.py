@@ -57,6 +57,11 @@ def test_a_wrong_option_is_named(options: dict[str, Any], told: str) -> None:
         OpaqueTridentKafkaSpout(**{"bootstrap_servers": "h:1", "topics": "t", **options})
 
 
+def test_the_flags_of_a_pattern_count() -> None:
+    topics = OpaqueTridentKafkaSpout("h:1", re.compile("orders-.*", re.IGNORECASE))._options.topics
+    assert topics.hold("Orders-EU")
+
+
 def test_secrets_are_not_shown() -> None:
     spout = OpaqueTridentKafkaSpout(
         "h:1", "t", config={"sasl.username": "me", "sasl.password": "hidden", "ssl.key.pem": "k"}
