@@ -16,6 +16,7 @@ from spouts.kafka.options import KafkaOptions
 from trident.errors import SourceAwayError, SpoutError
 from trident.extras import needs_package
 from trident.servers.kafka_client import STRANGER, Reports, error_of, is_away
+from trident.servers.patience import Retries
 
 with needs_package("Kafka", "kafka", "confluent-kafka", "confluent_kafka"):
     from confluent_kafka import (
@@ -46,7 +47,6 @@ _log = logging.getLogger(__name__)
 _ASK_S = 3.0  # for an answer
 _START_S = 5.0
 _STEP_S = 0.05
-_PAUSE_S = 0.002
 _SEEK_S = 3.0
 _NONE = -1  # what a broker answers where it has no such offset
 _NO_ANSWER = -1001  # what the client says where a leader just went away, and where a group has no offset
@@ -127,10 +127,9 @@ def reading_settings(options: KafkaOptions) -> dict[str, Any]:
 
 
 def _asking_settings(options: KafkaOptions) -> dict[str, Any]:
-    """Return the settings of a consumer that also suit a client that reads no records."""
-    consumers_only = {*_FETCHING, "group.id", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset"}
-    consumers_only |= {"enable.partition.eof", "isolation.level"}
-    return {name: value for name, value in reading_settings(options).items() if name not in consumers_only}
+    """Return the settings of a client that reads no records."""
+    given = {name: value for name, value in options.config.items() if name not in _FETCHING}
+    return {**_QUICK_METADATA, **given, "bootstrap.servers": options.bootstrap_servers}
 
 
 def is_final(error: KafkaError) -> bool:
@@ -277,34 +276,31 @@ class Brokers:
 
     def compacted_topics(self, names: Iterable[str]) -> list[str]:
         """Return the topics that are compacted, as far as the user may know; `SourceAwayError` if no broker answers."""
-        asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        asked, compacted = [ConfigResource(ResourceType.TOPIC, name) for name in names], []
         answers = self._answers(self._client.describe_configs(asked, request_timeout=_ASK_S) if asked else {})
-        for resource, error in answers.items():
+        for resource, found in answers.items():
             # The right to describe configurations is a right of its own; a policy that is not told cannot be refused.
-            if isinstance(error, KafkaException) and is_away(error_of(error)):
+            if not isinstance(found, KafkaException):
+                compacted += [resource.name] if "compact" in found["cleanup.policy"].value else []
+            elif is_away(error_of(found)):
                 doing = f"asking for the settings of topic {resource.name!r}"
-                raise self.spout_error(doing, error_of(error)) from error
-        told = {each.name: found for each, found in answers.items() if not isinstance(found, KafkaException)}
-        return [name for name, settings in told.items() if "compact" in settings["cleanup.policy"].value]
+                raise self.spout_error(doing, error_of(found)) from found
+        return compacted
 
     # ---- offsets ------------------------------------------------------------------------------------------------------
 
-    def bounds(self, spots: Iterable[Spot]) -> dict[Spot, OffsetBounds]:
-        """Return where partitions begin and end; those that do not answer are not in the result."""
+    def bounds(self, spots: Iterable[Spot], isolation: str | None = None) -> dict[Spot, OffsetBounds]:
+        """Return where partitions begin and end; those that do not answer are not in the result.
+
+        `isolation`: in place of the options' one. Under read_committed the end lies before a transaction that is open.
+        """
         specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        lows, ends = self._offsets(spots, self.options.isolation, *specs)
+        lows, ends = self._offsets(list(spots), isolation or self.options.isolation, *specs)
         return {
             spot: OffsetBounds(lows[spot].offset, *end)
             for spot, end in ends.items()
             if spot in lows and min(lows[spot].offset, end.offset) >= 0
         }
-
-    def high(self, spot: Spot) -> int | None:
-        """Return where a partition ends, records of open transactions included; None if it does not answer."""
-        # Under read_committed the end lies before a transaction that is open, which would look like a loss.
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        (found,) = self._offsets([spot], "read_uncommitted", latest)
-        return found[spot].offset if spot in found and found[spot].offset >= 0 else None
 
     def at(self, spots: Iterable[Spot], ms: int) -> dict[Spot, int | None]:
         """Return the first offset whose record is from then or later; None if the broker says that there is none.
@@ -321,7 +317,7 @@ class Brokers:
             )
         return {spot: None if offset == _NONE else offset for spot, offset in found.items()}
 
-    def _offsets(self, spots: Iterable[Spot], isolation: str, *specs: OffsetSpec) -> list[dict[Spot, LogPosition]]:
+    def _offsets(self, spots: list[Spot], isolation: str, *specs: OffsetSpec) -> list[dict[Spot, LogPosition]]:
         """Return the answers to each of several questions for offsets, without the partitions that do not answer."""
         level, asked = IsolationLevel[isolation.upper()], [TopicPartition(*spot) for spot in spots]
         # All are on their way before an answer is waited for: a broker that is silent costs its time once.
@@ -451,14 +447,11 @@ def assign(consumer: Consumer, places: Mapping[Spot, LogPosition]) -> None:
 
 
 def _seek(consumer: Consumer, place: TopicPartition) -> None:
-    deadline = time.monotonic() + _SEEK_S
-    while True:
-        try:
-            return consumer.seek(place)
-        except KafkaException as error:
-            name = error_of(error).name()
-            if name == "_UNKNOWN_PARTITION":  # nothing comes of it but the error that says so
-                return None
-            if name != "_STATE" or time.monotonic() > deadline:  # what was assigned before is still being given up
-                raise SourceAwayError(f"going on at offset {place.offset} of {place.topic!r}: {error}") from error
-            time.sleep(_PAUSE_S)
+    def is_given_up(error: Any, failures: int, waited_s: float) -> bool:
+        return error_of(error).name() == "_STATE" and waited_s < _SEEK_S  # what was assigned before, still
+
+    try:
+        Retries(0, 0.01, 0.05).run(lambda: consumer.seek(place), KafkaException, is_given_up)
+    except KafkaException as error:
+        if error_of(error).name() != "_UNKNOWN_PARTITION":  # else nothing comes of it but the error that says so
+            raise SourceAwayError(f"going on at offset {place.offset} of {place.topic!r}: {error}") from error

@@ -290,13 +290,16 @@ class Positions:
             self._skip(position, bounds.low, lost_before(spot, position, bounds.low, bounds.end))
             return cut, bounds.low
         end = self._ended.get(spot, bounds.end)
-        high = end if furthest <= end or spot in self._ended else self._brokers.high(spot)
-        if high is None or furthest <= high:  # behind an open transaction: the isolation was another one before
+        if furthest > end and spot not in self._ended:
+            # Behind an open transaction nothing is lost: the isolation was another one before.
+            whole = self._brokers.bounds([spot], "read_uncommitted")
+            end = whole[spot].end if spot in whole else furthest
+        if furthest <= end:
             return cut, position
         if self._options.on_data_loss == "fail":
-            self._ended[spot] = high
-        self._skip(position, high, lost_before(spot, furthest, bounds.low, high))
-        return high, min(position, high)
+            self._ended[spot] = end
+        self._skip(position, end, lost_before(spot, furthest, bounds.low, end))
+        return end, min(position, end)
 
     def _skip(self, position: int, offset: int, error: SpoutError) -> None:
         # Below 0 the broker does not know where to go on; any offset would be a guess.

@@ -221,12 +221,12 @@ class RangeReader:
         return SourceAwayError(f"{what}; its leader is broker {leader} ({self._brokers.reports}). Check that broker")
 
     def _bounds(self, spot: Spot) -> tuple[int, int]:
-        bounds, high = self._brokers.bounds([spot]), self._brokers.high(spot)
-        if spot not in bounds or high is None:
+        bounds = self._brokers.bounds([spot], "read_uncommitted")
+        if spot not in bounds:
             raise SourceAwayError(
                 f"asking where {spot} begins and ends at {self._brokers.servers}: no answer ({self._brokers.reports})"
             )
-        return bounds[spot].low, high
+        return bounds[spot].low, bounds[spot].end
 
 
 class ReaderPool:
