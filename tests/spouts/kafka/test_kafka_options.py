@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spouts.kafka import ByColumns, OpaqueTridentKafkaSpout
+from spouts.kafka import ByColumns, KafkaSpout, OpaqueTridentKafkaSpout
 from spouts.kafka.clients import OffsetBounds, Spot
 from spouts.kafka.positions import OffsetRange, Positions
 from spouts.kafka.range_coordinator import definition_of, parts_of, ranges_of
@@ -62,13 +62,13 @@ def test_the_flags_of_a_pattern_count() -> None:
     assert topics.hold("Orders-EU")
 
 
-def test_secrets_are_not_shown() -> None:
-    spout = OpaqueTridentKafkaSpout(
-        "h:1", "t", config={"sasl.username": "me", "sasl.password": "hidden", "ssl.key.pem": "k"}
-    )
-    assert "hidden" not in repr(spout)
-    assert "'me'" not in repr(spout)
-    assert "sasl.password" in repr(spout)
+@pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, KafkaSpout])
+def test_secrets_are_not_shown(kind: Any) -> None:
+    config = {"sasl.username": "me", "sasl.password": "hidden", "ssl.key.pem": "k"}
+    shown = repr(kind("h:1", "t", group_id="g", config=config))
+    assert "hidden" not in shown
+    assert "'me'" not in shown
+    assert "sasl.password" in shown
 
 
 def test_a_spout_is_a_description_that_can_be_pickled() -> None:

@@ -499,11 +499,11 @@ def _seen(spout: KafkaSpout) -> Any:
 
 def test_all_that_a_record_has(kafka_topics: Topics) -> None:
     topic = kafka_topics.create()
-    kafka_topics.produce(topic, [Record(b"v", None, 0, (("h", b"1"), ("n", None)), 5000)])
+    kafka_topics.produce(topic, [Record(b"v", "é".encode(), 0, (("h", b"1"), ("n", None)), 5000)])
     fields = "value, key, timestamp, partition, offset, topic, headers"
-    found = _seen(KafkaSpout(kafka_topics.bootstrap, topic, group_id="g", fields=fields))
+    found = _seen(KafkaSpout(kafka_topics.bootstrap, topic, group_id="g", fields=fields, key="text"))
     headers = [{"key": "h", "value": b"1"}, {"key": "n", "value": None}]
-    assert found == (b"v", None, datetime.datetime.fromtimestamp(5, datetime.UTC), 0, 0, topic, headers)
+    assert found == (b"v", "é", datetime.datetime.fromtimestamp(5, datetime.UTC), 0, 0, topic, headers)
 
 
 def test_all_types_of_json(kafka_topics: Topics) -> None:
