@@ -51,6 +51,7 @@ class OffsetRange(NamedTuple):
 # ---- what was lost --------------------------------------------------------------------------------------------------------
 
 _CHOICES = 'Bring the records back, or let on_data_loss="skip" go on without them (each skip is logged and counted)'
+_NEW_LOG = "Start with a new log (a KafkaSpout: with a new group_id)"
 _UNCLEAN = "(an unclean leader election: see unclean.leader.election.enable)"
 
 
@@ -89,7 +90,7 @@ def truncation_error(spot: Spot, position: int, offset: int) -> SpoutError:
     if offset < 0:
         return SpoutError(
             f"{spot} was read up to offset {position}, and Kafka knows nothing of the leader that it was read from: what was "
-            f"read was lost {_UNCLEAN}. Start with a new log"
+            f"read was lost {_UNCLEAN}. {_NEW_LOG}"
         )
     left = f"only what is before offset {offset} is still what was read"
     return _replaced(spot, position, offset, left, "other records have or take their numbers")
@@ -98,7 +99,7 @@ def truncation_error(spot: Spot, position: int, offset: int) -> SpoutError:
 def _replaced(spot: Spot, position: int, offset: int, found: str, so: str) -> SpoutError:
     return SpoutError(
         f"{spot} was read up to offset {position}, and {found}: {position - offset} offsets that were read were lost in Kafka "
-        f'{_UNCLEAN}, and {so}. Start with a new log, or let on_data_loss="skip" go on at offset {offset}'
+        f'{_UNCLEAN}, and {so}. {_NEW_LOG}, or let on_data_loss="skip" go on at offset {offset}'
     )
 
 

@@ -85,25 +85,27 @@ class RangeReader:
 
         Raises `SourceAwayError`: nothing came for as long as the options say.
         """
+        made: T | None
+        errors: Sequence[Message]
         position, since, patience_s = one.start, time.monotonic(), self._patience_s
         self._begin(one, position)
         while position < one.end:
-            # Only progress sets the clock back: a partition may send marks and errors for ever, and no record.
+            before, made, errors = position, None, ()
             first = self._consumer.poll(_STEP_S)
-            if (first is None or first.error()) and time.monotonic() - since > patience_s:
-                position = self._skip(one, position, one.end, self._silence(one, position, patience_s))
-                continue
-            if first is None:
-                continue
-            with COLLECTOR_PAUSE:  # until the messages are gone again
-                made, after, errors = self._take(one, first, min(most, one.end - position), make)
-            if after > position:
-                position, since = after, time.monotonic()
+            if first is not None:
+                with COLLECTOR_PAUSE:  # until the messages are gone again
+                    made, after, errors = self._take(one, first, min(most, one.end - position), make)
+                position = max(position, after)
             if made is not None:
                 yield made
             for each in errors:
                 patience_s = min(patience_s, _SHORT_S) if _ends_short(each, one) else patience_s
                 position = max(position, self._heed(one, position, each))
+            # Only progress sets the clock back: a partition may send marks and errors for ever, and no record.
+            if position > before:
+                since = time.monotonic()
+            elif time.monotonic() - since > patience_s:
+                position = self._skip(one, position, one.end, self._silence(one, position, patience_s))
         # The consumer goes on by itself behind the range: the next batch finds what was fetched ahead, without an assignment.
         if self._next is not None:
             self._next = (one.spot, LogPosition(one.end, one.epoch))
