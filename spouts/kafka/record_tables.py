@@ -94,7 +94,7 @@ def _column(name: str, messages: Sequence[Message], are_mixed: bool) -> pa.Array
         case "headers":
             return pa.array([each.headers() or () for each in messages], _ARROW[name])
         case "partition" | "topic" if not are_mixed:
-            return pa.repeat(pa.scalar(getattr(messages[0], name)(), _ARROW[name]), len(messages))
+            return pa.repeat(pa.scalar(methodcaller(name)(messages[0]), _ARROW[name]), len(messages))
         case "offset" if not are_mixed:
             first, last = offset_of(messages[0]), offset_of(messages[-1])
             if last - first == len(messages) - 1:
