@@ -83,8 +83,8 @@ def of_csv_with_line_ends(type_: str, text: str, folder: Path) -> Any:
 
 
 def of_kafka(type_: str, text: str, folder: Path) -> Any:
-    ((value,),) = Json(f"at: {type_}").lists([json.dumps({"at": text}).encode()])
-    return value
+    (column,) = Json(f"at: {type_}").read(pa.array([json.dumps({"at": text}).encode()]))
+    return column[0].as_py()
 
 
 def of_redis(type_: str, text: str, folder: Path) -> Any:

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import TopicCollection
 
 from spouts import KafkaSpout
-from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout, admin, range_reader
+from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout, clients
 from spouts.messages import spout as message_spout
 from states.memory import MemoryMapState
 from tests.harness.kafka_proxy import (
@@ -51,7 +51,7 @@ NOON_MS = int(NOON.timestamp() * 1000)
 
 @pytest.fixture
 def proxy(kafka_server: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaProxy]:
-    monkeypatch.setattr(admin, "_ASK_S", 0.5)
+    monkeypatch.setattr(clients, "_ASK_S", 0.5)
     made = KafkaProxy(kafka_server)
     try:
         yield made
@@ -147,8 +147,7 @@ def of_the_default_suite(at: int) -> bool:
 
 @pytest.fixture
 def pair(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaProxy]:
-    for module in (admin, range_reader):
-        monkeypatch.setattr(module, "_ASK_S", 0.4)
+    monkeypatch.setattr(clients, "_ASK_S", 0.4)
     monkeypatch.setattr(message_spout, "_START_S", 0.5)
     made = KafkaProxy(kafka_cluster)
     try:
