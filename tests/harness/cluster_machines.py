@@ -16,8 +16,7 @@ from tests.harness.commands import environment, interruptible, until, write_modu
 from trident.cluster.client import ClusterClient
 from trident.cluster.code.topology_package import make_package
 from trident.cluster.machine.machine_folder import DriverOrder
-from trident.cluster_state.cluster_address import folder_of, is_embedded, open_cluster_state
-from trident.cluster_state.cluster_log import log_of
+from trident.cluster_state.cluster_address import folder_of, is_embedded, log_of, open_cluster_state
 from trident.cluster_state.cluster_records import WorkerHeartbeat
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.log.log_address import open_reader

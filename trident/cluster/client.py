@@ -96,11 +96,13 @@ class ClusterClient(Closes):
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Give a topology new code, see `Submissions.upgrade`; returns `generation`, `changed`, `compared` and `notes`."""
+        _, before = self.cluster.find_storm(topology)
         path = self._path(topology)
         self._send(package, progress)
         wanted = {"sha256": package.sha256, "conf": None if conf is None else dict(conf)}
         done: dict[str, Any] = self._ask("POST", f"{path}/upgrade", json=wanted).json()
-        return done
+        # Not what Nimbus says of this request: an earlier try, whose answer was lost, may have changed it.
+        return {**done, "changed": done["generation"] != before.generation}
 
     def package_of(self, topology: str) -> bytes:
         _, base = self.cluster.find_storm(topology)

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from queue import SimpleQueue
 
 from trident.errors import ClusterError
 from trident.nodes.interface import Create, Delete, NodeEvent, Nodes, Put, StoredNode, Tell
 from trident.nodes.polled_nodes import above
-
-_log = logging.getLogger(__name__)
-
-_JOIN_S = 5.0  # a callback may wait for what the closing thread holds
-
 
 MAX_DATA_BYTES = 1_000_000  # ZooKeeper ends the connection of who sends more than 1,048,575 bytes, names included
 _AT_ONCE = 200  # nodes that are deleted together
@@ -25,21 +17,17 @@ class ClusterState:
 
     Paths begin with `/` and are below a root of whoever keeps them; `node_at` escapes what names cannot have. Data has at most
     1,000,000 bytes. All methods raise `ClusterUnreachable` if no server answers within the session's timeout; then it is not
-    known whether a change was made. `watch`: the callbacks are told once when what was returned may have changed. They are
-    told by one thread, may use the state, and may close it.
+    known whether a change was made. `watch`: the callbacks are told once when what was returned may have changed.
 
     `open_nodes`: opens what keeps them, which tells the events it is given a function for.
     """
 
     def __init__(self, open_nodes: Callable[[Tell], Nodes]) -> None:
         self._callbacks: list[Tell] = []
-        self._events: SimpleQueue[NodeEvent | None] = SimpleQueue()
-        self._nodes = open_nodes(self._events.put)
-        self._thread = threading.Thread(target=self._tell, name="trident-cluster-events", daemon=True)
-        self._thread.start()
+        self._nodes = open_nodes(self._tell)
 
     def register(self, callback: Tell) -> None:
-        """Call `callback` with every event from now on, in order."""
+        """Call `callback` with every event from now on; as `Tell` it must not wait, so it cannot use the state."""
         self._callbacks.append(callback)
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
@@ -163,17 +151,10 @@ class ClusterState:
         """End the session: its ephemeral nodes vanish at once. Harmless when it is closed, and in a forked child."""
         if self._nodes.is_ours:
             self._nodes.close()
-            self._events.put(None)  # what was queued is told first
-            if threading.current_thread() is not self._thread:
-                self._thread.join(_JOIN_S)
 
-    def _tell(self) -> None:
-        while (event := self._events.get()) is not None:
-            for callback in list(self._callbacks):
-                try:
-                    callback(event)
-                except Exception:  # noqa: BLE001  one that fails must not keep the others from their events
-                    _log.exception("a callback failed at %s", event)
+    def _tell(self, event: NodeEvent) -> None:
+        for callback in list(self._callbacks):
+            callback(event)
 
     def _create(self, *nodes: Create, durable: bool = True) -> bool:
         while (refusal := self._nodes.change(*nodes, durable=durable)) == "missing":

@@ -159,6 +159,15 @@ def test_a_file_that_was_lost_or_changed_is_fetched_again(tmp_path: Path) -> Non
     assert fetching.fetched == 2
 
 
+def test_what_a_killed_process_left_half_unpacked_is_removed(tmp_path: Path) -> None:
+    (one, data), (two, _) = package_of({"a.py": b"1"}), package_of({"a.py": b"2"})
+    mine, other = (tmp_path / "code" / f"unfinished-{name}-abc" for name in (one, two))
+    for each in (mine, other):
+        each.mkdir(parents=True)
+    CodeCache(tmp_path, Fetching(data)).prepare(one)
+    assert (mine.exists(), other.exists()) == (False, True)  # that of the other may be under way
+
+
 def test_what_is_unused_is_removed(tmp_path: Path) -> None:
     (one, data), (two, other) = package_of({"a.py": b"1"}), package_of({"a.py": b"2"})
     cache = CodeCache(tmp_path, Fetching(data, other))

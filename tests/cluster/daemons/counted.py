@@ -65,7 +65,7 @@ def stop_and_check(cluster: MachineCluster, storm_id: str, name: str = "counting
     until(lambda: is_gone(driver), "its driver has ended")
     assert counts(cluster, name) == expected(committed(cluster, name))
     assert storm_id not in cluster.state.assignments()
-    assert storm_id not in cluster.state.heartbeat_storms()
+    assert storm_id not in cluster.state.all_heartbeats()
 
 
 _EVERY_S = 0.2

@@ -228,3 +228,26 @@ def test_an_order_names_its_process_once_it_is_started(tmp_path: Path) -> None:
     end = DriverEnd.read(tmp_path / "end")
     assert end is not None
     assert (end.told, end.reason) == (True, "moved")
+
+
+def test_a_disk_that_is_full_once_a_driver_runs_lets_no_second_one_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, write, written = tmp_path / "6700.json", DriverOrder.write, list[DriverOrder]()
+
+    def write_once(note: DriverOrder, path: Path) -> None:
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(note)
+        write(note, path)
+
+    monkeypatch.setattr(DriverOrder, "write", write_once)
+    made = start_driver(replace(order(tmp_path), run="a-full-disk"), file, tmp_path / "out", dict(os.environ))
+    try:
+        os.kill(made.pid, signal.SIGSTOP)
+        adopted = adopt(file)
+        assert adopted is not None
+        assert adopted.pid == made.pid
+    finally:
+        made.kill()
+        until(made.has_ended, "it is killed")

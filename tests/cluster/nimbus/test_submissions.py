@@ -207,7 +207,7 @@ def test_a_name_and_its_record_come_and_go_together(submissions: Submissions) ->
 def test_a_topology_that_was_removed_leaves_its_name_and_nothing_else(submissions: Submissions) -> None:
     storm_id = submissions.submit(packed(submissions), submission="s1")
     submissions.cluster.report_error(storm_id, "a", ErrorInfo(1.0, "x", "host", 1))
-    submissions.cluster.setup_heartbeats(storm_id)
+    submissions.cluster.state.mkdirs(f"/workerbeats/{storm_id}")
     set_assignment(
         submissions.cluster,
         storm_id,
@@ -216,7 +216,7 @@ def test_a_topology_that_was_removed_leaves_its_name_and_nothing_else(submission
     submissions.cluster.remove_storm(storm_id)
     submissions.cluster.remove_storm(storm_id)
     cluster = submissions.cluster
-    assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == []
+    assert cluster.active_storms() == cluster.assignments() == list(cluster.all_heartbeats()) == []
     assert cluster.all_errors(storm_id) == {}
     again = submissions.submit(packed(submissions), submission="s2")
     assert again.rsplit("-", 2)[1] == "2"

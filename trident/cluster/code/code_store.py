@@ -235,7 +235,10 @@ def _made_once(target: Path, make: Callable[[Path], object], is_whole: Callable[
     with target.with_name(f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_whole(target):
-            aside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=target.parent))
+            unfinished = f"{_UNFINISHED}{target.name}-"
+            for left in target.parent.glob(f"{unfinished}*"):  # by a process that was killed: it had this lock
+                shutil.rmtree(left, ignore_errors=True)
+            aside = Path(tempfile.mkdtemp(prefix=unfinished, dir=target.parent))
             try:
                 make(aside)
                 aside.chmod(0o755)

@@ -18,8 +18,7 @@ from trident.cluster.code.package_archive import MANIFEST, PackageManifest
 from trident.cluster.code.topology_package import load_package
 from trident.cluster.driver.orders import DriverBeats, Ending, Orders, TopologyHandle, config_of
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
-from trident.cluster_state.cluster_address import TOKEN_VARIABLE, open_cluster_state
-from trident.cluster_state.cluster_log import log_of_base
+from trident.cluster_state.cluster_address import TOKEN_VARIABLE, log_of_base, open_cluster_state
 from trident.cluster_state.cluster_records import StormBase
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.config import Config

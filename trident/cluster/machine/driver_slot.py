@@ -102,7 +102,7 @@ class DriverProcess:
 
 
 def start_driver(order: DriverOrder, order_file: Path, output: Path, environment: Mapping[str, str]) -> DriverProcess:
-    """Start a driver; its order names the process before this returns.
+    """Start a driver; its order names the process before this returns, if the disk has room.
 
     Relative paths of its states and files are below the working directory of the supervisor, as with `trident run`.
 
@@ -124,7 +124,9 @@ def start_driver(order: DriverOrder, order_file: Path, output: Path, environment
         raise ClusterError(f"the driver of {order.storm_id} could not be started: {error}") from error
     process = psutil.Process(child.pid)
     known = replace(order, pid=child.pid, created_secs=process.create_time())
-    known.write(order_file)
+    # A disk that is full just now must not let a second driver start beside this one, which can be found without the note.
+    with contextlib.suppress(OSError):
+        known.write(order_file)
     return DriverProcess(known, process, child)
 
 

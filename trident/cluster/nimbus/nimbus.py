@@ -163,6 +163,7 @@ class Nimbus:
             self._do(each, picture)
         if time.monotonic() - self._tidied_at > _TIDY_EVERY_S:
             self._tidied_at = time.monotonic()
+            self.cluster.remove_late()
             self._tidy()
 
     def _look(self) -> Picture:
@@ -203,7 +204,6 @@ class Nimbus:
         start = max(picture.now_secs, 0.0 if before is None else before.start_time_secs + 0.001)
         driver, code = Assignment.DRIVER, (base.code_hash, base.generation)
         assignment = Assignment(self._code_dir, {slot.node: host}, {driver: slot}, {driver: start}, *code)
-        self.cluster.setup_heartbeats(storm_id)
         if self.cluster.replace_assignment(storm_id, before, assignment):
             logger.info("topology %s is assigned to %s: %s", storm_id, assignment.where, why)
             if before is not None and before.slot != slot:

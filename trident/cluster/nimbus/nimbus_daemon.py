@@ -30,8 +30,7 @@ from trident.cluster.code.code_store import CodeStore
 from trident.cluster.nimbus.nimbus import Nimbus
 from trident.cluster.nimbus.submissions import Submissions
 from trident.cluster.pages import ClusterOverview
-from trident.cluster_state.cluster_address import open_cluster_state
-from trident.cluster_state.cluster_log import log_of
+from trident.cluster_state.cluster_address import log_of, open_cluster_state
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterUnreachable, NoLeader
 from trident.roles import Closes
