@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.config import Config
 from trident.errors import BadPackage, ClusterError, LogError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.log.log_address import open_reader
+from trident.plan.evolution import RefusedChange
 from trident.plan.meaning import Meaning, compare
 from trident.storm import StormConfig
 
@@ -259,16 +260,20 @@ class Submissions:
         if before is None:
             return UpgradeCheck(False, (f"not compared with the log: there is none in {log_dir} yet",))
         compared = compare(before, Meaning.of_package(manifest.meaning))
-        if compared.refused and not settings.allow_changed_topology:
-            listed = "\n".join(
-                f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in compared.refused
-            )
-            raise UpgradeRefused(
-                f"the new code of topology {name!r} does not fit its log:\n{listed}\nNothing was changed; the topology runs on."
-            )
+        if not settings.allow_changed_topology:
+            refuse_changes(name, "its log", compared.refused)
         taken = [f"{change.text}; taken as it is, because allow_changed_topology is set" for change in compared.refused]
         dropped = [f"{one} of the log is no longer declared; it stays as it is" for one in compared.dropped]
         return UpgradeCheck(True, (*taken, *compared.taken, *dropped))
+
+
+def refuse_changes(name: str, what: str, refused: Sequence[RefusedChange]) -> None:
+    """Raise `UpgradeRefused` if new code of a topology does not fit its log, or its stores."""
+    if refused:
+        listed = "\n".join(f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in refused)
+        raise UpgradeRefused(
+            f"the new code of topology {name!r} does not fit {what}:\n{listed}\nNothing was changed; the topology runs on."
+        )
 
 
 def add_topology(cluster: StormClusterState, base: StormBase) -> str:
