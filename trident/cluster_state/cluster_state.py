@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from trident.errors import ClusterError
-from trident.nodes.interface import Create, Delete, NodeEvent, Nodes, Put, StoredNode, Tell
+from trident.errors import ClusterError, ClusterUnreachable
+from trident.nodes.interface import Create, Delete, NodeEvent, Nodes, Put, Refusal, Step, StoredNode, Tell
 from trident.nodes.polled_nodes import above
 
 MAX_DATA_BYTES = 1_000_000  # ZooKeeper ends the connection of who sends more than 1,048,575 bytes, names included
@@ -16,8 +16,9 @@ class ClusterState:
     """A tree of nodes with data, and one session. Threads may share it; a forked child may not use it.
 
     Paths begin with `/` and are below a root of whoever keeps them; `node_at` escapes what names cannot have. Data has at most
-    1,000,000 bytes. All methods raise `ClusterUnreachable` if no server answers within the session's timeout; then it is not
-    known whether a change was made. `watch`: the callbacks are told once when what was returned may have changed.
+    1,000,000 bytes. `watch`: the callbacks are told once when what was returned may have changed. All methods raise
+    `ClusterUnreachable` if it is not known whether a change was made: no server answers within the session's timeout, or an
+    answer was lost, and others have changed the node since.
 
     `open_nodes`: opens what keeps them, which tells the events it is given a function for.
     """
@@ -37,10 +38,10 @@ class ClusterState:
             if node is None:
                 done = self.create_ephemeral_node(path, data)
             elif node.owner == self._nodes.id:
-                done = self._nodes.change(Put(path, _check_size(path, data)), durable=False) is None
+                done = self._change(Put(path, _check_size(path, data)), durable=False) is None
             else:
                 new = Create(path, _check_size(path, data), ephemeral=True)
-                refusal = self._nodes.change(Delete(path, node.version), new, durable=False)
+                refusal = self._change(Delete(path, node.version), new, durable=False)
                 if refusal == "not empty":
                     raise ClusterError(
                         f"the node {path!r} has nodes below it; it cannot become one that vanishes with a session"
@@ -68,7 +69,7 @@ class ClusterState:
             used = [int(name[-10:]) for name in self.get_children(parent) if name[-10:].isdecimal()]
             number = max([-1, *used, *([int(node.data)] if node.data.isdigit() else [])]) + 1
             created = f"{path}{number:010}"
-            match self._nodes.change(Put(parent, str(number).encode(), node.version), Create(created, data)):
+            match self._change(Put(parent, str(number).encode(), node.version), Create(created, data)):
                 case None:
                     return created
                 case "ephemeral":
@@ -77,7 +78,7 @@ class ClusterState:
     def set_data(self, path: str, data: bytes) -> None:
         """Set a node's data; a node that does not exist is created, persistent, and the nodes above it."""
         put = Put(path, _check_size(path, data))
-        while self._nodes.change(put, durable=False) == "missing":
+        while self._change(put, durable=False) == "missing":
             if self._create(Create(path, data), durable=False):
                 return
 
@@ -86,7 +87,7 @@ class ClusterState:
         if version is None:
             return self.create_all({path: data})
         put = Put(path, _check_size(path, data), version)
-        return version >= 0 and self._nodes.change(put) is None  # one below 0 is any version, to ZooKeeper
+        return version >= 0 and self._change(put) is None  # one below 0 is any version, to ZooKeeper
 
     def create_all(self, nodes: Mapping[str, bytes]) -> bool:
         """Create nodes, and those above them, all at once; False, and nothing is done, if one of them is there."""
@@ -94,12 +95,12 @@ class ClusterState:
 
     def delete_all(self, paths: Sequence[str]) -> None:
         """Delete nodes that have none below, all at once; nothing is done if one of them is not there any more."""
-        self._nodes.change(*(Delete(path) for path in paths))
+        self._change(*(Delete(path) for path in paths))
 
     def delete_node(self, path: str) -> None:
         """Delete a node and all below it; harmless if there is none."""
         node = Delete(path)
-        while self._nodes.change(node) == "not empty":  # what is created below meanwhile is found the next time
+        while self._change(node) == "not empty":  # what is created below meanwhile is found the next time
             below, level = list[str](), [path]
             while level:
                 names = zip(level, self._nodes.names(level), strict=True)
@@ -107,7 +108,7 @@ class ClusterState:
                 below += level
             below.sort(reverse=True)  # those below others first
             for at in range(0, len(below), _AT_ONCE):
-                self._nodes.change(*map(Delete, below[at : at + _AT_ONCE]))
+                self._change(*map(Delete, below[at : at + _AT_ONCE]))
 
     def mkdirs(self, path: str) -> None:
         """Create a node without data and those above it, where they are missing."""
@@ -156,8 +157,17 @@ class ClusterState:
         for callback in list(self._callbacks):
             callback(event)
 
+    def _change(self, *steps: Step, durable: bool = True) -> Refusal | None:
+        refusal = self._nodes.change(*steps, durable=durable)
+        if refusal == "unknown":
+            raise ClusterUnreachable(
+                f"the answer to a change of the node {steps[-1].path!r} was lost, and others have changed it since: it is not "
+                "known whether this change was made"
+            )
+        return refusal
+
     def _create(self, *nodes: Create, durable: bool = True) -> bool:
-        while (refusal := self._nodes.change(*nodes, durable=durable)) == "missing":
+        while (refusal := self._change(*nodes, durable=durable)) == "missing":
             for each in nodes:
                 self.mkdirs(above(each.path))
         if refusal == "ephemeral":
