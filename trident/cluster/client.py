@@ -18,7 +18,7 @@ from trident import __version__
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews, with_last_error
-from trident.cluster_state.cluster_address import STATE_FILE, find_token, folder_of, is_embedded, open_cluster_state
+from trident.cluster_state.cluster_address import STATE_FILE, find_token, folder_of, open_cluster_state
 from trident.cluster_state.cluster_records import WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed, TridentError
@@ -50,7 +50,7 @@ class ClusterClient(Closes):
     """
 
     def __init__(self, address: str, token: str | None = None, patience_s: float = 20.0) -> None:
-        folder = folder_of(address) if is_embedded(address) else None
+        folder = folder_of(address)
         if folder is not None and not (folder / STATE_FILE).is_file():
             raise ClusterUnreachable(
                 left_of(folder)

@@ -62,17 +62,10 @@ def cluster_at(address: str | Path) -> Path | ZooKeeperAddress | PostgresAddress
     return Path(text).expanduser().absolute()
 
 
-def is_embedded(address: str | Path) -> bool:
-    """Tell whether an address is a folder; one that is neither is an error."""
-    return isinstance(cluster_at(address), Path)
-
-
-def folder_of(address: str | Path) -> Path:
-    """Return the folder of an embedded cluster, absolute; the address of another is an error."""
-    folder = cluster_at(address)
-    if not isinstance(folder, Path):
-        raise ClusterError(f"{address!r} is a cluster on servers; it has no folder")
-    return folder
+def folder_of(address: str | Path) -> Path | None:
+    """Return the folder of a cluster on this machine, absolute; None: it is on servers."""
+    where = cluster_at(address)
+    return where if isinstance(where, Path) else None
 
 
 def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> ClusterState:

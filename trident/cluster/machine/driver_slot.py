@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,8 +31,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _NEVER = float("inf")  # until something else is wanted: Nimbus marks the topology as failed, or its code is changed
 _MOST_SAID = 2000
 _GRACE_S = 60.0  # how long a driver may take to end before it is killed
-_SAME_S = 0.02  # the time of a process's begin is read in ticks of 10 ms
 RUN_VARIABLE = "TRIDENT_DRIVER_RUN"
+_MAIN = "trident.cluster.driver.driver_main"
 
 
 class DriverProcess:
@@ -50,7 +49,11 @@ class DriverProcess:
 
     @property
     def pid(self) -> int:
-        return self.order.pid
+        return self._process.pid
+
+    @property
+    def created_secs(self) -> float:
+        return self._process.create_time()
 
     def has_ended(self) -> bool:
         """Whether it has ended; then what it had started is killed."""
@@ -96,19 +99,19 @@ class DriverProcess:
             if each.pid == self.pid or each.pid == os.getpid():
                 continue
             with contextlib.suppress(psutil.Error, OSError):
-                of_session = os.getsid(each.pid) == self.pid and each.create_time() >= self.order.created_secs - _SAME_S
+                of_session = os.getsid(each.pid) == self.pid and each.create_time() >= self.created_secs
                 if of_session or each.environ().get(RUN_VARIABLE) == self.order.run:
                     yield each.pid
 
 
 def start_driver(order: DriverOrder, order_file: Path, output: Path, environment: Mapping[str, str]) -> DriverProcess:
-    """Start a driver; its order names the process before this returns, if the disk has room.
+    """Start a driver.
 
     Relative paths of its states and files are below the working directory of the supervisor, as with `trident run`.
 
     Raises `ClusterError`: the process could not be started.
     """
-    command = [sys.executable, "-m", "trident.cluster.driver.driver_main", str(order_file)]
+    command = [sys.executable, "-m", _MAIN, str(order_file)]
     order.write(order_file)
     try:
         with output.open("wb") as printed:
@@ -122,12 +125,7 @@ def start_driver(order: DriverOrder, order_file: Path, output: Path, environment
             )
     except OSError as error:
         raise ClusterError(f"the driver of {order.storm_id} could not be started: {error}") from error
-    process = psutil.Process(child.pid)
-    known = replace(order, pid=child.pid, created_secs=process.create_time())
-    # A disk that is full just now must not let a second driver start beside this one, which can be found without the note.
-    with contextlib.suppress(OSError):
-        known.write(order_file)
-    return DriverProcess(known, process, child)
+    return DriverProcess(order, psutil.Process(child.pid), child)
 
 
 def adopt(order_file: Path) -> DriverProcess | None:
@@ -135,25 +133,13 @@ def adopt(order_file: Path) -> DriverProcess | None:
     order = DriverOrder.read(order_file)
     if order is None:
         return None
-    try:
-        process = psutil.Process(order.pid) if order.pid else _find(order)
-        if process is None:
-            return None
-        if abs(process.create_time() - order.created_secs) > _SAME_S:
-            if order.pid:
-                return None  # the number belongs to another process now
-            order = replace(order, pid=process.pid, created_secs=process.create_time())
-    except psutil.NoSuchProcess:
-        return None
-    return DriverProcess(order, process, None) if _is_running(process) else None
-
-
-def _find(order: DriverOrder) -> psutil.Process | None:
-    """Return the process of an order whose supervisor died before it could note the process."""
     for each in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if each.environ().get(RUN_VARIABLE) == order.run and "trident.cluster.driver.driver_main" in each.cmdline():
-                return each
+        with contextlib.suppress(psutil.Error, OSError):
+            # By its name: a number may be another process's by now, and a full disk, or a kill, may come before it is noted.
+            # What the driver has forked has its command too, but does not lead the session; what it has started leads others.
+            is_named = os.getsid(each.pid) == each.pid and each.environ().get(RUN_VARIABLE) == order.run
+            if is_named and _MAIN in each.cmdline():
+                return DriverProcess(order, each, None)
     return None
 
 
@@ -295,7 +281,7 @@ class DriverSlot:
             with contextlib.suppress(OSError):  # its death counts all the same
                 said = _end_of(redacted(read_log(self._folder.output_file(order.storm_id), None)["text"]).strip())
             reason = ended.how + (f"; it said last: {said}" if said else "")
-            end = DriverEnd(False, False, max(0.0, now_secs - order.created_secs), reason)
+            end = DriverEnd(False, False, max(0.0, now_secs - ended.created_secs), reason)
         where, start = (order.node, order.port, order.generation), order.start_time_secs
         return DriverDeath(now_secs, *where, start, end.ran_secs, end.fatal, end.reason)
 

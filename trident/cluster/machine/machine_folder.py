@@ -121,8 +121,7 @@ class DriverOrder(_Note):
     `start_time_secs`, `generation`, `code_hash`: of the assignment.
     `code_dir`: the folder of the topology's code, unpacked.
     `log_file`, `end_file`: where the driver logs, and where it says why it ended.
-    `run`: a name of this process, in the environment of all processes that it starts.
-    `pid`, `created_secs`: the process, once it is started.
+    `run`: the name of its process, in the environment of that and of all that it starts.
     """
 
     cluster: str
@@ -137,8 +136,6 @@ class DriverOrder(_Note):
     log_file: str
     end_file: str
     run: str
-    pid: int = 0
-    created_secs: float = 0.0
 
 
 @dataclass(frozen=True)
