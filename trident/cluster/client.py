@@ -116,6 +116,7 @@ class ClusterClient(Closes):
 
     def kill(self, topology: str, wait_s: float = 30.0) -> TopologyOverview:
         """End a topology: what has begun may take `wait_s`. Returns it as it was last seen: it may be forgotten at once."""
+        # By its id from here on: as soon as it is forgotten another topology may have the name.
         before = self.show(topology)
         with suppress(NoSuchTopology):  # forgotten already: an earlier try, whose answer was lost, has ended it
             self._ask("POST", f"{self._path(before.storm_id)}/kill/{wait_s}")
@@ -183,6 +184,7 @@ class ClusterClient(Closes):
         until = time.monotonic() + self._patience_s
         while True:
             try:
+                # An iterator that a try has used up gives nothing to the next one.
                 if content is not None:
                     request["content"] = content()
                 return self._request_once(method, path, again, request)
@@ -194,9 +196,11 @@ class ClusterClient(Closes):
     def _request_once(self, method: str, path: str, again: bool, request: Mapping[str, Any]) -> httpx.Response:
         import httpx
 
+        # Asked for each try: another Nimbus may lead since the last one.
         url = leader_url(self.cluster)
         try:
             answer = self._http.request(method, url + path, **request)
+        # Nothing has arrived, so that also what must not be done twice may be sent again.
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise ClusterUnreachable(f"the Nimbus at {url} does not answer: {error}") from error
         except httpx.HTTPError as error:
@@ -226,6 +230,7 @@ class ClusterClient(Closes):
                 yield data[start : start + _PIECE]
                 report(len(data[start : start + _PIECE]))
 
+        # To ask also makes the package count as new, so it is not removed as unused before a topology has it.
         if not self._ask("GET", _CODE, params={"has": package.sha256}).json()["has"]:
             headers = {"Content-Length": str(len(data))}
             self._ask("PUT", f"{_CODE}/{package.sha256}", content=pieces, headers=headers)

@@ -91,6 +91,7 @@ class CodeStore:
                         "again"
                     )
                 target.flush()
+                # Durable before it has its name: a package that is there after a power failure is whole.
                 os.fsync(target.fileno())
             part.rename(self.path(sha256))
             sync_directory(self.folder)
@@ -200,6 +201,7 @@ class CodeCache:
         folder = self._code / sha256
         try:
             manifest = _intact_manifest(folder) or self._unpack(sha256, folder)
+            # Here too, not only where it was submitted: the machines of a cluster need not be alike.
             manifest.check_versions()
             paths = [str(folder)]
             if manifest.requirements:
@@ -284,6 +286,7 @@ def _install(requirements: str, pins: str, folder: Path, into: Path) -> None:
     wanted, constraints = into / "requirements.txt", into / "constraints.txt"
     wanted.write_text(requirements, encoding="utf-8")
     constraints.write_text(pins, encoding="utf-8")
+    # Beside what is installed here, not into it: topologies of one machine may need other versions.
     arguments = ["install", "--target", into, "--requirement", wanted, "--constraint", constraints]
     quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     try:

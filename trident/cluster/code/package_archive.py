@@ -210,6 +210,7 @@ def _included_path(folder: Path, name: str) -> Path:
 def _imports_of(path: Path) -> Iterator[str]:
     """Iterate over the first parts of the names of all modules that a source file imports, late imports included."""
     try:
+        # Read, not imported: an import runs code, and finds only what this process needs.
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return  # the topology is loaded before it is sent; if it needs this file, the error comes then
@@ -238,6 +239,7 @@ def archive_of(manifest: PackageManifest, files: Mapping[str, bytes]) -> bytes:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name, data in {MANIFEST: manifest.to_bytes(), **dict(sorted(files.items()))}.items():
             entry = zipfile.ZipInfo(name, _MADE)
+            # As on Unix whatever made it, or the bytes, and with them the name of the package, would be the machine's.
             entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16
             archive.writestr(entry, data)
     return target.getvalue()
@@ -300,6 +302,7 @@ def _check_entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     entries = archive.infolist()
     if len(entries) > _MAX_ENTRIES or sum(each.file_size for each in entries) > MAX_ARCHIVE_BYTES:
         raise BadPackage(f"the package would unpack to more than {MAX_ARCHIVE_BYTES:,} bytes or {_MAX_ENTRIES:,} files")
+    # Of a name that is a file and a folder one could not be written, once the other is unpacked.
     folders = {str(parent) for each in entries for parent in PurePosixPath(each.filename).parents}
     seen: set[str] = set()
     for each in entries:

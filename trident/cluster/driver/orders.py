@@ -106,6 +106,7 @@ class TopologyHandle:
     def stop(self, wait_secs: float) -> None:
         """End it; what has begun has this many seconds."""
         if self.running.is_active:
+            # Else more would begin while what has begun is awaited.
             self.running.deactivate()
             self.running.drain(wait_secs)
         self.running.stop()
@@ -122,6 +123,7 @@ def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_ad
     given = nest_spark_conf(base.conf)
     if isinstance(topology, StormTopology):
         return StormConfig.of({**given, "name": base.storm_name, "workers": base.num_workers})
+    # The driver before may still run, on a machine that nobody reaches; the log ends it.
     config, needed = topology.settings(given, origin="submission"), dict[str, Any](takeover=True)
     in_memory = is_all_in_memory(make_plan(topology.graph()))
     if config.log_dir is None and not in_memory:  # a log that outlives states in memory would fit them no more
@@ -219,6 +221,7 @@ class DriverBeats:
                 logger.exception("a heartbeat failed")
             self._now.wait(_BEAT_EVERY_S)
         with self._guard:
+            # The last ones say why it ends.
             self._unreported.extend(self._last_errors())
         try:
             self._report()
@@ -229,6 +232,7 @@ class DriverBeats:
         order, now = self._order, time.time()
         driver = order.storm_id, self._host, os.getpid(), order.generation, order.start_time_secs
         beat = WorkerHeartbeat(now, now - self._began, *driver, self.state, self.pages, self._figures)
+        # Once `stop` was called, a heartbeat would bring back the one that is removed then.
         if not self._stopped.is_set():
             self._cluster.worker_heartbeat(order.storm_id, order.node, order.port, beat)
         self._report()
@@ -308,6 +312,7 @@ class Orders:
             try:
                 now = self._read()
             except ClusterError as error:
+                # It goes on with what it was asked last: if it was moved meanwhile, the log refuses what it writes.
                 logger.debug("the cluster's state does not answer: %s", error)
             else:
                 if now is None:
@@ -332,6 +337,7 @@ class Orders:
                 driven.running.activate() if active else driven.running.deactivate()
                 self._active = active
                 beats.say("active" if active else "inactive")
+            # Spouts and bolts take other numbers as they run; an order that cannot be carried out must not end what runs.
             driven.adapt(base)
         except TridentError as error:
             logger.exception("topology %s could not do what it was asked", self._order.storm_id)
@@ -357,6 +363,7 @@ class Orders:
 
     def _wait(self, driven: TopologyHandle) -> None:
         ends = time.monotonic() + _READ_EVERY_S
+        # Looked at often: until its first batch is noted, a death of this driver would bring back the former code.
         while time.monotonic() < ends and not self._changed.is_set():
             self._record_proof(driven)
             if driven.await_end(0.05):

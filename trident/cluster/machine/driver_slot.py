@@ -61,6 +61,7 @@ class DriverProcess:
             return True
         if not self._is_gone():
             return False
+        # What it had started may hold files and ports that the next driver needs.
         for each in self._remaining_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
@@ -120,6 +121,7 @@ def start_driver(order: DriverOrder, order_file: Path, output: Path, environment
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
+                # So neither Ctrl-C nor the death of the supervisor reaches it, and what it starts is found.
                 start_new_session=True,
                 env={**environment, RUN_VARIABLE: order.run},
             )
@@ -218,6 +220,7 @@ class DriverSlot:
 
     def want(self, now: float, wanted: Wanted | None) -> None:
         if wanted != self._last:
+            # Another assignment is another try: how the last one went does not hold it up.
             self._last, self._fetched = wanted, None
             self._pause_s = self._not_before = 0.0
         if self.driver is not None:
@@ -236,11 +239,13 @@ class DriverSlot:
 
     def _start(self, now: float, wanted: Wanted) -> None:
         if self._fetched is None:
+            # Not in this thread, which looks after the other drivers: requirements may take half an hour.
             self._fetched = self._fetching.submit(self._code.prepare, wanted.assignment.code_hash)
         if not self._fetched.done():
             return
         try:
             ready = self._fetched.result()
+            # Else what the driver before has said would be taken for the end of this one.
             self._folder.end_file(self.port).unlink(missing_ok=True)
             before = os.environ.get("PYTHONPATH")
             paths = os.pathsep.join([*ready.python_path, *([before] if before else [])])
@@ -256,6 +261,7 @@ class DriverSlot:
             fatal, start = isinstance(error, BadPackage), wanted.assignment.start_time_secs
             where = self._folder.id, self.port, wanted.assignment.generation
             self._note(now, wanted.storm_id, DriverDeath(start, *where, start, 0.0, fatal, str(error)))
+        # It says nothing of the topology: another start may do, so no death is noted.
         except (ClusterError, OSError) as error:
             self._pause(now, 0.0)
             logger.warning("slot %d: %s cannot be started yet: %s", self.port, wanted.storm_id, error)

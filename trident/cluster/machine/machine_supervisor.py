@@ -126,12 +126,15 @@ class MachineSupervisor:
             self._tidy()
 
     def _read(self, now: float) -> None:
+        # First, so that a change during the reading lets it be read again.
         self._changed.clear()
+        # Only for the watch: a new one is no change of any that is watched below.
         self.cluster.assignments(watch=True)
         bases = self.cluster.all_bases(watch=True)
         mine = {
             assignment.slot.port: Wanted(storm_id, assignment)
             for storm_id, assignment in self.cluster.all_assignments().items()
+            # Without a record it is of a topology that is forgotten, left by a Nimbus that did not know.
             if assignment.slot.node == self.id and storm_id in bases
         }
         # A killed topology is not started again; its driver, which knows, ends it.
@@ -153,6 +156,7 @@ class MachineSupervisor:
             self.cluster.report_death(storm_id, death)
             error = ErrorInfo(death.time_secs, death.reason, self._name, death.port)
             self.cluster.report_error(storm_id, DRIVER, error)
+            # Only now: the state may go away in between, and a death that is told twice counts once.
             self._unreported.remove((storm_id, death))
         used = [port for port, slot in self.slots.items() if slot.is_busy]
         if now - self._beat_at < _HEARTBEAT_S and used == self._reported_used:
@@ -181,6 +185,7 @@ def _fetch(cluster: StormClusterState, token: str, code_hash: str) -> bytes:
     """Fetch a package from the Nimbus that leads, or from another one."""
     import httpx
 
+    # The leader first, but packages are in a folder that all Nimbuses may share, and it may be down.
     leader = cluster.leader()
     urls = [*([] if leader is None else [leader["url"]]), *(each["url"] for each in cluster.nimbuses())]
     if not urls:

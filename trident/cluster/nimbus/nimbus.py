@@ -62,6 +62,7 @@ class Leadership:
     def campaign(self) -> bool:
         """Return whether this Nimbus leads now; it does from here on if there was no leader. Who leads is watched."""
         state, data = self._cluster.state, json.dumps(self._about).encode()
+        # Again in each round, as it goes with the session.
         if state.get_data(self._node) is None:
             state.set_ephemeral_node(self._node, data)
         while (leader := self._cluster.leader(watch=True)) is None:
@@ -132,6 +133,7 @@ class Nimbus:
                 self._round()
                 self._problem = ""
                 spent_s = time.monotonic() - began
+            # Another one may lead by now, and this one cannot be told.
             except ClusterUnreachable as error:
                 self._lose(str(error))
             except ClusterError as error:  # a record that cannot be read
@@ -169,6 +171,7 @@ class Nimbus:
     def _look(self) -> Picture:
         cluster = self.cluster
         bases, assignments = cluster.all_bases(watch=True), cluster.all_assignments()
+        # What is left of a forgotten topology holds no slot.
         assignments = {name: each for name, each in assignments.items() if name in bases}
         heartbeats = cluster.heartbeats_at({name: each.slot for name, each in assignments.items()})
         beats: dict[str, WorkerHeartbeat | None] = {name: heartbeats.get(name) for name in assignments}
@@ -187,6 +190,7 @@ class Nimbus:
             case Assign(storm_id, slot, why):
                 self._assign(storm_id, slot, why, picture)
             case MarkFailed(storm_id, reason):
+                # The record first: if this process dies in between, the next leader takes the slot away all the same.
                 if self._change(storm_id, picture, lambda base: _as_failed(base, reason)):
                     logger.error("topology %s is marked as failed: %s", storm_id, reason)
                     self.cluster.state.delete_node(f"/assignments/{storm_id}")
@@ -204,6 +208,7 @@ class Nimbus:
         start = max(picture.now_secs, 0.0 if before is None else before.start_time_secs + 0.001)
         driver, code = Assignment.DRIVER, (base.code_hash, base.generation)
         assignment = Assignment(self._code_dir, {slot.node: host}, {driver: slot}, {driver: start}, *code)
+        # Refused if another Nimbus, which believes that it leads, was faster.
         if self.cluster.replace_assignment(storm_id, before, assignment):
             logger.info("topology %s is assigned to %s: %s", storm_id, assignment.where, why)
             if before is not None and before.slot != slot:

@@ -100,6 +100,7 @@ class Submissions:
             code_hash=sha256,
             conf=conf,
             submission=submission,
+            # Chosen once: it must not depend on which daemon starts the driver, and in which folder.
             log_dir=self._log_dir_of(name) if manifest.kind == "trident" else "",
         )
         return add_topology(self.cluster, base)
@@ -110,6 +111,7 @@ class Submissions:
         def change(base: StormBase) -> StormBase:
             if base.status.kind == "active":
                 return base
+            # Deaths count for their generation: those that it failed of count no more.
             generation = base.generation + (base.status.kind == "failed")
             return replace(base, status=_status("active"), generation=generation)
 
@@ -133,6 +135,7 @@ class Submissions:
         """
 
         def change(base: StormBase) -> StormBase:
+            # From the first time on, or a client that asks again because it is impatient would only lengthen the wait.
             since = base.status.since_secs if base.status.kind == "killed" else time.time()
             return replace(base, status=WantedStatus("killed", since, _seconds(wait_s)))
 
@@ -152,6 +155,7 @@ class Submissions:
         """
         wanted = dict(executors or {})
         _, base = self.cluster.find_storm(topology)
+        # Not within the change, which is tried again while others change the record.
         components = self._components(base) if wanted and base.kind == "bolts" else {}
         return self._change(topology, "rebalanced", lambda base: rebalance(base, wait_s, workers, wanted, components))
 
@@ -173,6 +177,7 @@ class Submissions:
                 "under another name"
             )
         settings = settings_of(manifest.kind, base.storm_name, wanted, base.num_workers)
+        # Before the change, because a log on a server that is away takes a while to say so.
         check = self._check(base, manifest, settings) if isinstance(settings, Config) else UpgradeCheck(False)
         before = self._components(base)
 
@@ -233,6 +238,7 @@ class Submissions:
         """Change a record; `done` says what cannot be done to one that is being killed, None if it can."""
 
         def change_unless_killed(base: StormBase) -> StormBase:
+            # In each try, as another client may kill it meanwhile.
             if done is not None:
                 _refuse_killed(base, done)
             return change(base)
