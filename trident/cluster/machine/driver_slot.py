@@ -92,7 +92,9 @@ class DriverProcess:
         if self._child is not None:
             # The process is not reaped before what it started is found: its number is not given to another one meanwhile.
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        return not _is_running(self._process)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return not self._process.is_running() or self._process.status() == psutil.STATUS_ZOMBIE
+        return True
 
     def _remaining_pids(self) -> Iterator[int]:
         """Iterate over the processes of its session, and those that carry its name."""
@@ -143,13 +145,6 @@ def adopt(order_file: Path) -> DriverProcess | None:
             if is_named and _MAIN in each.cmdline():
                 return DriverProcess(order, each, None)
     return None
-
-
-def _is_running(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 class Wanted(NamedTuple):

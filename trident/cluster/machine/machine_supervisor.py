@@ -86,10 +86,6 @@ class MachineSupervisor:
         if end_drivers:
             self._end_all()
         self._fetching.shutdown(wait=True, cancel_futures=True)
-        try:
-            self.cluster.state.delete_node(f"/supervisors/{self.id}")
-        except ClusterError:
-            logger.info("the cluster's state does not answer; this supervisor vanishes from it with its session")
         self._open.close()
 
     def _on_event(self, event: NodeEvent) -> None:
