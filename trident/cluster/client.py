@@ -42,8 +42,7 @@ Progress = Callable[[int], None]
 class ClusterClient(Closes):
     """A client of a cluster. A context manager: leaving it ends its session. For one thread.
 
-    `address`: `zookeeper://host1:2181,host2:2181/storm`, `postgresql://user@host/database?cluster=name`, or a folder of this
-    machine.
+    `address`: as of `open_cluster_state`.
     `token`: what changes need; by default that in the folder of the cluster.
     `patience_s`: for how long it tries again when no Nimbus answers.
     Raises `ClusterUnreachable`: the cluster's state does not answer.
@@ -71,11 +70,9 @@ class ClusterClient(Closes):
         submission: str | None = None,
         progress: Progress | None = None,
     ) -> str:
-        """Submit a topology and return its id. It is sent again when the answer is lost, and becomes one topology all the same.
+        """Submit a topology, see `Submissions.submit`; returns its id. However often it is sent, it is one topology.
 
-        `submission`: what makes this submission one, chosen at random by default. A client that was interrupted may give it
-        again.
-        Raises `NameTaken`: the cluster has a topology of this name.
+        `submission`: what makes it one, chosen at random by default. A client that was interrupted may give it again.
         Raises `NotAllowed`: the token is missing or wrong.
         """
         self._send(package, progress)

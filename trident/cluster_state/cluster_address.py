@@ -71,8 +71,7 @@ def folder_of(address: str | Path) -> Path | None:
 def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> ClusterState:
     """Open the state of a cluster, and begin a session.
 
-    `address`: a folder, which is made if there is none; `zookeeper://host:2181,host:2181/root`, whose root is `/storm` if it
-    has none; or `postgresql://user@host/database?cluster=name`.
+    `address`: a folder, which is made if there is none, or one of servers; the root in ZooKeeper is `/storm` by default.
     `session_timeout_s`: how long this process may be out of touch with servers before its session is over, and its ephemeral
     nodes vanish. In a folder a session lasts as long as its process, and this is how long a change waits for others.
     Raises `ClusterError`: the address is none, or what is there cannot be used.

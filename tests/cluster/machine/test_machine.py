@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -236,33 +237,15 @@ def test_what_a_driver_has_forked_is_not_adopted(tmp_path: Path) -> None:
         os.kill(forked, signal.SIGKILL)
 
 
-def test_a_driver_that_was_started_is_that_of_its_order(tmp_path: Path) -> None:
+def test_an_order_is_written_before_its_driver_runs_and_never_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order(tmp_path).write(tmp_path / "6700.json")
+    full_disk = OSError(28, "No space left on device")
+    monkeypatch.setattr(DriverOrder, "write", Mock(side_effect=[None, full_disk]))
     made = start_driver(order(tmp_path), tmp_path / "6700.json", tmp_path / "out", dict(os.environ))
     assert DriverOrder.read(tmp_path / "6700.json") == made.order
     until(made.has_ended, "a driver of a topology that is not in the cluster ends")
     end = DriverEnd.read(tmp_path / "end")
     assert end is not None
     assert (end.told, end.reason) == (True, "moved")
-
-
-def test_a_disk_that_is_full_once_a_driver_runs_lets_no_second_one_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, write, written = tmp_path / "6700.json", DriverOrder.write, list[DriverOrder]()
-
-    def write_once(note: DriverOrder, path: Path) -> None:
-        if written:
-            raise OSError(28, "No space left on device")
-        written.append(note)
-        write(note, path)
-
-    monkeypatch.setattr(DriverOrder, "write", write_once)
-    made = start_driver(replace(order(tmp_path), run="a-full-disk"), file, tmp_path / "out", dict(os.environ))
-    try:
-        os.kill(made.pid, signal.SIGSTOP)
-        adopted = adopt(file)
-        assert adopted is not None
-        assert adopted.pid == made.pid
-    finally:
-        made.kill()
-        until(made.has_ended, "it is killed")

@@ -36,7 +36,7 @@ _MAIN = "trident.cluster.driver.driver_main"
 
 
 class DriverProcess:
-    """A driver with a session of its own, which Ctrl-C and the death of its supervisor do not reach.
+    """The process of a driver.
 
     `order`: the file that it was started with.
     `adopted`: whether an earlier supervisor started it.

@@ -43,10 +43,7 @@ _TIDY_EVERY_S = 600.0
 
 
 class Leadership:
-    """The candidacy of one Nimbus; the one whose ephemeral node is there leads.
-
-    Nothing depends on two of them never believing that they lead: each change of an assignment is refused if another was made
-    since the one that it is based on.
+    """The candidacy of one Nimbus; the one whose ephemeral node is there leads. Nothing breaks if two believe that they do.
 
     `url`: where this Nimbus answers.
     """
