@@ -168,6 +168,14 @@ def test_what_a_killed_process_left_half_unpacked_is_removed(tmp_path: Path) -> 
     assert (mine.exists(), other.exists()) == (False, True)  # that of the other may be under way
 
 
+def test_what_is_unpacked_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sha256, data = package_of({"a.py": b"1"})
+    there: list[bool] = []
+    monkeypatch.setattr(os, "sync", lambda: there.append((tmp_path / "code" / sha256).exists()))
+    CodeCache(tmp_path, Fetching(data)).prepare(sha256)
+    assert there == [False]
+
+
 def test_what_is_unused_is_removed(tmp_path: Path) -> None:
     (one, data), (two, other) = package_of({"a.py": b"1"}), package_of({"a.py": b"2"})
     cache = CodeCache(tmp_path, Fetching(data, other))

@@ -244,6 +244,7 @@ def _made_once(target: Path, make: Callable[[Path], object], is_whole: Callable[
             try:
                 make(aside)
                 aside.chmod(0o755)
+                os.sync()  # else a power failure may leave the name of a folder whose files are empty, for good
                 shutil.rmtree(target, ignore_errors=True)  # one that was damaged
                 aside.rename(target)
             finally:
