@@ -48,8 +48,6 @@ class StormClusterState:
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        for each in (_ASSIGNMENTS, _STORMS, _NAMES, _SUPERVISORS, _WORKERBEATS, _ERRORS):
-            state.mkdirs(each)
 
     def assignments(self, watch: bool = False) -> list[str]:
         return self._children(_ASSIGNMENTS, watch)

@@ -35,118 +35,6 @@ RUN_VARIABLE = "TRIDENT_DRIVER_RUN"
 _MAIN = "trident.cluster.driver.driver_main"
 
 
-class DriverProcess:
-    """The process of a driver.
-
-    `order`: the file that it was started with.
-    `adopted`: whether an earlier supervisor started it.
-    """
-
-    def __init__(self, order: DriverOrder, process: psutil.Process, child: subprocess.Popen[bytes] | None) -> None:
-        self.order, self.adopted = order, child is None
-        self._process, self._child = process, child
-        self._swept = False
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def created_secs(self) -> float:
-        return self._process.create_time()
-
-    def has_ended(self) -> bool:
-        """Whether it has ended; then what it had started is killed."""
-        if self._swept:
-            return True
-        if not self._is_gone():
-            return False
-        # What it had started may hold files and ports that the next driver needs.
-        for each in self._remaining_pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
-        if self._child is not None:
-            self._child.wait()
-        self._swept = True
-        return True
-
-    @property
-    def how(self) -> str:
-        """How it ended, as far as its parent can know."""
-        code = None if self._child is None else self._child.returncode
-        if code is None:
-            return "it ended while no supervisor was there" if self._swept else "it runs"
-        return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
-
-    def end(self) -> None:
-        """Ask it to end: after the commit that is under way, or what is pending."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
-
-    def kill(self) -> None:
-        for each in [self.pid, *self._remaining_pids()]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
-
-    def _is_gone(self) -> bool:
-        if self._child is not None:
-            # The process is not reaped before what it started is found: its number is not given to another one meanwhile.
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return not self._process.is_running() or self._process.status() == psutil.STATUS_ZOMBIE
-        return True
-
-    def _remaining_pids(self) -> Iterator[int]:
-        """Iterate over the processes of its session, and those that carry its name."""
-        for each in psutil.process_iter():
-            if each.pid == self.pid or each.pid == os.getpid():
-                continue
-            with contextlib.suppress(psutil.Error, OSError):
-                of_session = os.getsid(each.pid) == self.pid and each.create_time() >= self.created_secs
-                if of_session or each.environ().get(RUN_VARIABLE) == self.order.run:
-                    yield each.pid
-
-
-def start_driver(order: DriverOrder, order_file: Path, output: Path, environment: Mapping[str, str]) -> DriverProcess:
-    """Start a driver.
-
-    Relative paths of its states and files are below the working directory of the supervisor, as with `trident run`.
-
-    Raises `ClusterError`: the process could not be started.
-    """
-    command = [sys.executable, "-m", _MAIN, str(order_file)]
-    order.write(order_file)
-    try:
-        with output.open("wb") as printed:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-                # So neither Ctrl-C nor the death of the supervisor reaches it, and what it starts is found.
-                start_new_session=True,
-                env={**environment, RUN_VARIABLE: order.run},
-            )
-    except OSError as error:
-        raise ClusterError(f"the driver of {order.storm_id} could not be started: {error}") from error
-    return DriverProcess(order, psutil.Process(child.pid), child)
-
-
-def adopt(order_file: Path) -> DriverProcess | None:
-    """Return the driver that an earlier supervisor started, None if it does not run any more."""
-    order = DriverOrder.read(order_file)
-    if order is None:
-        return None
-    for each in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            # By its name: a number may be another process's by now, and a full disk, or a kill, may come before it is noted.
-            # What the driver has forked has its command too, but does not lead the session; what it has started leads others.
-            is_named = os.getsid(each.pid) == each.pid and each.environ().get(RUN_VARIABLE) == order.run
-            if is_named and _MAIN in each.cmdline():
-                return DriverProcess(order, each, None)
-    return None
-
-
 class Wanted(NamedTuple):
     """What should run in a slot."""
 
@@ -299,3 +187,115 @@ def _end_of(said: str) -> str:
     """Return the last lines, in whole lines unless one is longer; of what is redacted, as half a secret is not known as one."""
     end = said[-_MOST_SAID:]
     return end if end == said else end.partition("\n")[2] or end
+
+
+def start_driver(order: DriverOrder, order_file: Path, output: Path, environment: Mapping[str, str]) -> DriverProcess:
+    """Start a driver.
+
+    Relative paths of its states and files are below the working directory of the supervisor, as with `trident run`.
+
+    Raises `ClusterError`: the process could not be started.
+    """
+    command = [sys.executable, "-m", _MAIN, str(order_file)]
+    order.write(order_file)
+    try:
+        with output.open("wb") as printed:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                # So neither Ctrl-C nor the death of the supervisor reaches it, and what it starts is found.
+                start_new_session=True,
+                env={**environment, RUN_VARIABLE: order.run},
+            )
+    except OSError as error:
+        raise ClusterError(f"the driver of {order.storm_id} could not be started: {error}") from error
+    return DriverProcess(order, psutil.Process(child.pid), child)
+
+
+def adopt(order_file: Path) -> DriverProcess | None:
+    """Return the driver that an earlier supervisor started, None if it does not run any more."""
+    order = DriverOrder.read(order_file)
+    if order is None:
+        return None
+    for each in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            # By its name: a number may be another process's by now, and a full disk, or a kill, may come before it is noted.
+            # What the driver has forked has its command too, but does not lead the session; what it has started leads others.
+            is_named = os.getsid(each.pid) == each.pid and each.environ().get(RUN_VARIABLE) == order.run
+            if is_named and _MAIN in each.cmdline():
+                return DriverProcess(order, each, None)
+    return None
+
+
+class DriverProcess:
+    """The process of a driver.
+
+    `order`: the file that it was started with.
+    `adopted`: whether an earlier supervisor started it.
+    """
+
+    def __init__(self, order: DriverOrder, process: psutil.Process, child: subprocess.Popen[bytes] | None) -> None:
+        self.order, self.adopted = order, child is None
+        self._process, self._child = process, child
+        self._swept = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def created_secs(self) -> float:
+        return self._process.create_time()
+
+    def has_ended(self) -> bool:
+        """Whether it has ended; then what it had started is killed."""
+        if self._swept:
+            return True
+        if not self._is_gone():
+            return False
+        # What it had started may hold files and ports that the next driver needs.
+        for each in self._remaining_pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        if self._child is not None:
+            self._child.wait()
+        self._swept = True
+        return True
+
+    @property
+    def how(self) -> str:
+        """How it ended, as far as its parent can know."""
+        code = None if self._child is None else self._child.returncode
+        if code is None:
+            return "it ended while no supervisor was there" if self._swept else "it runs"
+        return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
+
+    def end(self) -> None:
+        """Ask it to end: after the commit that is under way, or what is pending."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        for each in [self.pid, *self._remaining_pids()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+
+    def _is_gone(self) -> bool:
+        if self._child is not None:
+            # The process is not reaped before what it started is found: its number is not given to another one meanwhile.
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return not self._process.is_running() or self._process.status() == psutil.STATUS_ZOMBIE
+        return True
+
+    def _remaining_pids(self) -> Iterator[int]:
+        """Iterate over the processes of its session, and those that carry its name."""
+        for each in psutil.process_iter():
+            if each.pid == self.pid or each.pid == os.getpid():
+                continue
+            with contextlib.suppress(psutil.Error, OSError):
+                of_session = os.getsid(each.pid) == self.pid and each.create_time() >= self.created_secs
+                if of_session or each.environ().get(RUN_VARIABLE) == self.order.run:
+                    yield each.pid

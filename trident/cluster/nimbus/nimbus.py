@@ -42,40 +42,6 @@ _LAUNCH_TIMEOUT_S = 60.0  # how long a driver may take to its first heartbeat
 _TIDY_EVERY_S = 600.0
 
 
-class Leadership:
-    """The candidacy of one Nimbus; the one whose ephemeral node is there leads. Nothing breaks if two believe that they do.
-
-    `url`: where this Nimbus answers.
-    """
-
-    def __init__(self, cluster: StormClusterState, url: str) -> None:
-        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._cluster, self._node = cluster, f"{NIMBUSES}/{self.id}"
-        self._about = {
-            "id": self.id, "url": url, "host": socket.gethostname(), "pid": os.getpid(), "since-secs": time.time(),
-            "version": __version__,
-        }  # fmt: skip
-
-    def campaign(self) -> bool:
-        """Return whether this Nimbus leads now; it does from here on if there was no leader. Who leads is watched."""
-        state, data = self._cluster.state, json.dumps(self._about).encode()
-        # Again in each round, as it goes with the session.
-        if state.get_data(self._node) is None:
-            state.set_ephemeral_node(self._node, data)
-        while (leader := self._cluster.leader(watch=True)) is None:
-            state.create_ephemeral_node(LEADER, data)
-        return bool(leader["id"] == self.id)
-
-    def resign(self) -> None:
-        """Let another one lead, and be no candidate any more."""
-        try:
-            if (leader := self._cluster.leader()) is not None and leader["id"] == self.id:
-                self._cluster.state.delete_node(LEADER)
-            self._cluster.state.delete_node(self._node)
-        except ClusterUnreachable:
-            pass  # the session ends with the process, and the nodes with the session
-
-
 class Nimbus:
     """One Nimbus; the thread `trident-nimbus` runs its rounds.
 
@@ -227,3 +193,37 @@ class Nimbus:
 def _as_failed(base: StormBase, reason: str) -> StormBase:
     done = base.status.kind == "failed"
     return base if done else replace(base, status=WantedStatus("failed", time.time(), reason=reason))
+
+
+class Leadership:
+    """The candidacy of one Nimbus; the one whose ephemeral node is there leads. Nothing breaks if two believe that they do.
+
+    `url`: where this Nimbus answers.
+    """
+
+    def __init__(self, cluster: StormClusterState, url: str) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._cluster, self._node = cluster, f"{NIMBUSES}/{self.id}"
+        self._about = {
+            "id": self.id, "url": url, "host": socket.gethostname(), "pid": os.getpid(), "since-secs": time.time(),
+            "version": __version__,
+        }  # fmt: skip
+
+    def campaign(self) -> bool:
+        """Return whether this Nimbus leads now; it does from here on if there was no leader. Who leads is watched."""
+        state, data = self._cluster.state, json.dumps(self._about).encode()
+        # Again in each round, as it goes with the session.
+        if state.get_data(self._node) is None:
+            state.set_ephemeral_node(self._node, data)
+        while (leader := self._cluster.leader(watch=True)) is None:
+            state.create_ephemeral_node(LEADER, data)
+        return bool(leader["id"] == self.id)
+
+    def resign(self) -> None:
+        """Let another one lead, and be no candidate any more."""
+        try:
+            if (leader := self._cluster.leader()) is not None and leader["id"] == self.id:
+                self._cluster.state.delete_node(LEADER)
+            self._cluster.state.delete_node(self._node)
+        except ClusterUnreachable:
+            pass  # the session ends with the process, and the nodes with the session
