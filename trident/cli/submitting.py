@@ -233,4 +233,4 @@ def _progress_lines(overview: TopologyOverview) -> Iterator[str]:
         return
     yield f"its driver is {overview.driver} on {overview.assignment.slot}"
     if overview.last_error is not None and overview.last_error.time_secs >= overview.assignment.start_time_secs:
-        yield f"its driver ended, and is started again: {first_line(overview.last_error.error)}"
+        yield f"its driver is started again, after: {first_line(overview.last_error.error)}"

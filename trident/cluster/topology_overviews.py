@@ -31,7 +31,7 @@ class TopologyOverview:
 
     `heartbeat`: of its assignment; None: that has none yet.
     `why_waiting`: why it has no slot; "" if it has one, or needs none.
-    `driver_died`: why its last driver died, while another one starts; "" if none did within half an hour.
+    `driver_died`: why its last driver died, or one cannot start, while it starts; "" if that is half an hour ago.
     `last_error`: of any component, while no driver of it runs; None if there was none, or it was not asked for.
     `page`: its address on the page of the leading Nimbus, which is read without a token; "" while none leads.
     `clock_secs`: what the clock of its driver's machine last showed, as its supervisor says; None: no supervisor is there.

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +27,12 @@ from trident.cluster.machine.driver_slot import (
     RUN_VARIABLE,
     DriverProcess,
     DriverSlot,
+    Wanted,
     adopt,
     start_driver,
 )
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
-from trident.cluster_state.cluster_records import DriverDeath
+from trident.cluster_state.cluster_records import Assignment, NodePort
 from trident.errors import ClusterError
 
 
@@ -156,7 +158,7 @@ def test_what_a_driver_had_started_is_killed_when_it_has_died(parent: DriverProc
 def test_what_a_driver_said_last_is_whole_lines_without_half_a_password(
     tmp_path: Path, parent: DriverProcess, printed: str | None, said: str
 ) -> None:
-    folder, deaths = MachineFolder(tmp_path / "machine"), list[tuple[str, DriverDeath]]()
+    folder, deaths = MachineFolder(tmp_path / "machine"), list[tuple[str, Any]]()
     unused: Any = None
     slot = DriverSlot(6700, folder, "", "host", unused, unused, deaths)
     slot.driver = parent
@@ -171,6 +173,26 @@ def test_what_a_driver_said_last_is_whole_lines_without_half_a_password(
     until(has_ended, "its end is noticed")
     (reason,) = (death.reason for _, death in deaths)
     assert reason.removeprefix("it was ended by SIGKILL").removeprefix("; it said last: ").lstrip("*") == said
+    folder.close()
+
+
+def test_what_keeps_a_driver_from_its_start_is_told_once(tmp_path: Path) -> None:
+    folder, reports = MachineFolder(tmp_path / "machine"), list[tuple[str, Any]]()
+    code = Mock(prepare=Mock(side_effect=[ClusterError("no room"), ClusterError("no room"), OSError("no files")]))
+    driver = Assignment.DRIVER
+    wanted = Wanted("t-1-5", Assignment("", {}, {driver: NodePort(folder.id, 6700)}, {driver: 7.0}, "hash", 1))
+    with ThreadPoolExecutor(1) as fetching:
+        slot = DriverSlot(6700, folder, "", "host", code, fetching, reports)
+
+        def told() -> bool:
+            slot.want(time.monotonic(), wanted)
+            return len(reports) == 2
+
+        until(told, "both are told")
+    assert [(storm_id, said.error) for storm_id, said in reports] == [
+        ("t-1-5", "t-1-5 cannot be started yet: no room"),
+        ("t-1-5", "t-1-5 cannot be started yet: no files"),
+    ]
     folder.close()
 
 

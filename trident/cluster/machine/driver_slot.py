@@ -10,8 +10,10 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -21,7 +23,7 @@ import psutil
 
 from trident.cluster.code.code_store import CodeCache, UnpackedCode
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
-from trident.cluster_state.cluster_records import Assignment, DriverDeath
+from trident.cluster_state.cluster_records import Assignment, DriverDeath, ErrorInfo
 from trident.errors import BadPackage, ClusterError, RequirementsFailed
 from trident.redaction import redacted
 
@@ -50,7 +52,7 @@ class DriverSlot:
     """A slot. Its methods are called by the supervisor's thread alone.
 
     `code`: brings a package to this machine; that may take long and runs in `fetching`.
-    `deaths`: gets each driver that ended without being ordered to, by its topology.
+    `reports`: gets, by topology, each death of a driver that was not ordered to end, and what keeps one from its start.
     """
 
     def __init__(
@@ -61,15 +63,16 @@ class DriverSlot:
         host: str,
         code: CodeCache,
         fetching: Executor,
-        deaths: list[tuple[str, DriverDeath]],
+        reports: list[tuple[str, DriverDeath | ErrorInfo]],
     ) -> None:
         self.port = port
         self._folder, self._address, self._host = folder, cluster_address, host
-        self._code, self._fetching, self._deaths = code, fetching, deaths
+        self._code, self._fetching, self._reports = code, fetching, reports
         self.driver: DriverProcess | None = adopt(folder.order_file(port))
         self._ends_by: float | None = None
         self._pause_s, self._not_before = 0.0, 0.0
         self._last: Wanted | None = None
+        self._hindrance = ""  # what was reported last
         self._fetched: Future[UnpackedCode] | None = None
         if self.driver is not None:
             logger.info(
@@ -105,7 +108,7 @@ class DriverSlot:
         if wanted != self._last:
             # Another assignment is another try: how the last one went does not hold it up.
             self._last, self._fetched = wanted, None
-            self._pause_s = self._not_before = 0.0
+            self._pause_s, self._not_before, self._hindrance = 0.0, 0.0, ""
         if self.driver is not None:
             if wanted is None or not wanted.is_of(self.driver.order):
                 self.end(now)
@@ -147,7 +150,11 @@ class DriverSlot:
         # It says nothing of the topology: another start may do, so no death is noted.
         except (ClusterError, OSError) as error:
             self._pause(now, 0.0)
-            logger.warning("slot %d: %s cannot be started yet: %s", self.port, wanted.storm_id, error)
+            text = f"{wanted.storm_id} cannot be started yet: {error}"
+            logger.warning("slot %d: %s", self.port, text)
+            if text != self._hindrance:
+                self._hindrance = text
+                self._reports.append((wanted.storm_id, ErrorInfo(time.time(), text, socket.gethostname(), self.port)))
         self._fetched = None
 
     def _order(self, wanted: Wanted, ready: UnpackedCode) -> DriverOrder:
@@ -180,7 +187,7 @@ class DriverSlot:
             self._not_before = _NEVER
         else:
             self._pause(now, death.ran_secs)
-        self._deaths.append((storm_id, death))
+        self._reports.append((storm_id, death))
 
 
 def _end_of(said: str) -> str:

@@ -64,7 +64,7 @@ class MachineSupervisor:
             self._code = CodeCache(self.folder.path, partial(_fetch, self.cluster, token))
             self._began = time.time()
             self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
-            self._unreported: list[tuple[str, DriverDeath]] = []
+            self._unreported: list[tuple[str, DriverDeath | ErrorInfo]] = []
             # An address that means the same in every working directory.
             where = str(cluster_at(address))
             shared = (self.folder, where, host, self._code, self._fetching, self._unreported)
@@ -148,12 +148,15 @@ class MachineSupervisor:
         return slot is not None and slot.driver is not None and wanted.is_of(slot.driver.order)
 
     def _beat(self, now: float) -> None:
-        for storm_id, death in list(self._unreported):
-            self.cluster.report_death(storm_id, death)
-            error = ErrorInfo(death.time_secs, death.reason, self._name, death.port)
+        for storm_id, said in list(self._unreported):
+            if isinstance(said, DriverDeath):
+                self.cluster.report_death(storm_id, said)
+                error = ErrorInfo(said.time_secs, said.reason, self._name, said.port)
+            else:
+                error = said
             self.cluster.report_error(storm_id, DRIVER, error)
             # Only now: the state may go away in between, and a death that is told twice counts once.
-            self._unreported.remove((storm_id, death))
+            self._unreported.remove((storm_id, said))
         used = [port for port, slot in self.slots.items() if slot.is_busy]
         if now - self._beat_at < _HEARTBEAT_S and used == self._reported_used:
             return
