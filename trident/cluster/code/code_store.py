@@ -194,15 +194,17 @@ class CodeCache:
     def prepare(self, sha256: str) -> UnpackedCode:
         """Return a package, unpacked and with its requirements installed; fetched if it is not there.
 
-        Raises `BadPackage`: it is not what its hash says, was made to do harm, or was made by other versions.
-        Raises `RequirementsFailed`: its requirements cannot be installed; they may be another time.
+        Raises `BadPackage`: it is not what its hash says, or was made to do harm.
+        Raises `RequirementsFailed`: its requirements cannot be installed, or it was made by other versions.
         Raises `ClusterError`: it cannot be fetched, or this machine cannot write it.
         """
         folder = self._code / sha256
         try:
             manifest = _intact_manifest(folder) or self._unpack(sha256, folder)
-            # Here too, not only where it was submitted: the machines of a cluster need not be alike.
-            manifest.check_versions()
+            try:
+                manifest.check_versions()
+            except BadPackage as error:  # here, though not where it was submitted: another machine may run it
+                raise RequirementsFailed(str(error)) from error
             paths = [str(folder)]
             if manifest.requirements:
                 paths.append(str(_install_once(manifest.requirements, self._requirements)))

@@ -143,7 +143,7 @@ class DriverSlot:
             )
             logger.info("slot %d: started %s, process %d", self.port, wanted.storm_id, self.driver.pid)
         except (BadPackage, RequirementsFailed) as error:
-            # Of requirements perhaps an index does not answer: another time, or another machine, may do.
+            # Perhaps an index does not answer, or this machine alone has another Python: another time, or machine, may do.
             fatal, start = isinstance(error, BadPackage), wanted.assignment.start_time_secs
             where = self._folder.id, self.port, wanted.assignment.generation
             self._note(now, wanted.storm_id, DriverDeath(start, *where, start, 0.0, fatal, str(error)))
