@@ -159,21 +159,16 @@ def test_a_file_that_was_lost_or_changed_is_fetched_again(tmp_path: Path) -> Non
     assert fetching.fetched == 2
 
 
-def test_what_a_killed_process_left_half_unpacked_is_removed(tmp_path: Path) -> None:
+def test_a_crash_leaves_no_package_half_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (one, data), (two, _) = package_of({"a.py": b"1"}), package_of({"a.py": b"2"})
     mine, other = (tmp_path / "code" / f"unfinished-{name}-abc" for name in (one, two))
     for each in (mine, other):
         each.mkdir(parents=True)
+    named: list[bool] = []
+    monkeypatch.setattr(os, "sync", lambda: named.append((tmp_path / "code" / one).exists()))
     CodeCache(tmp_path, Fetching(data)).prepare(one)
     assert (mine.exists(), other.exists()) == (False, True)  # that of the other may be under way
-
-
-def test_what_is_unpacked_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sha256, data = package_of({"a.py": b"1"})
-    there: list[bool] = []
-    monkeypatch.setattr(os, "sync", lambda: there.append((tmp_path / "code" / sha256).exists()))
-    CodeCache(tmp_path, Fetching(data)).prepare(sha256)
-    assert there == [False]
+    assert named == [False]  # it is durable before it has its name
 
 
 def test_what_is_unused_is_removed(tmp_path: Path) -> None:
