@@ -112,12 +112,15 @@ def _has_ended(picture: Picture, storm_id: str, base: StormBase, assignment: Ass
 
 def _recent_deaths(picture: Picture, storm_id: str, base: StormBase) -> list[DriverDeath]:
     since = max(base.status.since_secs, picture.now_secs - _DEATHS_WINDOW_S)
-    # The clock of its machine may be behind: it died no earlier than its assignment, by the clock of Nimbus, and its run.
-    return [
-        each
-        for each in picture.deaths.get(storm_id, ())
-        if each.generation == base.generation and max(each.time_secs, each.start_time_secs + each.ran_secs) >= since
-    ]
+    ahead = {node: max(0.0, info.time_secs - picture.now_secs) for node, info in picture.supervisors.items()}
+
+    def died_at(death: DriverDeath) -> float:
+        # The clock of its machine may be ahead, as its supervisor shows. Or behind: it died no earlier than its assignment, by
+        # the clock of Nimbus, and its run.
+        return max(death.time_secs - ahead.get(death.node, 0.0), death.start_time_secs + death.ran_secs)
+
+    of_it = (each for each in picture.deaths.get(storm_id, ()) if each.generation == base.generation)
+    return [each for each in of_it if died_at(each) >= since]
 
 
 def _verdict(
