@@ -38,9 +38,9 @@ class ClusterState:
             if node is None:
                 done = self.create_ephemeral_node(path, data)
             elif node.owner == self._nodes.id:
-                done = self._change(Put(path, _check_size(path, data)), durable=False) is None
+                done = self._change(Put(path, data), durable=False) is None
             else:
-                new = Create(path, _check_size(path, data), ephemeral=True)
+                new = Create(path, data, ephemeral=True)
                 refusal = self._change(Delete(path, node.version), new, durable=False)
                 if refusal == "not empty":
                     raise ClusterError(
@@ -52,14 +52,13 @@ class ClusterState:
 
     def create_ephemeral_node(self, path: str, data: bytes) -> bool:
         """Create such a node; False, and nothing is done, if there is a node at `path`."""
-        return self._create(Create(path, _check_size(path, data), ephemeral=True), durable=False)
+        return self._create(Create(path, data, ephemeral=True), durable=False)
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """Create a node whose name is `path` and a number of ten digits, which only grows; returns its path.
 
         The last number is the data of the node above; they begin again when that was deleted.
         """
-        _check_size(path, data)
         parent = above(path)
         while True:
             node = self.get_node(parent)
@@ -77,7 +76,7 @@ class ClusterState:
 
     def set_data(self, path: str, data: bytes) -> None:
         """Set a node's data; a node that does not exist is created, persistent, and the nodes above it."""
-        put = Put(path, _check_size(path, data))
+        put = Put(path, data)
         while self._change(put, durable=False) == "missing":
             if self._create(Create(path, data), durable=False):
                 return
@@ -86,12 +85,11 @@ class ClusterState:
         """Set a node's data if it has this version; None: create it if there is none. Returns whether it was done."""
         if version is None:
             return self.create_all({path: data})
-        put = Put(path, _check_size(path, data), version)
-        return version >= 0 and self._change(put) is None  # one below 0 is any version, to ZooKeeper
+        return version >= 0 and self._change(Put(path, data, version)) is None  # one below 0 is any version, to ZooKeeper
 
     def create_all(self, nodes: Mapping[str, bytes]) -> bool:
         """Create nodes, and those above them, all at once; False, and nothing is done, if one of them is there."""
-        return self._create(*(Create(path, _check_size(path, data)) for path, data in nodes.items()))
+        return self._create(*(Create(path, data) for path, data in nodes.items()))
 
     def delete_all(self, paths: Sequence[str]) -> None:
         """Delete nodes that have none below, all at once; nothing is done if one of them is not there any more."""
@@ -158,6 +156,11 @@ class ClusterState:
             callback(event)
 
     def _change(self, *steps: Step, durable: bool = True) -> Refusal | None:
+        for step in steps:
+            if isinstance(step, Create | Put) and (size := len(step.data)) > MAX_DATA_BYTES:
+                raise ClusterError(
+                    f"{size:,} bytes are too many for the node {step.path!r}, which holds {MAX_DATA_BYTES:,}"
+                )
         refusal = self._nodes.change(*steps, durable=durable)
         if refusal == "unknown":
             raise ClusterUnreachable(
@@ -177,10 +180,3 @@ class ClusterState:
 
 def _nothing_below(path: str) -> ClusterError:
     return ClusterError(f"the node {path!r} vanishes with a session; it cannot have nodes below it")
-
-
-def _check_size(path: str, data: bytes) -> bytes:
-    """Return the data of a node; too much is an error."""
-    if len(data) > MAX_DATA_BYTES:
-        raise ClusterError(f"{len(data):,} bytes are too many for the node {path!r}, which holds {MAX_DATA_BYTES:,}")
-    return data
