@@ -210,7 +210,7 @@ LAYERS = (
     ),
     Layer(("trident.engine",), (*_rooms("steps", "windows"), "trident.spark", *RUNTIME)),
     # Where a log is may be written in the cluster's state.
-    Layer(("trident.read",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster_state.cluster_log",)),
+    Layer(("trident.read",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster_state.cluster_address",)),
     Layer(SPOUTS, (*_rooms("steps", "engine"), *RUNTIME)),
     # local_processes: files of dead letters appear whole and durable
     Layer(COMMIT, (*_rooms("steps", "windows", "engine", "read", "servers.local_processes"), *RUNTIME)),

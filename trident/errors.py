@@ -770,7 +770,7 @@ class BadPackage(ClusterError):
 
 
 class RequirementsFailed(ClusterError):
-    """The requirements of a package cannot be installed on this machine just now."""
+    """The requirements of a package cannot be installed on this machine just now, or it has other versions than made it."""
 
 
 class UpgradeRefused(ClusterError):

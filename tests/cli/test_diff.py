@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.commands import COUNTS, trident, write_module
+from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +97,14 @@ def test_what_a_store_cannot_hold_is_refused_as_at_the_start(tmp_path: Path, old
     why = "'revenue' of state 'sales' is of type array<bigint>, and what had this name before is of type bigint"
     assert why in done.stdout
     assert why in trident("run", new, "--once", "--conf", "engine=in_process", cwd=tmp_path).stderr
+    log = ("--conf", f"log_dir={tmp_path}/trident-log/revenue")
+    with NimbusDaemon(str(tmp_path / "trident-cluster"), "token", tmp_path / "code") as nimbus:
+        nimbus.wait_until_known()
+        trident("submit", "without.py:topology", *log, cwd=tmp_path, TRIDENT_TOKEN="token")
+        upgraded = trident("upgrade", "revenue", new, cwd=tmp_path, TRIDENT_TOKEN="token")
+        shown = json.loads(trident("show", "revenue", "--json", cwd=tmp_path).stdout)
+    assert (upgraded.returncode, why in upgraded.stderr, shown["generation"]) == (1, True, 1), upgraded.stderr
+    assert "does not fit its stores:\n  state 'sales', where it is declared now\n    To do: " in upgraded.stderr
 
 
 def test_a_state_in_another_place_is_refused_as_at_the_start(tmp_path: Path, old: str) -> None:

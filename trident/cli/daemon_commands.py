@@ -61,10 +61,10 @@ class DaemonOptions(ClusterAndToken):
     log_format: Logs = "text"
 
     def own(self) -> Own:
-        from trident.cluster_state.cluster_address import default_address, folder_of, is_embedded, own_token
+        from trident.cluster_state.cluster_address import default_address, folder_of, own_token
 
         address = self.cluster or default_address()
-        folder = folder_of(address) if is_embedded(address) else None
+        folder = folder_of(address)
         return Own(address, folder, own_token(self.token, folder), self.log_format == "json")
 
     def begin(self, host: str = _LOCAL) -> Own:

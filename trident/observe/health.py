@@ -304,7 +304,7 @@ def _idle(page: Mapping[str, Any]) -> Iterator[Line]:
     elif status == "KILLED":
         yield "warn", "It is being killed: what is pending is finished, then it is gone."
     elif status == "STARTING" and page.get("driverDied"):
-        yield "warn", f"It starts again; its last driver died: {_cut(page['driverDied'], _LONGEST_CAUSE)}"
+        yield "warn", f"It starts again, after: {_cut(page['driverDied'], _LONGEST_CAUSE)}"
     elif status == "WAITING":
         free = "It waits for a free slot. Start a supervisor, or free a slot."
         yield "warn", f"It waits: {_cut(reason, _LONGEST_ERROR)}" if reason else free

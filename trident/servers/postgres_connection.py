@@ -19,9 +19,10 @@ from trident.servers.patience import STOP_S, Patience
 
 T = TypeVar("T")
 
-# Beginnings of codes: of a server that is out of reach for a while, and of errors that pass.
+# Beginnings of codes: of a server that is out of reach for a while, and of errors that pass, such as the end of the
+# transaction of a process that was stopped within it.
 _AWAY = ("08", "25006", "53300", "57P01", "57P02", "57P03")
-_LATER = ("08", "25006", "40", "53", "55P03", "57")
+_LATER = ("08", "25006", "25P03", "40", "53", "55P03", "57")
 # A session whose machine is gone is to end soon: it may hold a lock.
 _GREETING = """
     SELECT set_config(name, value, false) FROM (VALUES
