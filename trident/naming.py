@@ -10,6 +10,10 @@ from trident.tuples import TridentTuple
 
 _MAX_SHOWN = 300
 
+# What a terminal obeys, and what turns the direction of the words around it.
+_UNSEEN = (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_SEEN = {code: f"\\u{code:04x}" for code in _UNSEEN if chr(code) not in "\n\t"}
+
 _ALIASES = {"build": "start", "new_drpcstream": "new_drpc_stream"}
 _OF_TOPOLOGY = {"join": "topology.join", "merge": "topology.merge", "union": "topology.merge"}
 
@@ -56,6 +60,11 @@ def cut(text: str, most: int) -> str:
     ('a lon…', 'short')
     """
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def visible(text: str) -> str:
+    """Return a text, or JSON, with what is not seen as JSON writes it: values, names and errors are the work of others."""
+    return text.translate(_SEEN)
 
 
 def page_entry(record: object, *names: str) -> dict[str, Any]:

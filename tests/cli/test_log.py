@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.commands import trident
+from trident.cli.cluster_commands import print_logs
 from trident.cli.log import _no_log, report, short
 from trident.cli.log import log as print_log
 from trident.errors import CorruptLogError, LogError
@@ -236,3 +237,13 @@ def test_secrets_in_definitions_are_not_shown(tmp_path: Path) -> None:
         assert "host/x" in text
         assert "pw" not in text
         assert "abc" not in text
+
+
+@pytest.mark.quick
+def test_the_log_of_a_driver_does_not_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    class Client:
+        def log(self, topology: str) -> dict[str, str]:
+            return {"text": "poison \x1b[31m \u202e\n\tat line 1\n"}
+
+    print_logs(Client(), "words", follow=False)  # type: ignore[arg-type]
+    assert capsys.readouterr().out == "poison \\u001b[31m \\u202e\n\tat line 1\n"

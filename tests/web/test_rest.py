@@ -579,6 +579,8 @@ def test_a_key_that_is_none_is_not_the_text_null() -> None:
                 far.lookup("one", [None])
             with pytest.raises(ValueError, match="expected 2 parts of a key"):
                 near.lookup("two", [None])
+            with pytest.raises(ValueError, match=r"expected 1 part of a key \(a\)"):
+                near.lookup("one", ["a", "b"])
 
 
 def test_a_value_that_json_has_not_is_a_text_on_the_page() -> None:

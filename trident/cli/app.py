@@ -33,7 +33,7 @@ from trident.cli.commands import (
     option,
     port,
 )
-from trident.cli.console import print_json, results, say
+from trident.cli.console import print_json, print_line, results, say
 from trident.config import Engine
 from trident.extras import pyspark_version
 
@@ -219,7 +219,7 @@ def explain_command(
         text = topology.to_mermaid()
     else:
         text = f"{json.dumps(topology.describe(), ensure_ascii=False)}\n" if as_json else topology.explain()
-    typer.echo(text, nl=False)
+    print_line(text, nl=False)
 
 
 @command(app, "demo", "`trident demo --crash`, or `trident demo ~/books --engine in_process`")

@@ -18,9 +18,7 @@ from contextlib import closing
 from itertools import chain
 from typing import Any
 
-import typer
-
-from trident.cli.console import EndingSignals, say, visible
+from trident.cli.console import EndingSignals, print_line, say
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
 from trident.read.change_feed import ChangedBatch, ChangeFeed
@@ -44,7 +42,7 @@ def print_changes(feed: ChangeFeed, snapshot: bool, follow: bool) -> None:
 
 
 def _print_line(value: Mapping[str, Any]) -> None:
-    typer.echo(visible(to_json(value, str).decode()))
+    print_line(to_json(value, str).decode())
 
 
 def serve_changes(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trident.config import Config
 from trident.errors import TridentError, UnsupportedOperation, describe
 from trident.graph import JoinWithinNode, StateNode, WindowNode
+from trident.naming import counted
 from trident.observe.health import verdict
 from trident.observe.topology_status import TopologyStatus
 from trident.read.written_values import parse_key
@@ -212,6 +213,7 @@ def _typed_key(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
     if texts == [None] and len(fields) < 2:
         return (None,)
     if fields and (len(texts) not in (1, len(fields)) or texts == [None]):
-        raise ValueError(f"state {node.name!r}: expected {len(fields)} parts of a key ({', '.join(fields.names)})")
+        parts = counted(len(fields), "part")
+        raise ValueError(f"state {node.name!r}: expected {parts} of a key ({', '.join(fields.names)})")
     only = texts[0] if len(texts) == 1 else None
     return parse_key(json.dumps(texts) if only is None else only, fields, node.name)
