@@ -163,7 +163,7 @@ LAYERS = (
             "trident.observe",
             "trident.run.running",
             "trident.run.foreach_batch",
-            "trident.web.ui_server",
+            "trident.web.running_pages",
             "states.memory",
             "datasketches",
             "pyarrow",
@@ -558,7 +558,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 DOORS = {
     ("trident.topology", "trident.run.running"),
     ("trident.topology", "trident.run.foreach_batch"),
-    ("trident.topology", "trident.web.ui_server"),
+    ("trident.topology", "trident.web.running_pages"),
     ("trident.spark", "trident.data_source"),
     ("trident.storm.state_lookup", "trident.reading"),
 }

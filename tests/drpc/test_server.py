@@ -27,7 +27,7 @@ from trident.drpc import DRPCClient, DRPCServer, LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, EnvironmentProblem
 from trident.observe.open_metrics import Metrics, MetricsServer
 from trident.web.cluster_pages import HttpTopologyPages
-from trident.web.ui_server import UIServer
+from trident.web.rest import UIServer
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
 
@@ -166,7 +166,7 @@ def test_a_token_may_be_any_text(token: str) -> None:
         assert client.execute("echo", "a") == [["a"]]
 
 
-@pytest.mark.parametrize("token", ["hush\n", " hush", "hu\nsh", "hush\udce9", " "])
+@pytest.mark.parametrize("token", ["hush\n", " hush", "hu\nsh", "hush\udce9", " ", ""])
 def test_a_token_that_no_request_can_have_is_refused_and_not_said(token: str) -> None:
     opened: Any = None
     with LocalDRPC(echo()) as drpc:
@@ -304,16 +304,11 @@ def test_an_address_that_cannot_be_one_is_refused(host: str, port: int, cause: s
         MetricsServer("t", Metrics("t"), host, port)
 
 
-LIMITS = [
-    *({name: 0} for name in ("timeout_s", "max_request_bytes", "max_concurrency", "max_connections")),
-    {"token": ""},
-]
-
-
-@pytest.mark.parametrize("limit", LIMITS)
-def test_impossible_limits_are_refused(limit: dict[str, Any]) -> None:
+@pytest.mark.parametrize("limit", ["timeout_s", "max_request_bytes", "max_concurrency", "max_connections"])
+def test_impossible_limits_are_refused(limit: str) -> None:
+    limits: dict[str, Any] = {limit: 0}
     with LocalDRPC(failing()) as drpc, pytest.raises(ConfigError, match="of a DRPC server must"):
-        DRPCServer(drpc, port=0, **limit)
+        DRPCServer(drpc, port=0, **limits)
 
 
 def test_without_its_packages_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

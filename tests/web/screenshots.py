@@ -11,7 +11,7 @@ from tests.harness.commands import until
 from tests.web.chromium import PHONE, WIDE, open_browser
 from tests.web.large_cluster import LargeCluster
 from tests.web.page_servers import TOKEN, busy_bolts, orders, storm_server, trident_server
-from trident.web.ui_server import UIServer
+from trident.web.rest import UIServer
 
 FOLDER = Path(__file__).parents[2] / "build" / "screenshots"
 

@@ -36,8 +36,8 @@ from trident.run.running import RunningTopology
 from trident.storm import LocalCluster, TopologyBuilder
 from trident.storm.testing import MockedSpout
 from trident.web.cluster_pages import HttpTopologyPages, OneTopology
+from trident.web.rest import UIServer
 from trident.web.running_pages import StormPages, TridentPages, pages_of
-from trident.web.ui_server import UIServer
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
 

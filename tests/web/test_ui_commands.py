@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.harness.commands import environment, started, until
-from trident.web.ui_server import UIServer
+from trident.web.rest import UIServer
 
 pytestmark = pytest.mark.slow
 

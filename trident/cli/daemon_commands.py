@@ -216,7 +216,7 @@ def ui_command(
     """
     with needs_package("the page of a cluster", "cluster"):
         from trident.cluster.pages import open_cluster_pages
-        from trident.web.ui_server import UIServer
+        from trident.web.rest import UIServer
     own = of.own()
     with (
         open_cluster_pages(own.address, own.token) as pages,
