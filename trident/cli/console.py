@@ -114,11 +114,11 @@ def show_facts(facts: Mapping[str, str], console: Console | None = None) -> None
     (console or results()).print(grid, markup=False)
 
 
-def cell(value: Any) -> str:
-    """Return a value as one row of a table has it."""
+def cell(value: Any, is_key: bool = False) -> str:
+    """Return a value as one row of a table has it; a key as the commands take it."""
     if value is None:
         return "–"
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and not is_key:
         return f"{value:,}"
     data = plain(value)
     text = json.dumps(data, ensure_ascii=False) if isinstance(data, list | dict) else str(data)

@@ -249,8 +249,8 @@ def _print_keys(rows: Sequence[tuple[Any, ...]], *columns: str) -> None:
     """Print some keys as a table, nothing if there are none."""
     if not rows:
         return
-    keys = [(key[0] if len(key) == 1 else key or None, *values) for key, *values in rows[:_SHOWN]]
-    show(([*map(cell, row)] for row in keys), *columns)
+    keys = [(key[0] if len(key) == 1 else key or None, values) for key, *values in rows[:_SHOWN]]
+    show(([cell(key, is_key=True), *map(cell, values)] for key, values in keys), *columns)
     if len(rows) > _SHOWN:
         say(f"and {len(rows) - _SHOWN:,} more; --json has all of them")
 
