@@ -74,6 +74,7 @@ def test_a_target_that_is_not_there_is_wrong_usage(target: str, said: str) -> No
     [
         ("x = (1,\ny = 2\n", "broken cannot be imported: SyntaxError: '(' was never closed, in "),
         ("x = 1\ny = x / 0\n", "broken cannot be imported: ZeroDivisionError: division by zero (in "),
+        ("import sys\nsys.exit()\n", "broken cannot be imported: it ends the program (in "),
         ("import nothing_of_that_name\n", "ModuleNotFoundError: No module named 'nothing_of_that_name' (in "),
         ("topology = 3\n", "broken:topology is a int; expected a TridentTopology or a function without arguments"),
         ("def topology():\n    return 'x'\n", "broken:topology() returned a str; expected a TridentTopology"),
