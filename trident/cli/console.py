@@ -135,7 +135,8 @@ def print_line(text: str, nl: bool = True) -> None:
 
 
 def print_json(value: Any) -> None:
-    print_line(json.dumps(value, ensure_ascii=False))
+    """Print a value in one line; what JSON has not, as a number that is not finite, is a text."""
+    print_line(json.dumps(plain(value), ensure_ascii=False))
 
 
 @contextmanager

@@ -217,9 +217,7 @@ def rehearse(former: TridentTopology, new: TridentTopology, config: Config, last
 
 def _print_verified(done: Verified, as_json: bool) -> None:
     if as_json:
-        wrong = [
-            {"key": plain(key), "found": plain(a), "expected": plain(b), "since": c} for key, a, b, c in done.wrong
-        ]
+        wrong = [{"key": key, "found": a, "expected": b, "since": c} for key, a, b, c in done.wrong]
         print_json({**vars(done), "wrong": wrong})
     elif done.refused:
         say(f"{done.state}: not verified: {done.refused}")
@@ -234,8 +232,7 @@ def _print_verified(done: Verified, as_json: bool) -> None:
 
 def _print_rehearsed(done: Rehearsed, as_json: bool) -> None:
     if as_json:
-        changed = [{name: plain(value) for name, value in row._asdict().items()} for row in done.changed]
-        print_json({**vars(done), "changed": changed})
+        print_json({**vars(done), "changed": [row._asdict() for row in done.changed]})
     elif done.refused:
         say(f"{done.state}: not compared: {done.refused}")
     else:
@@ -259,7 +256,7 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
     from trident.cli.log import commit_as_json, commit_line
 
     if as_json:
-        facts = {name: plain(value) for name, value in vars(origin).items() if name != "batch"}
+        facts = {name: value for name, value in vars(origin).items() if name != "batch"}
         print_json({**commit_as_json(origin.batch), **facts})
         return
     what = f"{cell(origin.before)} -> {cell(origin.after)} ({_made_of(origin)})"
