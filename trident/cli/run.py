@@ -147,9 +147,8 @@ def run_command(of: RunOptions) -> int:
     with ExitStack() as opened:
         settings([], given)  # what is wrong here is reported before the module is imported
         beside = [_page(opened, of.ui_host or _LOCAL, of.ui_port, of.ui_token)] if of.ui else []
-        drpc_at = of.drpc_host or _LOCAL, of.drpc_port or 0
         if of.drpc_port is not None:
-            _check_drpc(*drpc_at)
+            beside.append(_drpc(of.drpc_host or _LOCAL, of.drpc_port, of.drpc_token))
         topology = load_runnable(of.target)
         if isinstance(topology, StormTopology):
             for name in _OF_BATCHES:
@@ -166,15 +165,15 @@ def run_command(of: RunOptions) -> int:
             from trident.drpc.local import check_functions
 
             check_functions(topology.graph())
-            beside.append(lambda running: serving(running.local_drpc(), *drpc_at, token=of.drpc_token))
         return _run(topology, config, of.once, beside, as_json, of.fail_on_dead_letters)
 
 
-def _check_drpc(host: str, port: int) -> None:
-    """Find out before anything starts that the port is taken, or that the packages of the server are missing."""
+def _drpc(host: str, port: int, token: str | None) -> Beside:
+    """Return what serves a topology's functions; a port that is taken, and missing packages, are known before it starts."""
     from trident.drpc import DRPCServer
 
     listening(DRPCServer.cannot, host, port).close()
+    return lambda running: serving(running.local_drpc(), host, port, token=token)
 
 
 def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> Beside:

@@ -217,8 +217,7 @@ def rehearse(former: TridentTopology, new: TridentTopology, config: Config, last
 
 def _print_verified(done: Verified, as_json: bool) -> None:
     if as_json:
-        wrong = [{"key": key, "found": a, "expected": b, "since": c} for key, a, b, c in done.wrong]
-        print_json({**vars(done), "wrong": wrong})
+        print_json({**vars(done), "wrong": [row._asdict() for row in done.wrong]})
     elif done.refused:
         say(f"{done.state}: not verified: {done.refused}")
     else:
