@@ -30,12 +30,13 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 def amount(count: int, unit: str) -> str:
     """Return how much there is of something, of bytes in KiB, MiB, GiB or TiB; the page's `amount` does the same.
 
-    >>> amount(197_973, "bytes"), amount(812, "bytes"), amount(1200, "records")
-    ('193 KiB', '812 bytes', '1,200 records')
+    >>> amount(197_973, "bytes"), amount(1200, "records"), amount(1, "batches"), amount(1, "entries"), amount(1, "bytes")
+    ('193 KiB', '1,200 records', '1 batch', '1 entry', '1 byte')
     """
     power = min((count.bit_length() - 1) // 10, 4)
     if unit != "bytes" or power < 1:
-        return f"{count:,} {unit}"
+        one = re.sub(r"([^s])s$", r"\1", re.sub(r"(ch|sh|x|ss)es$", r"\1", re.sub(r"ies$", "y", unit)))
+        return counted(count, one, unit)
     size = count / (1 << 10 * power)
     return f"{size:,.{0 if size >= 100 else 1}f} {'KMGT'[power - 1]}iB"
 

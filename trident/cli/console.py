@@ -415,7 +415,7 @@ class StormLines(LiveLines):
         if figures.failed:
             parts.append(f"{figures.failed:,} failed")
         if running.deaths:
-            parts.append(f"workers have died {running.deaths} times")
+            parts.append(f"{counted(running.deaths, 'death')} of workers")
         return ", ".join(parts)
 
 
@@ -445,11 +445,11 @@ def _troubles(status: dict[str, Any]) -> list[str]:
     if status["share"] < 1:
         troubles.append(f"batches cut to {max(1, round(100 * status['share']))} % because they take long")
     if status["failures"]:
-        troubles.append(f"{status['failures']} failures (the last: {status['lastFailure']})")
+        troubles.append(f"{counted(status['failures'], 'failure')} (the last: {status['lastFailure']})")
     if status["waiting"]:
         troubles.append(status["waiting"])
     if status["deadLetters"]:
-        troubles.append(f"{status['deadLetters']:,} dead letters")
+        troubles.append(counted(status["deadLetters"], "dead letter"))
     return troubles
 
 
