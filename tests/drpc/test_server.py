@@ -229,6 +229,7 @@ def test_a_page_of_another_site_cannot_run_a_function(who: str, token: str | Non
         ("POST", "/drpc/echo", "[" * 100_000, "application/json", 400, "expected a JSON object"),
         ("POST", "/drpc/echo", b"\xff", "text/plain", 400, "in UTF-8"),
         ("GET", "/drpc/echo", None, "text/plain", 405, "this server has POST /drpc/FUNCTION"),
+        ("POST", "/drpc/", "a", "text/plain", 404, "this server has POST /drpc/FUNCTION"),
         ("GET", "/", None, "text/plain", 404, "this server has POST /drpc/FUNCTION"),
     ],
 )

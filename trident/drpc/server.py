@@ -113,11 +113,13 @@ def make_app(
     def refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
         return _problem("*", cause, None, "forbidden" if status == 403 else "unauthorized")
 
-    return Starlette(
+    made = Starlette(
         routes=[*asking, Route("/health", service.health, methods=["GET"])],
         middleware=[Middleware(Guard, token, loopback, needs_token, refusal)],
         exception_handlers={HTTPException: _no_such_page},
     )
+    made.router.redirect_slashes = False  # an answer without a reason
+    return made
 
 
 class _Service:
