@@ -621,9 +621,9 @@ def test_a_circle_is_found(tmp_path: Path, back: str) -> None:
 
 
 def test_importing_the_framework_loads_neither_an_engine_nor_a_driver() -> None:
-    forbidden = ("pyspark", "py4j", "pandas", *DRIVERS)
+    forbidden = ("pyspark", "py4j", "pandas", "starlette", "uvicorn", *DRIVERS)
     script = (
-        "import sys, trident, trident.state, trident.spout, trident.operations, trident.plan, trident.log\n"
+        "import sys, trident, trident.state, trident.spout, trident.operations, trident.plan, trident.log, trident.drpc\n"
         f"print(sorted(name for name in {forbidden!r} if name in sys.modules))"
     )
     command = [sys.executable, "-c", script]

@@ -112,12 +112,13 @@ def test_what_cannot_be_served_is_explained(folder: Path, words: list[str], code
     assert "Traceback" not in done.stderr
 
 
-def test_a_run_that_cannot_serve_its_functions_does_not_begin(folder: Path) -> None:
-    with LocalDRPC(echo()) as drpc, DRPCServer(drpc, port=0) as server:
-        for target, port, cause in (
-            ("module:stored", server.port, "DRPC cannot listen on 127.0.0.1:"),
-            ("module:silent", 0, "topology 'silent' has no DRPC function"),
+def test_a_run_that_cannot_serve_what_it_is_asked_for_does_not_begin(folder: Path) -> None:
+    with LocalDRPC(echo()) as drpc, DRPCServer(drpc, port=0) as taken:
+        for target, options, cause in (
+            ("nowhere:topology", ("--drpc-port", taken.port), f"DRPC cannot listen on 127.0.0.1:{taken.port}"),
+            ("nowhere:topology", ("--ui", "--ui-port", taken.port), f"be served at 127.0.0.1:{taken.port}"),
+            ("module:silent", ("--drpc-port", 0), "topology 'silent' has no DRPC function"),
         ):
-            done = trident("run", target, "--once", *IN_PROCESS, "--drpc-port", str(port), cwd=folder)
-            assert (done.returncode, cause in done.stderr) == (1, True), done.stderr
+            done = trident("run", target, "--once", *IN_PROCESS, *map(str, options), cwd=folder)
+            assert (done.returncode, cause in done.stderr, "Traceback" in done.stderr) == (1, True, False), done.stderr
     assert not (folder / "trident-log").exists()

@@ -15,9 +15,7 @@ import pytest
 
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.harness.commands import environment
 from tests.harness.drpc_functions import word_counts, words
-from tests.harness.forked import run_python
 from tests.harness.topology_runs import GATES, Points, start
 from trident import TopologyError, TridentCollector, TridentError, TridentTopology, TridentTuple
 from trident.drpc import LocalDRPC
@@ -34,24 +32,6 @@ from trident.log.log_state import LogState
 from trident.operations import BaseQueryFunction, Count, Function, MapGet, Split
 from trident.plan import make_request_plan
 from trident.run.running import RunningTopology
-
-WITHOUT_HTTP = """
-import sys
-sys.modules |= dict.fromkeys(("starlette", "uvicorn"))  # as where they are not installed
-from tests.harness.drpc_functions import echo
-import trident.drpc
-print(trident.drpc.LocalDRPC(echo()).execute("echo", "the"))
-trident.drpc.DRPCServer
-"""
-
-
-@pytest.mark.long
-def test_without_packages_for_http_functions_are_answered_in_process(tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(WITHOUT_HTTP)
-    done = run_python("job.py", cwd=tmp_path, variables=environment(), timeout_s=60)
-    assert done.stdout == "[['the']]\n", done.stderr
-    assert "the DRPC server needs the package starlette" in done.stderr
-    assert "pip install 'trident-spark[drpc]'" in done.stderr
 
 
 def run_all(topology: TridentTopology, **conf: Any) -> RunningTopology:

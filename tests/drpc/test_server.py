@@ -22,6 +22,7 @@ from tests.harness.commands import until
 from tests.harness.drpc_functions import echo, word_counts
 from tests.harness.topology_runs import GATES, start
 from trident import TridentTopology
+from trident import drpc as drpc_package
 from trident.cli.changes import ChangeServer
 from trident.drpc import DRPCClient, DRPCServer, LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, EnvironmentProblem
@@ -312,10 +313,12 @@ def test_impossible_limits_are_refused(limit: str) -> None:
         DRPCServer(drpc, port=0, **limits)
 
 
-def test_without_its_packages_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
+@pytest.mark.parametrize("package", ["uvicorn", "starlette.applications"])
+def test_without_its_packages_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "trident.drpc.server")
     with LocalDRPC(failing()) as drpc, pytest.raises(EnvironmentProblem, match=r"pip install 'trident-spark\[drpc\]'"):
-        DRPCServer(drpc, port=0)
+        drpc_package.DRPCServer(drpc, port=0)
 
 
 @pytest.mark.parametrize(
