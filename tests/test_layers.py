@@ -157,7 +157,7 @@ LAYERS = (
             "trident.observe",
             "trident.run.running",
             "trident.run.foreach_batch",
-            "trident.web.ui_server",
+            "trident.web.running_pages",
             "states.memory",
             "datasketches",
             "pyarrow",
@@ -552,7 +552,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 DOORS = {
     ("trident.topology", "trident.run.running"),
     ("trident.topology", "trident.run.foreach_batch"),
-    ("trident.topology", "trident.web.ui_server"),
+    ("trident.topology", "trident.web.running_pages"),
     ("trident.spark", "trident.data_source"),
     ("trident.storm.state_lookup", "trident.reading"),
 }
@@ -615,9 +615,9 @@ def test_a_circle_is_found(tmp_path: Path, back: str) -> None:
 
 
 def test_importing_the_framework_loads_neither_an_engine_nor_a_driver() -> None:
-    forbidden = ("pyspark", "py4j", "pandas", *DRIVERS)
+    forbidden = ("pyspark", "py4j", "pandas", "starlette", "uvicorn", *DRIVERS)
     script = (
-        "import sys, trident, trident.state, trident.spout, trident.operations, trident.plan, trident.log\n"
+        "import sys, trident, trident.state, trident.spout, trident.operations, trident.plan, trident.log, trident.drpc\n"
         f"print(sorted(name for name in {forbidden!r} if name in sys.modules))"
     )
     command = [sys.executable, "-c", script]

@@ -120,7 +120,10 @@ def test_a_state_in_another_place_is_refused_as_at_the_start(tmp_path: Path, old
 
 def test_what_is_no_log_and_no_declaration_is_a_wrong_use(tmp_path: Path, old: str) -> None:
     (tmp_path / "empty").mkdir()
-    for what, text in (("empty", "there is no log in empty"), ("nothing", "expected MODULE:TOPOLOGY")):
+    for what, text in (
+        ("empty", "no transaction log in empty: it has no segment"),
+        ("nothing", "expected MODULE:TOPOLOGY"),
+    ):
         done = trident("diff", what, old, cwd=tmp_path)
         assert (done.returncode, text in done.stderr) == (2, True), done.stderr
 

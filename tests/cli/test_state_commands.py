@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import trident
 from tests.harness.commands import write_module
 from tests.harness.topology_runs import run_all
 from trident.cli.app import app
+from trident.cli.state_commands import _MoveLines
 from trident.targets import load_topology
 
 pytestmark = pytest.mark.slow
@@ -152,3 +155,14 @@ def test_wrong_usage_is_said(words: tuple[str, ...], said: str) -> None:
     done = command(*words)
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_how_far_a_move_is_leaves_nothing_on_a_terminal(is_terminal: bool) -> None:
+    out = io.StringIO()
+    with _MoveLines(Console(file=out, force_terminal=is_terminal, width=60), "count", every_s=0.0) as lines:
+        lines.update("copied", 5, 10)
+    shown = out.getvalue()
+    assert "count: copied, 5 of 10 rows" in shown
+    assert shown.endswith("\x1b[2K" if is_terminal else "s left\n"), shown

@@ -39,8 +39,8 @@ from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.operations import Count
 from trident.web.cluster_pages import OneTopology
+from trident.web.rest import UIServer
 from trident.web.running_pages import TridentPages
-from trident.web.ui_server import UIServer
 
 TOKEN = "secret"
 

@@ -32,8 +32,8 @@ from trident.run.running import RunningTopology
 from trident.storm import StormTopology, TopologyBuilder, Tuple
 from trident.storm.testing import MockedSpout
 from trident.web.cluster_pages import OneTopology
+from trident.web.rest import UIServer
 from trident.web.running_pages import TridentPages, pages_of
-from trident.web.ui_server import UIServer
 
 pytestmark = pytest.mark.slow
 

@@ -27,7 +27,7 @@ from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.operations import BaseFunction, Count, Split
 from trident.run.running import RunningTopology
 from trident.web.cluster_pages import Page
-from trident.web.ui_server import UIServer
+from trident.web.rest import UIServer
 
 pytestmark = pytest.mark.slow
 

@@ -36,8 +36,8 @@ from trident.run.running import RunningTopology
 from trident.storm import LocalCluster, TopologyBuilder
 from trident.storm.testing import MockedSpout
 from trident.web.cluster_pages import HttpTopologyPages, OneTopology
+from trident.web.rest import UIServer
 from trident.web.running_pages import StormPages, TridentPages, pages_of
-from trident.web.ui_server import UIServer
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
 
@@ -252,6 +252,7 @@ def test_a_wrong_lookup_is_told(server: UIServer, query: str, status: int, part:
         (f"{WC}?window=7", 400, "expected one of 600, 10800, 86400, 0"),
         (f"{WC}/log?offset=-1", 400, "expected a number of bytes"),
         ("/api/v1/other", 404, "there is no such page"),
+        (f"{WC}/", 404, "there is no such page"),
         ("/other", 404, "there is no such page"),
     ],
 )
@@ -579,6 +580,8 @@ def test_a_key_that_is_none_is_not_the_text_null() -> None:
                 far.lookup("one", [None])
             with pytest.raises(ValueError, match="expected 2 parts of a key"):
                 near.lookup("two", [None])
+            with pytest.raises(ValueError, match=r"expected 1 part of a key \(a\)"):
+                near.lookup("one", ["a", "b"])
 
 
 def test_a_value_that_json_has_not_is_a_text_on_the_page() -> None:

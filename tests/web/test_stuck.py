@@ -33,8 +33,8 @@ from trident.observe.topology_status import heartbeat_of
 from trident.operations import Count
 from trident.run.running import RunningTopology
 from trident.web.cluster_pages import OneTopology, TopologyPages
+from trident.web.rest import UIServer
 from trident.web.running_pages import StormPages, TridentPages
-from trident.web.ui_server import UIServer
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from trident.operations import Count
 from trident.run.running import RunningTopology
 from trident.servers import server_thread
 from trident.state import StateConf
-from trident.web import ui_server
+from trident.web import running_pages
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
 
@@ -111,7 +111,7 @@ def test_a_start_that_fails_frees_the_port(free: int, monkeypatch: pytest.Monkey
         held.append(server_thread.listening(cannot, host, port))
         return held[-1]
 
-    monkeypatch.setattr(ui_server, "listening", listening)
+    monkeypatch.setattr(running_pages, "listening", listening)
     factory = Asked(free, fails=True)
     with pytest.raises(ConfigError, match="no such table"):
         started(word_topology("early", 1, "a", factory), ui_port=free)

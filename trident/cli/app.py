@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from datetime import datetime
 from pathlib import Path
@@ -33,7 +32,7 @@ from trident.cli.commands import (
     option,
     port,
 )
-from trident.cli.console import print_json, results, say
+from trident.cli.console import print_json, print_line, results, say
 from trident.config import Engine
 from trident.extras import pyspark_version
 
@@ -213,13 +212,11 @@ def explain_command(
     topology = load_topology(target)
     if dot + mermaid + as_json > 1:
         raise typer.BadParameter("--dot, --mermaid and --json exclude each other")
-    if dot:
-        text = topology.to_dot()
-    elif mermaid:
-        text = topology.to_mermaid()
+    if as_json:
+        print_json(topology.describe())
     else:
-        text = f"{json.dumps(topology.describe(), ensure_ascii=False)}\n" if as_json else topology.explain()
-    typer.echo(text, nl=False)
+        text = topology.to_dot() if dot else topology.to_mermaid() if mermaid else topology.explain()
+        print_line(text, nl=False)
 
 
 @command(app, "demo", "`trident demo --crash`, or `trident demo ~/books --engine in_process`")

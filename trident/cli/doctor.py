@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import json
 import platform
 import re
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trident import __version__
-from trident.cli.console import say, show
+from trident.cli.console import print_json, say, show
 from trident.errors import EnvironmentProblem, describe
 from trident.extras import ALWAYS, EXTRAS, Extra, check_pyspark
 from trident.spark.environment import look_at_java
@@ -67,7 +66,7 @@ def doctor(as_json: bool = False) -> int:
         more = [
             {"name": name, **_fields(each), "names": extra.names, "more": extra.more} for name, extra, each in others
         ]
-        say(json.dumps({"ready": not problems, **found, "extras": named, "others": more}, indent=2))
+        print_json({"ready": not problems, **found, "extras": named, "others": more})
     else:
         _print(here, extras, others)
         _conclude(problems)

@@ -34,6 +34,7 @@ from trident.config import Config, Engine, Recovery
 from trident.errors import EnvironmentProblem, RewindError, StoreAwayError
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
+from trident.servers.server_thread import listening
 
 if TYPE_CHECKING:
     from trident.drpc import DRPCServer, LocalDRPC
@@ -146,6 +147,8 @@ def run_command(of: RunOptions) -> int:
     with ExitStack() as opened:
         settings([], given)  # what is wrong here is reported before the module is imported
         beside = [_page(opened, of.ui_host or _LOCAL, of.ui_port, of.ui_token)] if of.ui else []
+        if of.drpc_port is not None:
+            beside.append(_drpc(of.drpc_host or _LOCAL, of.drpc_port, of.drpc_token))
         topology = load_runnable(of.target)
         if isinstance(topology, StormTopology):
             for name in _OF_BATCHES:
@@ -158,17 +161,26 @@ def run_command(of: RunOptions) -> int:
             return _run_storm(topology, conf, beside, as_json)
         config = settings(of.conf or [], given, topology)
         needs("--metrics-port", config.metrics_port is not None, metrics_host=of.metrics_host)
-        if (drpc_port := of.drpc_port) is not None:
-            at = of.drpc_host or _LOCAL, drpc_port
-            beside.append(lambda running: serving(running.local_drpc(), *at, token=of.drpc_token))
+        if of.drpc_port is not None:
+            from trident.drpc.local import check_functions
+
+            check_functions(topology.graph())
         return _run(topology, config, of.once, beside, as_json, of.fail_on_dead_letters)
+
+
+def _drpc(host: str, port: int, token: str | None) -> Beside:
+    """Return what serves a topology's functions; a port that is taken, and missing packages, are known before it starts."""
+    from trident.drpc import DRPCServer
+
+    listening(DRPCServer.cannot, host, port).close()
+    return lambda running: serving(running.local_drpc(), host, port, token=token)
 
 
 def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> Beside:
     """Open the page, which has its port before the topology starts; return what shows a topology there, and says where."""
     import secrets
 
-    from trident.web.ui_server import TopologyPage
+    from trident.web.running_pages import TopologyPage
 
     made = secrets.token_hex(16) if token is None else None
     page = opened.enter_context(closing(TopologyPage(host, 8080 if port is None else port, token or made)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -131,7 +132,7 @@ _READERS: dict[type, Callable[[Any], Any]] = {
 
 def plain(value: Any) -> Any:
     """Return a value as JSON has it: decimals, times and what JSON has no form for as text, bytes in base64."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
@@ -192,7 +193,8 @@ def _of_kind(field: str, given: Any, before: Any) -> Any:
 
 
 def _double(given: Any, _: float) -> float:
-    if isinstance(given, (bool, str)) or (isinstance(given, int) and int(float(given)) != given):
+    is_text = isinstance(given, str) and math.isfinite(float(given))  # only what JSON has no number for is one
+    if is_text or isinstance(given, bool) or (isinstance(given, int) and int(float(given)) != given):
         raise TypeError
     return float(given)
 

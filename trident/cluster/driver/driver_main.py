@@ -27,7 +27,7 @@ from trident.observe.batch_committed import BatchCommitted
 from trident.observe.events import ErrorFeed, event_of
 from trident.redaction import RedactingFormatter, redacted
 from trident.web.cluster_pages import OneTopology
-from trident.web.ui_server import UIServer
+from trident.web.rest import UIServer
 
 logger = logging.getLogger("trident.cluster.driver")
 

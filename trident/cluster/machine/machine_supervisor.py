@@ -24,7 +24,7 @@ from trident.errors import ClusterError, NoLeader, NoSuchTopology
 from trident.nodes.interface import NodeEvent
 from trident.redaction import redacted
 from trident.web.cluster_pages import ClusterPages, LogOf, Page, TopologyPages, client_of
-from trident.web.ui_server import UIServer
+from trident.web.rest import UIServer
 
 logger = logging.getLogger(__name__)
 

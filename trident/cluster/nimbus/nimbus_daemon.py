@@ -36,8 +36,7 @@ from trident.errors import ClusterUnreachable, NoLeader
 from trident.roles import Closes
 from trident.servers.plain_json import json_answer
 from trident.web.cluster_pages import Action, Page
-from trident.web.rest import PageError, awaiting, body_of, problem, replying
-from trident.web.ui_server import UIServer
+from trident.web.rest import PageError, UIServer, awaiting, body_of, problem, replying
 
 _CODES = "/api/v1/code"
 _CODE = f"{_CODES}/{{sha256}}"
