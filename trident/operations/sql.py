@@ -89,7 +89,10 @@ def _literal(node: SqlNode) -> Expression:
     if is_text:
         return lit(text)
     kind = float if set(text) & set("eE") else Decimal if "." in text else int
-    number = kind(text)
+    try:
+        number = kind(text)
+    except ValueError:  # sqlglot takes 1e3+7 for a number
+        raise SqlError(f"{text} is not a number; write blanks around + and -") from None
     if isinstance(number, float) and math.isinf(number):
         raise SqlError(f"{text} is beyond the range of a double")
     return lit(number)
