@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -392,6 +393,39 @@ def test_a_text_is_the_moment_that_spark_reads_or_fails(spark: SparkSession, see
         assert [each for each in pairs if each[1] != FAILS and not same(*each[1:])] == []
         if "timestamp" in text and "ntz" not in text:
             assert FAILS not in ours[: len(READ)]
+
+
+PATTERNS = {  # texts that they read, and texts that only look so
+    "yyyy-MM-dd": (["2024-01-05"], ["24-01-05", "2024-1-5", "2024-01-05 ", "2024-02-30", "2024-01-5"]),
+    "d.M.yyyy": (["5.1.2024", "05.01.2024"], ["5.1.24", "5.1.2024x"]),
+    "yyyyMMdd": (["20240105"], ["2024112", "240105", "202401050"]),
+    "dd MMM yyyy": (["05 Jan 2024", "05 JAN 2024"], ["5 Jan 2024", "05 January 2024", "05  Jan 2024"]),
+    "yyyy-MM-dd HH:mm:ss": (
+        ["2024-01-05 06:07:08"],
+        ["2024-01-05 6:07:08", "2024-01-05  06:07:08", "2024-01-05T06:07:08"],
+    ),
+    "yyyy-MM-dd h:mm a": (["2024-01-05 6:07 PM", "2024-01-05 12:07 am"], ["2024-01-05 13:07 PM", "2024-01-05 6:7 PM"]),
+    "MM/dd/yyyy": (["01/05/2024"], ["1/05/2024", "01/5/2024", "\t01/05/2024"]),
+}
+
+
+def test_a_pattern_reads_only_the_digits_that_it_has() -> None:
+    for pattern, (good, bad) in PATTERNS.items():
+        for call in ("to_date", "to_timestamp"):
+            found = our_values(f"{call}(s, '{pattern}')", Fields("s: string"), pa.table({"s": [*good, *bad, None]}))
+            assert found is not None
+            assert [one == FAILS for one in found] == [False] * len(good) + [True] * len(bad) + [False], pattern
+
+
+@pytest.mark.spark
+def test_a_pattern_reads_what_spark_reads(spark: SparkSession) -> None:
+    fields, table = (
+        Fields("s: string"),
+        pa.table({"s": [*(one for texts in PATTERNS.values() for one in chain(*texts))]}),
+    )
+    calls = [f"{call}(s, '{pattern}')" for pattern in PATTERNS for call in ("to_date", "to_timestamp")]
+    theirs = spark_values(spark, fields, table, calls)
+    assert {call: our_values(call, fields, table) for call in calls} == theirs
 
 
 def test_each_function_and_operator_has_a_generator() -> None:

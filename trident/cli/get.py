@@ -68,7 +68,8 @@ class LookupAnswer:
         for key, value in zip([()] if self.keys is None else self.keys, self.values, strict=True):
             cells = [value[name] for name in self.results] if value is not None and self.results else [value]
             absent = ["–"] * (len(names) + len(results) - len(key) - len(cells))
-            rows.append([*(_text(str(plain(part))) for part in key), *absent, *("–" if cell is None else _text(cell) for cell in cells)])
+            shown = [_text(str(plain(part))) for part in key]
+            rows.append([*shown, *absent, *("–" if cell is None else _text(cell) for cell in cells)])
         at_right = range(len(names), len(names) + len(results))
         show(rows, *names, *results, right=at_right, console=console)
 

@@ -126,7 +126,9 @@ _READERS: dict[type, Callable[[Any], Any]] = {
     float: _number,
     bool: _boolean,
     Decimal: lambda value: Decimal(_digits(str(value))),
-    bytes: lambda value: _ESCAPED.sub(lambda found: bytes.fromhex((found[1] or b"5c").decode()), _string(value).encode()),
+    bytes: lambda value: _ESCAPED.sub(
+        lambda found: bytes.fromhex((found[1] or b"5c").decode()), _string(value).encode()
+    ),
 }
 _ESCAPED = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
 """How bytes are printed that are not UTF-8, and backslashes."""
