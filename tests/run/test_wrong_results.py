@@ -281,7 +281,7 @@ def test_a_value_of_a_state_is_of_its_declared_type_or_fails_the_batch(grouped: 
 def test_a_total_that_is_a_float_is_one_in_every_store(make: Any, grouped: bool, tmp_path: Path) -> None:
     rows = TridentTopology("floats").new_stream("rows", FixedBatchSpout("k: string, x: double", 1, *[("a", 0.1)] * 3))
     stream = rows.group_by("k") if grouped else rows
-    total = stream.persistent_aggregate(make(str(tmp_path / "table")), "x", Sum(), "total: float")
+    total = stream.persistent_aggregate(state, "x", Sum(), "total: float")
     with start(topology_of(rows), "in_process", log_dir=str(tmp_path / "log")) as running:
         running.process_all_available()
         view = running.state(total)
