@@ -275,10 +275,9 @@ def test_a_value_of_a_state_is_of_its_declared_type_or_fails_the_batch(grouped: 
 
 
 @pytest.mark.parametrize("grouped", [True, False])
-@pytest.mark.parametrize(
-    "make", [lambda _: MemoryMapState.opaque(), lambda _: MemoryMapState.transactional(), DeltaState.opaque]
-)
-def test_a_total_that_is_a_float_is_one_in_every_store(make: Any, grouped: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", ["opaque", "transactional", "delta"])
+def test_a_total_that_is_a_float_is_one_in_every_store(make: str, grouped: bool, tmp_path: Path) -> None:
+    state = DeltaState.opaque(str(tmp_path / "table")) if make == "delta" else getattr(MemoryMapState, make)()
     rows = TridentTopology("floats").new_stream("rows", FixedBatchSpout("k: string, x: double", 1, *[("a", 0.1)] * 3))
     stream = rows.group_by("k") if grouped else rows
     total = stream.persistent_aggregate(state, "x", Sum(), "total: float")
