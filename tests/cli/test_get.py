@@ -206,6 +206,13 @@ def test_several_aggregates_are_a_column_each_without_what_they_remember(sales: 
     ]
 
 
+def test_a_key_is_shown_as_it_is_read() -> None:
+    topology = TridentTopology("years")
+    days = topology.new_stream("days", FixedBatchSpout("year: int", 1, [2026]))
+    days.group_by("year").persistent_aggregate(MemoryMapState.opaque(), Count(), "n")
+    assert _cells(LookupAnswer("years", topology.graph().state("n"), 1, [(2026,)], [2026]))[1] == ["2026", "2,026"]
+
+
 def test_the_first_field_of_a_key_reads_all_that_begin_with_it(sales: Callable[..., LookupAnswer]) -> None:
     answer = sales("a", "c", '["b", 1]')
     assert sorted(_cells(answer)[1:]) == [

@@ -13,6 +13,7 @@ import pytest
 
 from trident.fields import Fields
 from trident.read.written_values import edited_values, number_of, parse_key, parse_prefix, plain
+from trident.servers import plain_json
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,15 @@ def test_a_text_becomes_a_key(text: str, fields: Fields, key: tuple[Any, ...]) -
     parsed = parse_key(text, fields, "s")
     assert parsed == key
     assert [type(part) for part in parsed] == [type(part) for part in key]
+
+
+@pytest.mark.parametrize(
+    "key", [b"\xff", rb"\xff", rb"\\", b"\\\xff", "é\x00".encode(), b"", rb"\b\x4", bytes(range(256))]
+)
+def test_a_key_of_bytes_is_read_as_it_is_printed(key: bytes) -> None:
+    assert parse_key(plain_json.plain(key), Fields("b: binary"), "s") == (key,)
+    assert parse_key(json.dumps(plain_json.plain([key, 1])), Fields("b: binary, n: int"), "s") == (key, 1)
+    assert plain_json.plain({key: 1}) == {plain_json.plain(key): 1}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -126,8 +127,12 @@ _READERS: dict[type, Callable[[Any], Any]] = {
     float: _number,
     bool: _boolean,
     Decimal: lambda value: Decimal(_digits(str(value))),
-    bytes: lambda value: _string(value).encode(),
+    bytes: lambda value: _ESCAPED.sub(
+        lambda found: bytes.fromhex((found[1] or b"5c").decode()), _string(value).encode()
+    ),
 }
+_ESCAPED = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
+"""How bytes are printed that are not UTF-8, and backslashes."""
 
 
 def plain(value: Any) -> Any:

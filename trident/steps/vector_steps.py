@@ -240,9 +240,12 @@ def _date_trunc(value: Any, unit: str, zone: str | None) -> Any:
 def _format_reader(call: str, ddl: str) -> kernels.Kernel:
     """Read texts in a format; without an offset in it they are in UTC."""
 
-    def kernel(given: Any, *options: Any) -> Any:
-        as_ = pa.timestamp("us", "UTC" if "%z" in options[0] else None)
-        return read_formatted(given, options, as_, call).cast(arrow_type(ddl))
+    def kernel(given: Any, format_: str, shape: str = "") -> Any:
+        strange = given.filter(pc.invert(pc.match_substring_regex(given, shape)))  # of SQL
+        if len(strange):
+            raise pa.ArrowInvalid(f"{call}: {strange[0].as_py()!r} is not a {ddl} in {format_!r}")
+        as_ = pa.timestamp("us", "UTC" if "%z" in format_ else None)
+        return read_formatted(given, [format_], as_, call).cast(arrow_type(ddl))
 
     return kernel
 

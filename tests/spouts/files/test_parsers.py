@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import random
 from decimal import Decimal
 from pathlib import Path
@@ -66,6 +67,14 @@ def test_a_number_of_csv_is_not_bent(tmp_path: Path, type_: str, value: str) -> 
         rows(CsvFileSpout(tmp_path, f"v: {type_}, w: string"))
     with pytest.raises(BadDataError, match=rf"{path} cannot be read: column 'v': '{value}' is not of type "):
         rows(CsvFileSpout(tmp_path, f"v: {type_}, w: string", multiline=True))
+
+
+@pytest.mark.parametrize("type_", ["double", "float"])
+@pytest.mark.parametrize("value", ["1.8e308", "-1.8E308", "9" * 400, "9" * 309 + ".5", "1e400"])
+def test_a_number_of_json_is_not_infinite(tmp_path: Path, value: str, type_: str) -> None:
+    write(tmp_path / "a.json", f'{{"v":Infinity,"w":"{value}","x":1}}\n{{"v":{value}}}\n'.encode())
+    found = rows(JsonFileSpout(tmp_path, f"v: {type_}, w: string", bad_lines="bad"))
+    assert found == [(math.inf, value, None), (None, None, f'{{"v":{value}}}')]
 
 
 def test_a_decimal_with_more_digits_than_its_type_is_a_bad_line(tmp_path: Path) -> None:
