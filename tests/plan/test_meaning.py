@@ -303,6 +303,15 @@ def test_a_state_with_another_name_is_found_also_if_more_of_it_changes() -> None
         assert not compare(before, Meaning({"b": facts}, {}, {"a": "b"})).refused or not is_refused
 
 
+def test_a_state_with_another_name_is_found_also_if_its_key_has_another_one() -> None:
+    before = Meaning({"a": meaning("word").states["total"]}, {})
+    facts = meaning("term", spout=FixedBatchSpout("term: string, n: bigint", 1, ["a", 1])).states["total"]
+    (refused,) = compare(before, Meaning({"b": facts}, {}, {"word": "term"})).refused
+    assert "its name is 'b' now" in refused.text
+    assert not compare(before, Meaning({"b": facts}, {}, {"word": "term", "a": "b"})).refused
+    assert not compare(before, Meaning({"b": facts}, {})).refused
+
+
 WINDOWS = {
     "session": SessionWindow.of(timedelta(seconds=60), "at"),
     "pane": TumblingDurationWindow.of(timedelta(seconds=60)).by_event_time("at"),
