@@ -252,9 +252,9 @@ def _stream_changes(
     if narrower:
         one = narrower[0]
         text = f"{what}: field {one!r} {old[one]} -> {new[one]}"
-        return [], [
-            RefusedChange(text, f"give it another name, or the type {old[one]}, and convert it in a step behind")
-        ]
+        remedy = f"give it another name, or the type {old[one]}, and convert it in a step behind"
+        given = f"if its source gives it so, as a followed state does, and the steps read it so, start once with {ALLOW}"
+        return [], [RefusedChange(text, f"{remedy}; {given}")]
     lines = [f"{what}: field {one!r} is new" for one in new if one not in old]
     lines += [f"{what}: field {one!r} is no longer there" for one in old if one not in new]
     lines += [f"{what}: field {one!r} {old[one]} -> {new[one]}" for one in old if new.get(one, old[one]) != old[one]]
