@@ -24,7 +24,7 @@ class NoSuchTarget(TopologyError):
 
 
 def load_topology(target: str) -> TridentTopology:
-    """Import `MODULE:TOPOLOGY`, a topology or a function without arguments that returns one.
+    """Import `MODULE:TOPOLOGY`: a topology, a function without arguments that returns one, or what `exactly_once` returned.
 
     MODULE is a module's name, looked up in the working directory first, or the path of a `.py` file.
 
@@ -165,6 +165,8 @@ def _place(error: BaseException) -> str:
 
 
 def _make_value(value: Any, module: str, attribute: str, kinds: tuple[type, ...]) -> Any:
+    of = None if isinstance(value, kinds) else getattr(value, "topology", None)  # of what `exactly_once` returns
+    value = of if isinstance(of, kinds) else value
     made = value
     if not isinstance(value, kinds) and callable(value):
         try:

@@ -35,7 +35,7 @@ _WINDOW = 8
 
 _LUA: dict[bytes, bytes] = {}
 _MOVING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"})
-_AWAY = frozenset({"", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS"})
+_AWAY = frozenset({"", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS"})
 """A server that is out of reach, or that cannot serve for a while; no code: nothing answered."""
 
 _LATER = frozenset({"OOM", "MISCONF", "NOREPLICAS"})

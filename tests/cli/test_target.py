@@ -69,6 +69,23 @@ def test_a_target_that_is_not_there_is_wrong_usage(target: str, said: str) -> No
     assert said in str(raised.value)
 
 
+EXACTLY_ONCE = """
+from states.memory import MemoryMapState
+from trident import exactly_once
+from trident.operations import Count
+
+known = exactly_once("words", MemoryMapState(), group_by="w", aggregate=Count(), value="n", schema="w: string", log_dir="log")
+unknown = exactly_once("words", MemoryMapState(), group_by="w", aggregate=Count(), value="n", log_dir="log")
+"""
+
+
+def test_a_function_of_exactly_once_names_its_topology(folder: Path) -> None:
+    (folder / "broken.py").write_text(EXACTLY_ONCE, encoding="utf-8")
+    assert load_topology("broken:known").graph().state("n").key_fields.names == ("w",)
+    with pytest.raises(TopologyError, match="does not know its columns before its first batch: give them"):
+        load_topology("broken:unknown")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

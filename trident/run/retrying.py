@@ -114,6 +114,7 @@ class RetryRule:
         kind = BatchFailedError if may_retry else RetriesUsedUpError
         error = kind(txid, tries, failure.step, failure.row, failure.cause)
         error.writes_dead_letters, error.can_heal = self._config.on_poison == "dead_letter", failure.can_heal
+        error.may_leave_out = failure.may_leave_out
         raise error
 
     def _give_up_mistake(self, txid: int, failure: Failure) -> Failure:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from states.redis.wire import Words, eval_of, pack
 from tests.harness.proxy import Point, Proxy
 from tests.harness.servers import Server
 from tests.states.redis.redis_states import CONF, KEYS, Interrupted, count, interrupting, map_at, restart, state_at
-from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError
+from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError, StoreAwayError
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel
 from trident.storekit import record_fence
@@ -325,6 +327,23 @@ def test_a_full_server_and_a_replica_refuse_and_nothing_is_written(start: Callab
         assert replica.value.retryable
         raw.replicaof("NO", "ONE")
     assert backing.multi_get(KEYS) == [b"before"] * len(KEYS)
+    backing.close()
+
+
+def test_a_server_that_runs_a_script_is_waited_for(start: Callable[..., Server]) -> None:
+    server = start("--lua-time-limit", 1)
+    backing = map_at(server, retries=0)
+    with redis.Redis(port=server.port) as raw, closing(socket.create_connection(("127.0.0.1", server.port))) as other:
+        other.sendall(b"EVAL 'while true do end' 0\r\n")
+        while True:
+            try:
+                raw.ping()
+            except redis.ResponseError:
+                break
+        with pytest.raises(StoreAwayError, match="BUSY.*end it with SCRIPT KILL"):
+            backing.read_sentinel()
+        raw.script_kill()
+    assert backing.read_sentinel() is None
     backing.close()
 
 
