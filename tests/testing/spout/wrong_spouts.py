@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from tests.testing.mutated_classes import mutated
+from tests.testing.mutated_classes import mutated, source_of
 from tests.testing.spout.line_spout import LineCoordinator, LineEmitter, LineSource, LineSpout
 from trident.spout import SpoutType
 from trident.testing import SpoutPromise
@@ -215,7 +214,7 @@ def _source(name: str, promise: SpoutPromise, changes: tuple[tuple[str, str], ..
     """Return the source whose spout has the parts that the changes make of the right ones."""
     parts: dict[str, Any] = {}
     for part, right in (("coordinator", LineCoordinator), ("emitter", LineEmitter), ("made", LineSpout)):
-        if here := [change for change in changes if change[0] in inspect.getsource(right)]:
+        if here := [change for change in changes if change[0] in source_of(right)]:
             parts[part] = mutated(globals(), right, name, *here)
     made = parts.pop("made", None) or type("LineSpout", (LineSpout,), parts)
     options = {"spout_type": TYPES.get(name, SpoutType.TRANSACTIONAL), "durable": promise is SpoutPromise.ELSEWHERE}
