@@ -79,8 +79,8 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    return workers.number_of_workers()
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return workers.number_of_workers(is_quick=config.option.markexpr == "quick")
 
 
 @pytest.hookimpl(optionalhook=True)
