@@ -428,8 +428,13 @@ def _targets(node: ast.Import | ast.ImportFrom, importer: str, is_package: bool,
         if (source, alias.name) == ("trident", "__version__"):  # any module may say which version this is
             continue
         inner = f"{source}.{alias.name}"
-        path = root.joinpath(*inner.split("."))
-        yield inner if path.with_suffix(".py").is_file() or path.is_dir() else source
+        yield inner if _is_module(root, inner) else source
+
+
+@cache
+def _is_module(root: Path, name: str) -> bool:
+    path = root.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or path.is_dir()
 
 
 def _within(module: str, names: tuple[str, ...]) -> bool:

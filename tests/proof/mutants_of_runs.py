@@ -20,7 +20,7 @@ _JOIN_TESTS = (
     "tests/windows/test_join_within.py::test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then",
     "tests/windows/test_join_within.py::test_both_engines_give_what_the_model_gives",
 )
-_NUMBER_TESTS = ("tests/run/test_batch_numbers.py",)
+_NUMBER_TESTS = ("tests/run/test_checkpoints.py",)
 _RECOVERY_TESTS = ("tests/run/test_recovery.py",)
 
 OF_RUNS = (

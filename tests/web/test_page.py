@@ -9,16 +9,15 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
 from tests.storm.random_trees import Split
-from tests.web.chromium import PHONE, ask_now, opened, tile
+from tests.web.chromium import PHONE, ask_now, expect, opened, tile
 from tests.web.large_cluster import CyclicTopology, LargeCluster
 from tests.web.page_servers import NASTY, TOKEN, counting, orders, storm_server, trident_server
 from tests.web.stuck_topologies import stuck_batches, stuck_bolts
@@ -37,6 +36,9 @@ from trident.storm.testing import MockedSpout
 from trident.web.cluster_pages import OneTopology
 from trident.web.rest import UIServer
 from trident.web.running_pages import TridentPages, pages_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.slow
 

@@ -115,8 +115,9 @@ def decimal_texts(random_: random.Random) -> list[str]:
     return made
 
 
-@pytest.mark.parametrize("ddl", DECIMALS)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ddl", DECIMALS)
 def test_a_number_is_the_decimal_that_is_written_or_a_bad_line(tmp_path: Path, ddl: str, seed: int) -> None:
     texts, type_ = ODD_NUMBERS + decimal_texts(random.Random(seed)), simple_type(ddl)
     assert type_ is not None
