@@ -146,9 +146,7 @@ def run_command(of: RunOptions) -> int:
     given = {**served, **of_batches, "takeover": of.takeover or None}
     with ExitStack() as opened:
         settings([], given)  # what is wrong here is reported before the module is imported
-        beside = [_page(opened, of.ui_host or _LOCAL, of.ui_port, of.ui_token)] if of.ui else []
-        if of.drpc_port is not None:
-            beside.append(_drpc(of.drpc_host or _LOCAL, of.drpc_port, of.drpc_token))
+        beside = _beside(of, opened)
         topology = load_runnable(of.target)
         if isinstance(topology, StormTopology):
             for name in _OF_BATCHES:
@@ -168,12 +166,16 @@ def run_command(of: RunOptions) -> int:
         return _run(topology, config, of.once, beside, as_json, of.fail_on_dead_letters)
 
 
-def _drpc(host: str, port: int, token: str | None) -> Beside:
-    """Return what serves a topology's functions; a port that is taken, and missing packages, are known before it starts."""
-    from trident.drpc import DRPCServer
+def _beside(of: RunOptions, opened: ExitStack) -> list[Beside]:
+    """Return what is served beside the run; ports that are taken, and missing packages, are known before it starts."""
+    beside = [_page(opened, of.ui_host or _LOCAL, of.ui_port, of.ui_token)] if of.ui else []
+    if of.drpc_port is not None:
+        from trident.drpc import DRPCServer
 
-    listening(DRPCServer.cannot, host, port).close()
-    return lambda running: serving(running.local_drpc(), host, port, token=token)
+        at = of.drpc_host or _LOCAL, of.drpc_port
+        listening(DRPCServer.cannot, *at).close()
+        beside.append(lambda running: serving(running.local_drpc(), *at, token=of.drpc_token))
+    return beside
 
 
 def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> Beside:
