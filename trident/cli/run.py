@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,7 +29,7 @@ from trident.cli.commands import (
     seconds,
     secret,
 )
-from trident.cli.console import EndingSignals, problems, say, say_page
+from trident.cli.console import EndingSignals, LineDisplay, LiveLines, StormLines, problems, say, say_page
 from trident.config import Config, Engine, Recovery
 from trident.errors import EnvironmentProblem, RewindError, StoreAwayError
 from trident.naming import counted
@@ -221,17 +221,6 @@ def _logged_for_page() -> Iterator[None]:
             handler.removeFilter(shown)
 
 
-class Display(Protocol):
-    """Shows how a run goes; a context manager that is updated several times a second."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *raised: object) -> None: ...
-
-    def update(self, running: Any) -> None:
-        """Read the topology's status and show it."""
-
-
 def _run(
     topology: TridentTopology,
     config: Config,
@@ -245,7 +234,6 @@ def _run(
     The first SIGINT or SIGTERM ends it after the running commit, the second one at once. `as_json`: what goes to standard
     error is JSON. `fail_on_left_out`: a run that is complete but for tuples that it left out gives `LEFT_OUT`.
     """
-    from trident.cli.console import LineDisplay
 
     def start() -> RunningTopology:
         running = topology.start(config)
@@ -286,7 +274,7 @@ def _of_left_out(topology: str, config: Config, count: int) -> str:
 def drive(
     start: Callable[[], Any],
     once: bool,
-    display: Display | None,
+    display: LiveLines | None,
     beside: Sequence[Beside] = (),
     as_json: bool = False,
     said: tuple[str, str] = _OF_COMMITS,
@@ -316,7 +304,11 @@ def drive(
 
 
 def _until_ended(
-    running: Any, wait: Callable[[], object], signals: EndingSignals, display: Display | None, beside: Sequence[Beside]
+    running: Any,
+    wait: Callable[[], object],
+    signals: EndingSignals,
+    display: LiveLines | None,
+    beside: Sequence[Beside],
 ) -> BaseException | None:
     """Show a topology until `wait` returns or a signal comes, and stop it; returns the error that ended it."""
     from concurrent.futures import ThreadPoolExecutor
@@ -349,7 +341,6 @@ def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Be
 
     The first SIGINT or SIGTERM deactivates the spouts, waits for what is pending and ends it; the second one ends it at once.
     """
-    from trident.cli.console import StormLines
     from trident.storm.builder import start_on_spark
 
     display = None if as_json else StormLines(problems(), config.name)
