@@ -162,7 +162,7 @@ def test_wrong_usage_is_said(words: tuple[str, ...], said: str) -> None:
 def test_how_far_a_move_is_leaves_nothing_on_a_terminal(is_terminal: bool) -> None:
     out = io.StringIO()
     with _MoveLines(Console(file=out, force_terminal=is_terminal, width=60), "count", every_s=0.0) as lines:
-        lines.update("copied", 5, 10)
+        lines.note("copied", 5, 10)
     shown = out.getvalue()
     assert "count: copied, 5 of 10 rows" in shown
     assert shown.endswith("\x1b[2K" if is_terminal else "s left\n"), shown

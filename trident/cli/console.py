@@ -336,6 +336,9 @@ class LiveLines:
         if self._status is not None:
             self._status.stop()
 
+    def update(self, running: Any) -> None:
+        """Show how a topology goes that runs; called several times a second."""
+
     def is_due(self, live_s: float = 0.0) -> bool:
         """Whether the next lines would be shown; on a terminal, `live_s` seconds after the last ones."""
         return time.monotonic() - self._line_at >= (self._every_s if self._status is None else live_s)
