@@ -333,12 +333,11 @@ def _checked_formatted(texts: Any, made: Any, format_: str, name: str) -> Any:
 
     Refuse what strptime bends: the 30th of February to the 1st of March, second 60 to the next minute, zones to none.
     """
-    at, early = pc.is_valid(made), pc.fill_null(pc.less(made, pa.scalar(_YEAR_1000, pa.int64()).cast(made.type)), False)
-    short = []
+    at, short = pc.is_valid(made), []
     if not any(one in format_ for one in ("%Z", "%z", "%j")):  # else only where it would have led
-        at = pc.or_(
-            pc.fill_null(pc.or_(pc.less_equal(pc.day(made), 3), pc.less_equal(pc.second(made), 1)), False), early
-        )
+        at = pc.fill_null(pc.or_(pc.less_equal(pc.day(made), 3), pc.less_equal(pc.second(made), 1)), False)
+        if (pc.min(made).value or 0) < _YEAR_1000:
+            at = pc.or_(at, pc.fill_null(pc.less(made, pa.scalar(_YEAR_1000, pa.int64()).cast(made.type)), False))
     distinct = texts.filter(at).unique()
     plain = reduce(lambda text, one: text.replace(*one), _VARIANTS.items(), format_)
     for text, moment in zip(distinct.to_pylist(), pc.strptime(distinct, format_, "us"), strict=True):
