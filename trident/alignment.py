@@ -288,13 +288,9 @@ def check_decimals(texts: Any, made: Any, where: str) -> None:
 
 
 def _has_exponents(texts: Any) -> bool:
-    for chunk in texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]:
-        data = chunk.buffers()[2]
-        if data is not None and any(
-            mark in data.to_pybytes() for mark in (b"e", b"E")
-        ):  # of slices all, which is faster
-            return True
-    return False
+    chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
+    data = [bytes(one.buffers()[2] or b"") for one in chunks]  # of slices all, which is faster
+    return any(mark in one for one in data for mark in (b"e", b"E"))
 
 
 def _check_decimal(text: str, type_: pa.DataType, where: str) -> Any:
@@ -318,8 +314,7 @@ def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name:
     for format_ in formats:
         found = pc.if_else(pc.is_null(made), pc.strptime(texts, format_, "us", error_is_null=True), None)
         if (found.type.tz is None) == (type_.tz is None):
-            found = _checked_formatted(texts, found, format_, name)
-            made = pc.coalesce(made, found.cast(type_))
+            made = pc.coalesce(made, _checked_formatted(texts, found, format_, name).cast(type_))
     lacking = texts.filter(pc.and_(pc.is_valid(texts), pc.is_null(made)))
     if len(lacking):
         raise pa.ArrowInvalid(

@@ -256,8 +256,7 @@ def _is_shaped(texts: Any, format_: str, shape: str) -> bool:
     """Whether texts that have a format are certain to have its shape: they are as long as a time in it, with as many blanks."""
     if not shape or "?" in shape:  # of no pattern of SQL, or of one digit or two
         return not shape
-    like = _LIKE.strftime(format_)
-    lengths = pc.min_max(pc.binary_length(texts)).as_py()
+    like, lengths = _LIKE.strftime(format_), pc.min_max(pc.binary_length(texts)).as_py()
     blanks = np.count_nonzero(np.frombuffer(texts.buffers()[2] or b"", np.uint8) <= ord(" "))  # of slices all: more
     return {*lengths.values()} == {len(like)} and blanks == like.count(" ") * (len(texts) - texts.null_count)
 
