@@ -21,7 +21,7 @@ from states.cassandra.schema import _create_keyspace, check_consistency
 from states.cassandra.statements import BATCH_BYTES
 from tests.harness.store_commits import values
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit, names
-from trident.errors import BackendError, CommitOrderError, ConfigError, StateError, StateMismatchError
+from trident.errors import BackendError, CommitOrderError, ConfigError, StateError, StateMismatchError, StoreAwayError
 from trident.state import CodecSerializer, StateConf, StateType
 
 # ---- the value rules over Cassandra ----------------------------------------------------------------------------------
@@ -287,6 +287,8 @@ def test_a_server_that_is_not_there_is_an_error_that_may_pass() -> None:
     ) as failure:
         CassandraBackingMap(CassandraOptions(port=1, connect_timeout_s=2))
     assert failure.value.retryable
+    with pytest.raises(StoreAwayError, match="cannot find a node .* no name of contact_points has an address"):
+        CassandraBackingMap(CassandraOptions(contact_points=("nowhere.invalid",)))
 
 
 @pytest.mark.parametrize(
@@ -295,6 +297,7 @@ def test_a_server_that_is_not_there_is_an_error_that_may_pass() -> None:
         ({"contact_points": ()}, "give the host name or address of a node"),
         ({"contact_points": ("a,b",)}, "give host names or addresses in a list"),
         ({"contact_points": ("cassandra://a",)}, "and the port as port="),
+        ({"contact_points": "a:9042"}, "and the port as port="),
         ({"keyspace": "no-such"}, "keyspace='no-such' of a Cassandra state: the server takes 1 to 48 letters"),
         ({"table": "x" * 49}, "the server takes 1 to 48 letters"),
         ({"port": 0}, "port=0 of a Cassandra state: give a whole number from 1 to 65535"),
