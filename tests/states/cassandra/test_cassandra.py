@@ -146,6 +146,14 @@ def test_a_foreign_table_is_refused(home: Home, cql: CassandraConnection) -> Non
         home.map(home.conf(), table="foreign_one")
 
 
+def test_an_owner_may_add_columns_to_a_table_of_bytes_too(home: Home, cql: CassandraConnection) -> None:
+    conf = home.conf()
+    home.map(conf, table="added").multi_put([("a",)], [b"1"])
+    cql.define("ALTER TABLE tests.added ADD note text")
+    home.map(conf, table="added").multi_put([("b",)], [b"2"])
+    assert home.map(conf, table="added").multi_get([("a",), ("b",)]) == [b"1", b"2"]
+
+
 def test_a_table_whose_rows_expire_by_default_is_refused(home: Home, cql: CassandraConnection) -> None:
     home.map(home.conf(), table="expiring")
     cql.define("ALTER TABLE tests.expiring WITH default_time_to_live = 100000")
