@@ -24,6 +24,9 @@ from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 _log = logging.getLogger(__name__)
 THERE_S = 2.0  # brokers learn of a new topic one after the other
 _PAUSE_S = 0.2
+_CHOICES = 'Bring the records back, or let on_data_loss="skip" go on without them (each skip is logged and counted)'
+_NEW_LOG = "Start with a new log (a KafkaSpout: with a new group_id)"
+_UNCLEAN = "(an unclean leader election: see unclean.leader.election.enable)"
 
 
 class OffsetRange(NamedTuple):
@@ -49,10 +52,6 @@ class OffsetRange(NamedTuple):
 
 
 # ---- what was lost --------------------------------------------------------------------------------------------------------
-
-_CHOICES = 'Bring the records back, or let on_data_loss="skip" go on without them (each skip is logged and counted)'
-_NEW_LOG = "Start with a new log (a KafkaSpout: with a new group_id)"
-_UNCLEAN = "(an unclean leader election: see unclean.leader.election.enable)"
 
 
 def range_lost(one: OffsetRange, low: int, high: int) -> ReplayMismatchError:

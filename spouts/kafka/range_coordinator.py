@@ -30,6 +30,13 @@ from trident.spout.interfaces import BatchCoordinator, BatchTraits, Definition, 
 _log = logging.getLogger(__name__)
 _FRESH_S = 0.5  # how old the ends of partitions may be while more waits than a batch may have
 _COMPLAIN_EVERY_S = 30.0
+_UNMEASURED_BYTES = 1000.0  # of a record
+_FIRST_RECORDS = 10_000  # of a batch whose speed is not known
+_GROWTH = 4  # one batch is at most so many times as large as the speed was measured with
+_MEASURE_EVERY_S = 10.0
+_SAMPLE = 50
+
+Measure = Callable[[Mapping[Spot, int], int, float], Mapping[Spot, float]]
 
 
 class KafkaCoordinator(BatchCoordinator):
@@ -300,14 +307,6 @@ def parts_of(definition: Definition, parallelism: int) -> list[tuple[OffsetRange
 
 
 # ---- how much a batch holds -----------------------------------------------------------------------------------------------
-
-_UNMEASURED_BYTES = 1000.0  # of a record
-_FIRST_RECORDS = 10_000  # of a batch whose speed is not known
-_GROWTH = 4  # one batch is at most so many times as large as the speed was measured with
-_MEASURE_EVERY_S = 10.0
-_SAMPLE = 50
-
-Measure = Callable[[Mapping[Spot, int], int, float], Mapping[Spot, float]]
 
 
 class BatchLimits:
