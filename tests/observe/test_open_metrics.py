@@ -261,9 +261,6 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
         started(word_topology("without", 1, "a"), metrics_port=0)
 
 
-# ---- the figures themselves --------------------------------------------------------------------------------------------
-
-
 def batch(txid: int, seconds: float, counters: dict[str, int]) -> BatchCommitted:
     read, phases = Read({"s": 1}, {"s": None}), Phases(0.0, seconds, 0.0, 0.0, 0.0)
     return BatchCommitted(
