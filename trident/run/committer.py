@@ -174,9 +174,7 @@ class PartitionCommit:
             )
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
-        if "float" in str(aggregation.outputs.types[0]):
-            column = partial(_check_typed, node.id, aggregation)
-            updaters = [FloatUpdater(one, partial(column, [key])) for key, one in zip(keys, updaters, strict=True)]
+        updaters = _typed_updaters(node.id, aggregation, keys, updaters)
         if not aggregation.group.names:
             values = [state.update(updaters[0])]
             check(values)
@@ -195,6 +193,13 @@ def _check_typed(step: str, aggregation: Aggregation, keys: Sequence[Any], value
         of = (lambda at: TridentTuple(group, keys[at])) if group.names else (lambda at: None)
         return typed_columns(step, aggregation.outputs, [values], of)[0]
     return None
+
+
+def _typed_updaters(step: str, aggregation: Aggregation, keys: Sequence[Any], updaters: Sequence[Any]) -> Sequence[Any]:
+    if "float" not in str(aggregation.outputs.types[0]):
+        return updaters
+    column = partial(_check_typed, step, aggregation)
+    return [FloatUpdater(one, partial(column, [key])) for key, one in zip(keys, updaters, strict=True)]
 
 
 @dataclass(frozen=True)
