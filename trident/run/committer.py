@@ -8,14 +8,16 @@ The garbage collector stands still during a commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from ctypes import c_float
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from time import perf_counter_ns
 from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import COLLECTOR_PAUSE, one_array, one_table, python_of, schema_of, strict_cast
+from trident.arrow import COLLECTOR_PAUSE, one_array, one_table, schema_of, strict_cast
 from trident.channel import DaemonPool
 from trident.counts import add_counts, add_keys, counting, counting_keys
 from trident.engine.fragment_runs import put_backs_of, send
@@ -23,6 +25,7 @@ from trident.engine.routing import RowFrame, apply_exchange
 from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order
 from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
+from trident.operations.builtin import Sum
 from trident.plan import Exchange, Fragment, Plan
 from trident.plan.plan import most_kept
 from trident.read.views import StateView
@@ -169,12 +172,9 @@ class PartitionCommit:
             check = partial(check_totals, aggregation, check)
         updaters: Sequence[Any]
         if aggregation.combines:
-            updaters = CombinerUpdates(
-                aggregator.combine, given, combining(aggregator), native, check if native else None
-            )
+            updaters = _combiner_updates(aggregation, given, native, check if native else None)
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
-        updaters = _typed_updaters(node.id, aggregation, keys, updaters)
         if not aggregation.group.names:
             values = [state.update(updaters[0])]
             check(values)
@@ -186,31 +186,32 @@ class PartitionCommit:
         return [(*key, value) for key, value in zip(keys, values, strict=True)]
 
 
-def _check_typed(step: str, aggregation: Aggregation, keys: Sequence[Any], values: Sequence[Any]) -> Any:
-    """Return values as a column; refuse one that the declared type does not have, made by user code or grown beyond it."""
+def _check_typed(step: str, aggregation: Aggregation, keys: Sequence[Any], values: Sequence[Any]) -> None:
+    """Refuse a value that the declared type does not have: user code made it, or a total has grown beyond it."""
     group = aggregation.group
     if aggregation.outputs.types[0]:
         of = (lambda at: TridentTuple(group, keys[at])) if group.names else (lambda at: None)
-        return typed_columns(step, aggregation.outputs, [values], of)[0]
-    return None
+        typed_columns(step, aggregation.outputs, [values], of)
 
 
-def _typed_updaters(step: str, aggregation: Aggregation, keys: Sequence[Any], updaters: Sequence[Any]) -> Sequence[Any]:
-    if "float" not in str(aggregation.outputs.types[0]):
-        return updaters
-    column = partial(_check_typed, step, aggregation)
-    return [FloatUpdater(one, partial(column, [key])) for key, one in zip(keys, updaters, strict=True)]
+def _combiner_updates(aggregation: Aggregation, given: Sequence[Any], native: bool, check: Any) -> CombinerUpdates[Any]:
+    """Return updaters whose totals are floats if they are declared so: a store without types, as memory, would keep doubles."""
+    aggregator, combine_all = aggregation.aggregator, combining(aggregation.aggregator)
+    is_kept = native and not isinstance(aggregator, Sum) and "float" in aggregation.inputs.types  # as by Max of floats
+    if is_kept or aggregation.outputs.types[0] != "float":
+        return CombinerUpdates(aggregator.combine, given, combine_all, native, check)
+    return CombinerUpdates(
+        lambda old, new: _as_float(aggregator.combine(old, new)),
+        list(map(_as_float, given)),
+        combine_all and (lambda olds, news: list(map(_as_float, combine_all(olds, news)))),
+        native,
+        check,
+    )
 
 
-@dataclass(frozen=True)
-class FloatUpdater:
-    """Gives what `updater` does as its type has it: also where a store has no type, as memory, a total is a float then."""
-
-    updater: Any
-    column: Callable[[Sequence[Any]], Any]
-
-    def update(self, stored: Any) -> Any:
-        return python_of(self.column([self.updater.update(stored)]))[0]
+def _as_float(value: Any) -> Any:
+    nearest = c_float(value).value if type(value) is float else value
+    return value if nearest in (0.0, inf, -inf) else nearest  # what is lost is refused by the check of types
 
 
 Steps = Sequence[Callable[[PartitionCommit], None]]
