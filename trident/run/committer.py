@@ -8,10 +8,8 @@ The garbage collector stands still during a commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from ctypes import c_float
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from time import perf_counter_ns
 from typing import Any
 
@@ -25,7 +23,6 @@ from trident.engine.routing import RowFrame, apply_exchange
 from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order
 from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
-from trident.operations.builtin import Sum
 from trident.plan import Exchange, Fragment, Plan
 from trident.plan.plan import most_kept
 from trident.read.views import StateView
@@ -34,7 +31,7 @@ from trident.state.kinds import LaterWrite
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
-from trident.steps.aggregates import Merging, check_totals, combining, is_native, rows_of
+from trident.steps.aggregates import Merging, check_totals, combiner_updates, is_native, rows_of
 from trident.steps.applying import apply_query
 from trident.steps.failures import (
     DEFAULT_BOUNDS,
@@ -172,7 +169,7 @@ class PartitionCommit:
             check = partial(check_totals, aggregation, check)
         updaters: Sequence[Any]
         if aggregation.combines:
-            updaters = _combiner_updates(aggregation, given, native, check if native else None)
+            updaters = combiner_updates(aggregation, given, native, check if native else None)
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
         if not aggregation.group.names:
@@ -192,26 +189,6 @@ def _check_typed(step: str, aggregation: Aggregation, keys: Sequence[Any], value
     if aggregation.outputs.types[0]:
         of = (lambda at: TridentTuple(group, keys[at])) if group.names else (lambda at: None)
         typed_columns(step, aggregation.outputs, [values], of)
-
-
-def _combiner_updates(aggregation: Aggregation, given: Sequence[Any], native: bool, check: Any) -> CombinerUpdates[Any]:
-    """Return updaters whose totals are floats if they are declared so: a store without types, as memory, would keep doubles."""
-    aggregator, combine_all = aggregation.aggregator, combining(aggregation.aggregator)
-    is_kept = native and not isinstance(aggregator, Sum) and "float" in aggregation.inputs.types  # as by Max of floats
-    if is_kept or aggregation.outputs.types[0] != "float":
-        return CombinerUpdates(aggregator.combine, given, combine_all, native, check)
-    return CombinerUpdates(
-        lambda old, new: _as_float(aggregator.combine(old, new)),
-        list(map(_as_float, given)),
-        combine_all and (lambda olds, news: list(map(_as_float, combine_all(olds, news)))),
-        native,
-        check,
-    )
-
-
-def _as_float(value: Any) -> Any:
-    nearest = c_float(value).value if type(value) is float else value
-    return value if nearest in (0.0, inf, -inf) else nearest  # what is lost is refused by the check of types
 
 
 Steps = Sequence[Callable[[PartitionCommit], None]]
