@@ -344,7 +344,7 @@ def _checked_formatted(texts: Any, made: Any, format_: str, name: str) -> Any:
                 break
             problem = f": {error}"
             if "match" in problem and "%Z" not in format_:  # Arrow takes other words and spaces, for the same
-                short += [text] if moment.value < _YEAR_1000 else []
+                short += [text] * (moment.value < _YEAR_1000)
                 continue
         if problem:
             raise pa.ArrowInvalid(f"{name}: {text!r} is not a time in {format_!r}{problem}")

@@ -211,10 +211,8 @@ def _formatted(node: SqlNode, read: Callable[[Expression, str], Expression]) -> 
     return replace(read(node.of("this"), made), options=(made, f"^{shape}$"))
 
 
-_SHAPES = {
-    "%Y": r"\d{4}", "%b": "[A-Za-z]{3}", "%p": "[AaPp][Mm]",
-    **{f"%{one}strict": r"\d\d" for one in "mdHIMS"}, **{f"%-{one}": r"\d\d?" for one in "mdHIMS"},
-}  # fmt: skip
+_SHAPES = {"%Y": r"\d{4}", "%b": "[A-Za-z]{3}", "%p": "[AaPp][Mm]"}
+_SHAPES |= {f"%{one}strict": r"\d\d" for one in "mdHIMS"} | {f"%-{one}": r"\d\d?" for one in "mdHIMS"}
 _PATTERN = re.compile(r"(?:%[YmbBdHMS]|%I(?=.*%p)|%p|[^A-Za-z%'])+", re.DOTALL)
 
 

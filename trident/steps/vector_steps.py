@@ -256,12 +256,11 @@ def _is_shaped(texts: Any, format_: str, shape: str) -> bool:
     """Whether texts that have a format are certain to have its shape: they are as long as a time in it, with as many blanks."""
     if not shape or "?" in shape:  # of no pattern of SQL, or of one digit or two
         return not shape
-    like, lengths = _LIKE.strftime(format_), pc.min_max(pc.binary_length(texts)).as_py()
+    like, lengths = datetime(2010, 10, 10, 10).strftime(format_), pc.min_max(pc.binary_length(texts)).as_py()
     blanks = np.count_nonzero(np.frombuffer(texts.buffers()[2] or b"", np.uint8) <= ord(" "))  # of slices all: more
     return {*lengths.values()} == {len(like)} and blanks == like.count(" ") * (len(texts) - texts.null_count)
 
 
-_LIKE = datetime(2010, 10, 10, 10, 10, 10)
 _KERNELS: dict[str, kernels.Kernel] = {
     "+": kernels.arithmetic(pc.add_checked),
     "-": kernels.arithmetic(pc.subtract_checked),
