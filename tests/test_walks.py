@@ -75,7 +75,7 @@ def shortest(walks: list[Walk]) -> Walk:
 
 WARM_BATCH = Walk(47, 212)
 LOOK_UP = Walk(14, 25)
-START = Walk(84, 390)
+START = Walk(80, 387)
 EXACTLY_ONCE = Walk(43, 158)
 SPARE = Walk(2, 12)
 WARM = 3
