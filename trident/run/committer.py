@@ -7,9 +7,11 @@ The garbage collector stands still during a commit.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import isfinite
 from time import perf_counter_ns
 from typing import Any
 
@@ -167,16 +169,18 @@ class PartitionCommit:
         aggregator, check = aggregation.aggregator, partial(_check_typed, node.id, aggregation, keys)
         if native := is_native(aggregator):
             check = partial(check_totals, aggregation, check)
+        form: Any = None
+        if "float" in str(aggregation.outputs.types[0]):
+            form = partial(_as_declared, node.id, aggregation, keys)
         updaters: Sequence[Any]
         if aggregation.combines:
             updaters = CombinerUpdates(
-                aggregator.combine, given, combining(aggregator), native, check if native else None
+                aggregator.combine, given, combining(aggregator), native, check if native else None, form
             )
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
-        if "float" in str(aggregation.outputs.types[0]):
-            column = partial(_check_typed, node.id, aggregation)
-            updaters = [FloatUpdater(one, partial(column, [key])) for key, one in zip(keys, updaters, strict=True)]
+            for at, updater in enumerate(updaters if form else ()):
+                updater.form = lambda value, at=at: form([value], at)[0]
         if not aggregation.group.names:
             values = [state.update(updaters[0])]
             check(values)
@@ -188,24 +192,24 @@ class PartitionCommit:
         return [(*key, value) for key, value in zip(keys, values, strict=True)]
 
 
-def _check_typed(step: str, aggregation: Aggregation, keys: Sequence[Any], values: Sequence[Any]) -> Any:
+def _check_typed(
+    step: str, aggregation: Aggregation, keys: Sequence[Any], values: Sequence[Any], first: int = 0
+) -> Any:
     """Return values as a column; refuse one that the declared type does not have, made by user code or grown beyond it."""
     group = aggregation.group
     if aggregation.outputs.types[0]:
-        of = (lambda at: TridentTuple(group, keys[at])) if group.names else (lambda at: None)
+        of = (lambda at: TridentTuple(group, keys[first + at])) if group.names else (lambda at: None)
         return typed_columns(step, aggregation.outputs, [values], of)[0]
     return None
 
 
-@dataclass(frozen=True)
-class FloatUpdater:
-    """Gives what `updater` does as its type has it: also where a store has no type, as memory, a total is a float then."""
-
-    updater: Any
-    column: Callable[[Sequence[Any]], Any]
-
-    def update(self, stored: Any) -> Any:
-        return python_of(self.column([self.updater.update(stored)]))[0]
+def _as_declared(step: str, aggregation: Aggregation, keys: Sequence[Any], values: Sequence[Any], first: int) -> Any:
+    """Return values with floats as their type has them: also where a store has no type, as memory, a total is one then."""
+    if aggregation.outputs.types[0] == "float" and set(map(type, values)) == {float}:
+        floats = array("f", values).tolist()
+        if 0.0 not in floats and isfinite(sum(floats)):  # else too small or too large, perhaps
+            return floats  # a column of one value takes fifty times as long
+    return python_of(_check_typed(step, aggregation, keys, values, first))
 
 
 Steps = Sequence[Callable[[PartitionCommit], None]]
