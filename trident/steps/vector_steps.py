@@ -241,7 +241,7 @@ def _format_reader(call: str, ddl: str) -> kernels.Kernel:
     """Read texts in a format; without an offset in it they are in UTC."""
 
     def kernel(given: Any, format_: str, shape: str = "") -> Any:
-        strange = given.filter(pc.invert(pc.match_substring_regex(given, shape)))  # of SQL
+        strange = given.filter(pc.invert(pc.match_substring_regex(given, shape))) if shape else ()  # of SQL
         if len(strange):
             raise pa.ArrowInvalid(f"{call}: {strange[0].as_py()!r} is not a {ddl} in {format_!r}")
         as_ = pa.timestamp("us", "UTC" if "%z" in format_ else None)
