@@ -275,22 +275,9 @@ def test_updates_of_many_keys_are_what_each_updater_gives() -> None:
     stored, args = [None, 0, 5, None], [1, 2, 3, None]
     updates: CombinerUpdates[Any] = CombinerUpdates(lambda old, arg: old * 10 + arg, args)
     assert updates.update_all(stored) == [1, 2, 53, None] == [u.update(s) for u, s in zip(updates, stored, strict=True)]
-    assert (len(updates), [u.update(1) for u in updates[1:3]]) == (4, [12, 13])
+    assert (len(updates), updates[1:3].update_all([1, 2])) == (4, [12, 23])
     with pytest.raises(ValueError, match="argument 2 is longer"):
         updates.update_all([1])
-
-
-def test_the_form_of_many_values_is_asked_for_once_and_for_one_by_its_place() -> None:
-    asked: list[tuple[list[Any], int]] = []
-
-    def form(values: Any, at: int) -> list[str]:
-        asked.append(([*values], at))
-        return list(map(str, values))
-
-    updates: CombinerUpdates[Any] = CombinerUpdates(operator.add, [1, 2, 3], form=form)
-    assert updates.update_all([None, 1, 1]) == ["1", "3", "4"]
-    assert [updates[2].update(1), updates[1:][0].update(None)] == ["4", "2"]
-    assert asked == [([1, 3, 4], 0), ([4], 2), ([2], 1)]
 
 
 def test_a_value_that_cannot_be_copied_is_refused_and_a_view_is_bytes() -> None:

@@ -7,17 +7,15 @@ The garbage collector stands still during a commit.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import isfinite
 from time import perf_counter_ns
 from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import COLLECTOR_PAUSE, one_array, one_table, python_of, schema_of, strict_cast
+from trident.arrow import COLLECTOR_PAUSE, one_array, one_table, schema_of, strict_cast
 from trident.channel import DaemonPool
 from trident.counts import add_counts, add_keys, counting, counting_keys
 from trident.engine.fragment_runs import put_backs_of, send
@@ -33,7 +31,7 @@ from trident.state.kinds import LaterWrite
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
-from trident.steps.aggregates import Merging, check_totals, combining, is_native, rows_of
+from trident.steps.aggregates import Merging, check_totals, combiner_updates, is_native, rows_of
 from trident.steps.applying import apply_query
 from trident.steps.failures import (
     DEFAULT_BOUNDS,
@@ -169,18 +167,11 @@ class PartitionCommit:
         aggregator, check = aggregation.aggregator, partial(_check_typed, node.id, aggregation, keys)
         if native := is_native(aggregator):
             check = partial(check_totals, aggregation, check)
-        form: Any = None
-        if "float" in str(aggregation.outputs.types[0]):
-            form = partial(_as_declared, node.id, aggregation, keys)
         updaters: Sequence[Any]
         if aggregation.combines:
-            updaters = CombinerUpdates(
-                aggregator.combine, given, combining(aggregator), native, check if native else None, form
-            )
+            updaters = combiner_updates(aggregation, given, native, check if native else None)
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
-            for at, updater in enumerate(updaters if form else ()):
-                updater.form = lambda value, at=at: form([value], at)[0]
         if not aggregation.group.names:
             values = [state.update(updaters[0])]
             check(values)
@@ -192,24 +183,12 @@ class PartitionCommit:
         return [(*key, value) for key, value in zip(keys, values, strict=True)]
 
 
-def _check_typed(
-    step: str, aggregation: Aggregation, keys: Sequence[Any], values: Sequence[Any], first: int = 0
-) -> Any:
-    """Return values as a column; refuse one that the declared type does not have, made by user code or grown beyond it."""
+def _check_typed(step: str, aggregation: Aggregation, keys: Sequence[Any], values: Sequence[Any]) -> None:
+    """Refuse a value that the declared type does not have: user code made it, or a total has grown beyond it."""
     group = aggregation.group
     if aggregation.outputs.types[0]:
-        of = (lambda at: TridentTuple(group, keys[first + at])) if group.names else (lambda at: None)
-        return typed_columns(step, aggregation.outputs, [values], of)[0]
-    return None
-
-
-def _as_declared(step: str, aggregation: Aggregation, keys: Sequence[Any], values: Sequence[Any], first: int) -> Any:
-    """Return values with floats as their type has them: also where a store has no type, as memory, a total is one then."""
-    if aggregation.outputs.types[0] == "float" and set(map(type, values)) == {float}:
-        floats = array("f", values).tolist()
-        if 0.0 not in floats and isfinite(sum(floats)):  # else too small or too large, perhaps
-            return floats  # a column of one value takes fifty times as long
-    return python_of(_check_typed(step, aggregation, keys, values, first))
+        of = (lambda at: TridentTuple(group, keys[at])) if group.names else (lambda at: None)
+        typed_columns(step, aggregation.outputs, [values], of)
 
 
 Steps = Sequence[Callable[[PartitionCommit], None]]

@@ -95,28 +95,12 @@ class CombinerValueUpdater(Generic[V]):
         return self.arg if stored is None else self.combine(stored, self.arg)
 
 
-class FormedUpdater(CombinerValueUpdater[V]):
-    """One that gives the value as `form` does, which `CombinerUpdates` has; the key is that at a place."""
-
-    __slots__ = ("at", "form")
-
-    def __init__(
-        self, combine: Callable[[V, V], V], arg: V, form: Callable[[Sequence[V], int], list[V]], at: int
-    ) -> None:
-        super().__init__(combine, arg)
-        self.form, self.at = form, at
-
-    def update(self, stored: V | None) -> V:
-        return self.form([super().update(stored)], self.at)[0]
-
-
 class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
     """The updaters of many keys as one object: a batch has as many as keys, and most maps need none of them made.
 
     `combine_all` combines two lists of values, faster than `combine` does one after the other. `is_pure` says that both leave
     what they are given as it is, so what is stored need not be copied for them. `check` is called with all values before any
-    is put, and raises for one that must not be; `checked` are the last ones that it has let pass. `form` returns values as they
-    are stored, those of the key at a place and of the next ones.
+    is put, and raises for one that must not be; `checked` are the last ones that it has let pass.
     """
 
     def __init__(
@@ -126,16 +110,14 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
         combine_all: Callable[[Sequence[V], Sequence[V]], list[V]] | None = None,
         is_pure: bool = False,
         check: Callable[[Sequence[V]], None] | None = None,
-        form: Callable[[Sequence[V], int], list[V]] | None = None,
     ) -> None:
         self._combine, self._args, self._combine_all, self._is_pure = combine, args, combine_all, is_pure
-        self._check, self._form = check, form
+        self._check = check
         self.checked: Sequence[V] | None = None
 
     def update_all(self, stored: list[V | None]) -> list[V]:
         """Return what each updater would give for its stored value; nothing of `stored` is changed."""
         values = self._values(stored)
-        values = values if self._form is None else self._form(values, 0)
         if self._check is not None:
             self._check(values)
             self.checked = values
@@ -161,26 +143,23 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
 
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
-            return [self[place] for place in range(*at.indices(len(self)))]
-        if self._form is None:
-            return CombinerValueUpdater(self._combine, self._args[at])
-        return FormedUpdater(self._combine, self._args[at], self._form, at)
+            return CombinerUpdates(self._combine, self._args[at], self._combine_all, self._is_pure)
+        return CombinerValueUpdater(self._combine, self._args[at])
 
 
 class ReducerValueUpdater(Generic[V]):
     """Folds the batch's tuples over what is stored, or over `init()` where nothing is."""
 
-    __slots__ = ("form", "init", "reduce", "tuples")
+    __slots__ = ("init", "reduce", "tuples")
 
     def __init__(self, init: Callable[[], V], reduce: Callable[[V, Any], V], tuples: list[Any]) -> None:
         self.init, self.reduce, self.tuples = init, reduce, tuples
-        self.form: Callable[[V], V] | None = None
 
     def update(self, stored: V | None) -> V:
         value = self.init() if stored is None else stored
         for tuple_ in self.tuples:
             value = self.reduce(value, tuple_)
-        return value if self.form is None else self.form(value)
+        return value
 
 
 _IMMUTABLE: frozenset[type[Any]] = frozenset(
