@@ -30,8 +30,8 @@ from trident.run.entries import Entries, check_one_writer, inputs_kept, inputs_o
 from trident.state.kinds import LaterWrite
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Snapshot, Txid
-from trident.state.values import CombinerUpdates, ReducerValueUpdater
-from trident.steps.aggregates import Merging, check_totals, combiner_updates, is_native, rows_of
+from trident.state.values import CombinerUpdates
+from trident.steps.aggregates import Merging, check_totals, is_native, rows_of, updates_of
 from trident.steps.applying import apply_query
 from trident.steps.failures import (
     DEFAULT_BOUNDS,
@@ -164,14 +164,10 @@ class PartitionCommit:
             out = Emitted(node.id, node.fields, TupleErrors(bounds=self.bounds), len(keys))
             node.updater.update_state(state.given, keys, out)
             return out.rows
-        aggregator, check = aggregation.aggregator, partial(_check_typed, node.id, aggregation, keys)
-        if native := is_native(aggregator):
+        check = partial(_check_typed, node.id, aggregation, keys)
+        if native := is_native(aggregation.aggregator):
             check = partial(check_totals, aggregation, check)
-        updaters: Sequence[Any]
-        if aggregation.combines:
-            updaters = combiner_updates(aggregation, given, native, check if native else None)
-        else:
-            updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
+        updaters = updates_of(aggregation, given, native, check if native else None)
         if not aggregation.group.names:
             values = [state.update(updaters[0])]
             check(values)

@@ -154,7 +154,7 @@ class CommittingProgram(WorkerProgram):
         if aggregation is not None and not aggregation.group.names and partition != partition_of_total(partitions):
             return None  # the one value is elsewhere
         state = self._open.partition_state(name, partition, partitions)
-        given = _given_to(node, state, (partition, partitions), arrived, run, order)
+        given = _gather_updates(node, state, (partition, partitions), arrived, run, order)
         stages = state.facts.stage is not None
         if given is None and stages:
             return None  # what a task has staged counts only once the driver knows of it
@@ -195,7 +195,7 @@ class CommittingProgram(WorkerProgram):
         self._open.close()
 
 
-def _given_to(
+def _gather_updates(
     node: PersistNode, state: Any, at: tuple[int, int], arrived: Sequence[RowFrame], run: StepRun, order: Order
 ) -> Entries | Share | None:
     """Return what arrived for a partition, `at` its number of how many; None: nothing that it has to update."""
