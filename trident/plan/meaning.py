@@ -253,7 +253,9 @@ def _stream_changes(
         one = narrower[0]
         text = f"{what}: field {one!r} {old[one]} -> {new[one]}"
         remedy = f"give it another name, or the type {old[one]}, and convert it in a step behind"
-        given = f"if its source gives it so, as a followed state does, and the steps read it so, start once with {ALLOW}"
+        given = (
+            f"if its source gives it so, as a followed state does, and the steps read it so, start once with {ALLOW}"
+        )
         return [], [RefusedChange(text, f"{remedy}; {given}")]
     lines = [f"{what}: field {one!r} is new" for one in new if one not in old]
     lines += [f"{what}: field {one!r} is no longer there" for one in old if one not in new]
