@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (74_559, 332),
-    "states": (12_809, 65),
-    "spouts": (10_380, 48),
-    "tests": (120_259, 621),
+    "trident": (74_490, 322),
+    "states": (12_786, 63),
+    "spouts": (10_171, 45),
+    "tests": (119_719, 591),
     "examples": (760, 8),
     "docs": (7_140, 41),
 }

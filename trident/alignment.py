@@ -288,13 +288,9 @@ def check_decimals(texts: Any, made: Any, where: str) -> None:
 
 
 def _has_exponents(texts: Any) -> bool:
-    for chunk in texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]:
-        data = chunk.buffers()[2]
-        if data is not None and any(
-            mark in data.to_pybytes() for mark in (b"e", b"E")
-        ):  # of slices all, which is faster
-            return True
-    return False
+    chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
+    data = [bytes(one.buffers()[2] or b"") for one in chunks]  # of slices all, which is faster
+    return any(mark in one for one in data for mark in (b"e", b"E"))
 
 
 def _check_decimal(text: str, type_: pa.DataType, where: str) -> Any:
@@ -318,8 +314,7 @@ def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name:
     for format_ in formats:
         found = pc.if_else(pc.is_null(made), pc.strptime(texts, format_, "us", error_is_null=True), None)
         if (found.type.tz is None) == (type_.tz is None):
-            found = _checked_formatted(texts, found, format_, name)
-            made = pc.coalesce(made, found.cast(type_))
+            made = pc.coalesce(made, _checked_formatted(texts, found, format_, name).cast(type_))
     lacking = texts.filter(pc.and_(pc.is_valid(texts), pc.is_null(made)))
     if len(lacking):
         raise pa.ArrowInvalid(
@@ -333,12 +328,11 @@ def _checked_formatted(texts: Any, made: Any, format_: str, name: str) -> Any:
 
     Refuse what strptime bends: the 30th of February to the 1st of March, second 60 to the next minute, zones to none.
     """
-    at, early = pc.is_valid(made), pc.fill_null(pc.less(made, pa.scalar(_YEAR_1000, pa.int64()).cast(made.type)), False)
-    short = []
+    at, short = pc.is_valid(made), []
     if not any(one in format_ for one in ("%Z", "%z", "%j")):  # else only where it would have led
-        at = pc.or_(
-            pc.fill_null(pc.or_(pc.less_equal(pc.day(made), 3), pc.less_equal(pc.second(made), 1)), False), early
-        )
+        at = pc.fill_null(pc.or_(pc.less_equal(pc.day(made), 3), pc.less_equal(pc.second(made), 1)), False)
+        if (pc.min(made).value or 0) < _YEAR_1000:
+            at = pc.or_(at, pc.fill_null(pc.less(made, pa.scalar(_YEAR_1000, pa.int64()).cast(made.type)), False))
     distinct = texts.filter(at).unique()
     plain = reduce(lambda text, one: text.replace(*one), _VARIANTS.items(), format_)
     for text, moment in zip(distinct.to_pylist(), pc.strptime(distinct, format_, "us"), strict=True):
@@ -350,7 +344,7 @@ def _checked_formatted(texts: Any, made: Any, format_: str, name: str) -> Any:
                 break
             problem = f": {error}"
             if "match" in problem and "%Z" not in format_:  # Arrow takes other words and spaces, for the same
-                short += [text] if moment.value < _YEAR_1000 else []
+                short += [text] * (moment.value < _YEAR_1000)
                 continue
         if problem:
             raise pa.ArrowInvalid(f"{name}: {text!r} is not a time in {format_!r}{problem}")

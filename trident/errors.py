@@ -436,7 +436,8 @@ class ChangesGoneError(StateError):
             found = f"the log ends with batch {last}; it was lost or set back, and counts from the beginning"
         return (
             f"the changes of state {state!r} of {topology!r} since batch {since}: {found}. Begin with snapshot(), which "
-            "gives the rows as of one batch and continues after it; raise changes= of the state if readers are away for longer"
+            "gives the rows as of one batch and continues after it (a topology that follows cannot: count both again, with new "
+            "logs and empty states, and since=0); raise changes= of the state if readers are away for longer"
         )
 
 

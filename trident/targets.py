@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from trident.errors import TopologyError, TridentError, describe
+from trident.roles import has
 from trident.setting_types import close_to
 from trident.topology import TridentTopology
 
@@ -165,8 +166,8 @@ def _place(error: BaseException) -> str:
 
 
 def _make_value(value: Any, module: str, attribute: str, kinds: tuple[type, ...]) -> Any:
-    of = None if isinstance(value, kinds) else getattr(value, "topology", None)  # of what `exactly_once` returns
-    value = of if isinstance(of, kinds) else value
+    if not isinstance(value, kinds) and has(value, "topology"):  # what `exactly_once` returns
+        value = value.topology
     made = value
     if not isinstance(value, kinds) and callable(value):
         try:

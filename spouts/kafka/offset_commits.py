@@ -265,8 +265,8 @@ class Commits:
                 work.commit_again()
 
 
-def _to_commit(work: Mapping[Spot, PartitionWork]) -> dict[Spot, TopicPartition]:
-    return {spot: offset for spot, each in work.items() if (offset := each.to_commit(spot)) is not None}
+def _to_commit(works: Mapping[Spot, PartitionWork]) -> dict[Spot, TopicPartition]:
+    return {spot: offset for spot, work in works.items() if (offset := work.to_commit(spot)) is not None}
 
 
 def _json(notes: Mapping[str, Any]) -> str:

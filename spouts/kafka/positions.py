@@ -24,6 +24,9 @@ from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 _log = logging.getLogger(__name__)
 THERE_S = 2.0  # brokers learn of a new topic one after the other
 _PAUSE_S = 0.2
+_CHOICES = 'Bring the records back, or let on_data_loss="skip" go on without them (each skip is logged and counted)'
+_NEW_LOG = "Start with a new log (a KafkaSpout: with a new group_id)"
+_UNCLEAN = "(an unclean leader election: see unclean.leader.election.enable)"
 
 
 class OffsetRange(NamedTuple):
@@ -49,10 +52,6 @@ class OffsetRange(NamedTuple):
 
 
 # ---- what was lost --------------------------------------------------------------------------------------------------------
-
-_CHOICES = 'Bring the records back, or let on_data_loss="skip" go on without them (each skip is logged and counted)'
-_NEW_LOG = "Start with a new log (a KafkaSpout: with a new group_id)"
-_UNCLEAN = "(an unclean leader election: see unclean.leader.election.enable)"
 
 
 def range_lost(one: OffsetRange, low: int, high: int) -> ReplayMismatchError:
@@ -214,7 +213,7 @@ class TopicWatch:
 # ---- positions ------------------------------------------------------------------------------------------------------------
 
 
-class Positions:
+class KafkaPositions:
     """Decides where partitions are read, and asks the brokers what it has to know for that.
 
     `skipped`: how many offsets were left out because of `on_data_loss="skip"`.
@@ -321,7 +320,7 @@ class GroupPositions:
 
     def __init__(self, brokers: Brokers, task: int, tasks: int) -> None:
         self._brokers, self._task, self._tasks = brokers, task, tasks
-        self._positions = Positions(brokers)
+        self._positions = KafkaPositions(brokers)
 
     def own(self, partitions: Mapping[Spot, bool]) -> dict[Spot, bool]:
         """Return the task's partitions of all that are read."""
@@ -346,6 +345,23 @@ class GroupPositions:
         every = (TopicPartition(name, at) for name in {spot.topic for spot in new} for at in topics[name].leaders)
         answers = self._brokers.committed(every)
         committed = {Spot(each.topic, each.partition): PartitionWork.of(each) for each in answers if each.offset >= 0}
+        by_option = self._begun_by_option(new, committed, bounds, is_first)
+        first = {spot: bounds[spot].low for spot in bounds if spot not in committed}
+        first.update(self._positions.choose_starts([spot for spot in by_option if spot in bounds], bounds))
+        found = self._gone_on({spot: work for spot, work in committed.items() if spot in bounds}, topics, bounds)
+        found.update((spot, PartitionWork(offset, bounds[spot].epoch)) for spot, offset in first.items())
+        for spot, work in found.items():
+            work.begin(topics[spot.topic].id, len(topics[spot.topic].leaders))
+        return found
+
+    def _begun_by_option(
+        self,
+        new: Mapping[Spot, bool],
+        committed: Mapping[Spot, PartitionWork],
+        bounds: Mapping[Spot, OffsetBounds],
+        is_first: bool,
+    ) -> list[Spot]:
+        """Return the new partitions of which `first_poll` decides where they begin."""
         begun: dict[str, int] = {}
         for spot, work in committed.items():
             if work.partitions:
@@ -359,13 +375,7 @@ class GroupPositions:
                 f"no leader answers for {silent[0]} at {self._brokers.servers}: where new partitions begin is chosen for all "
                 f"of them at once (first_poll={first_poll!r})"
             )
-        first = {spot: bounds[spot].low for spot in bounds if spot not in committed}
-        first.update(self._positions.choose_starts([spot for spot in by_option if spot in bounds], bounds))
-        found = self._gone_on({spot: work for spot, work in committed.items() if spot in bounds}, topics, bounds)
-        found.update((spot, PartitionWork(offset, bounds[spot].epoch)) for spot, offset in first.items())
-        for spot, work in found.items():
-            work.begin(topics[spot.topic].id, len(topics[spot.topic].leaders))
-        return found
+        return by_option
 
     def _gone_on(
         self,

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from spouts.files.ranges import cut_evenly
 from spouts.kafka.clients import Brokers, LogPosition, OffsetBounds, Spot, TopicView
 from spouts.kafka.options import KafkaOptions
-from spouts.kafka.positions import OffsetRange, Positions, TopicWatch, replaced_text, topic_replaced
+from spouts.kafka.positions import KafkaPositions, OffsetRange, TopicWatch, replaced_text, topic_replaced
 from spouts.kafka.range_reader import READERS
 from trident.errors import SourceAwayError
 from trident.roles import close_on_error
@@ -30,6 +30,13 @@ from trident.spout.interfaces import BatchCoordinator, BatchTraits, Definition, 
 _log = logging.getLogger(__name__)
 _FRESH_S = 0.5  # how old the ends of partitions may be while more waits than a batch may have
 _COMPLAIN_EVERY_S = 30.0
+_UNMEASURED_BYTES = 1000.0  # of a record
+_FIRST_RECORDS = 10_000  # of a batch whose speed is not known
+_GROWTH = 4  # one batch is at most so many times as large as the speed was measured with
+_MEASURE_EVERY_S = 10.0
+_SAMPLE = 50
+
+Measure = Callable[[Mapping[Spot, int], int, float], Mapping[Spot, float]]
 
 
 class KafkaCoordinator(BatchCoordinator):
@@ -44,7 +51,7 @@ class KafkaCoordinator(BatchCoordinator):
         self._limits = BatchLimits(
             options.max_batch_records, options.max_batch_bytes, options.max_batch_s, self._brokers.sizes
         )
-        self._positions = Positions(self._brokers)
+        self._positions = KafkaPositions(self._brokers)
         self._watch = TopicWatch(self._brokers, refuse_compacted=self._waits)
         self._bounds: dict[Spot, OffsetBounds] = {}
         self._asked, self._txid = float("-inf"), 0
@@ -85,6 +92,30 @@ class KafkaCoordinator(BatchCoordinator):
 
     def _define(self, read: dict[Spot, OffsetRange], is_first: bool) -> Definition | None:
         topics, held, replaced = self._held(read)
+        bounds, cuts, away = self._ask_leaders(held)
+        self._warn_away(away)
+        if away and (self._waits or is_first):
+            return None
+        self._is_unsure = bool(away)
+        starts, is_chosen = self._begin(bounds, held, away, {spot.topic for spot in read}, is_first)
+        begun = {spot.topic for spot in starts} & replaced
+        is_moved = self._go_on(starts, held, bounds, cuts) or bool(begun)
+        backlogs = {spot: bounds[spot].end - start for spot, start in starts.items() if bounds[spot].end > start}
+        if is_chosen or is_moved:  # it is only written down where reading goes on: asking again may give another answer
+            backlogs = {}
+        elif not backlogs:
+            return None
+        counts, size = self._limits.divide(starts, backlogs) if backlogs else ({}, 0)
+        new = [
+            _range_of(spot, topics[spot.topic].id, start, counts.get(spot, 0), bounds[spot].epoch, held.get(spot))
+            for spot, start in starts.items()
+        ]
+        return definition_of([*new, *_still_held(read, starts, begun)], size)
+
+    def _ask_leaders(
+        self, held: Mapping[Spot, OffsetRange]
+    ) -> tuple[dict[Spot, OffsetBounds], Mapping[Spot, int | None], list[Spot]]:
+        """Return the bounds of the partitions that answer, where those were cut off, and which partitions do not answer."""
         led = {**dict.fromkeys(held, False), **self._watch.partitions()}
         ends = self._ends([spot for spot, has_leader in led.items() if has_leader], held)
         # The ends bring the epochs along, which say whom to ask whether something was cut off.
@@ -92,35 +123,22 @@ class KafkaCoordinator(BatchCoordinator):
         cuts = self._positions.find_cuts(places, ends)
         # One that does not say whether what was read is still there counts as away: reading on could mix two histories.
         bounds = {spot: end for spot, end in ends.items() if spot not in held or spot in cuts}
-        away = [spot for spot in led if spot not in bounds]
-        self._warn_away(away)
-        if away and (self._waits or is_first):
-            return None
-        self._is_unsure = bool(away)
-        starts, is_chosen = self._begin(bounds, held, away, {spot.topic for spot in read}, is_first)
-        begun = {spot.topic for spot in starts} & replaced
-        is_moved = bool(begun)
-        for spot, end in ((spot, held[spot].end) for spot in bounds if spot in held):
+        return bounds, cuts, [spot for spot in led if spot not in bounds]
+
+    def _go_on(
+        self,
+        starts: dict[Spot, int],
+        held: Mapping[Spot, OffsetRange],
+        bounds: Mapping[Spot, OffsetBounds],
+        cuts: Mapping[Spot, int | None],
+    ) -> bool:
+        """Add where partitions that were read go on; return whether one was moved, or has other records than were read."""
+        is_moved = False
+        for spot in [spot for spot in bounds if spot in held]:
+            end = held[spot].end
             _, starts[spot] = went_on = self._positions.go_on(spot, end, end, bounds[spot], cuts[spot])
             is_moved |= went_on != (None, end)
-        backlogs = {spot: bounds[spot].end - start for spot, start in starts.items() if bounds[spot].end > start}
-        if is_chosen or is_moved:  # it is only written down where reading goes on: asking again may give another answer
-            backlogs = {}
-        elif not backlogs:
-            return None
-        counts, size = self._limits.divide(starts, backlogs) if backlogs else ({}, 0)
-        # What was read of a topic under its former id is dropped when the new one begins, also of partitions that it lacks.
-        ranges = {
-            spot: each._replace(start=each.end, since=each.epoch)
-            for spot, each in read.items()
-            if spot.topic not in begun
-        }
-        for spot, start in starts.items():
-            # Where reading was moved, what is before belongs to no batch: the epoch of now is the only one known.
-            epoch, goes_on = bounds[spot].epoch, spot in held and held[spot].end == start
-            since = held[spot].epoch if goes_on else epoch
-            ranges[spot] = OffsetRange(spot, topics[spot.topic].id, start, start + counts.get(spot, 0), epoch, since)
-        return definition_of(list(ranges.values()), size)
+        return is_moved
 
     def _held(
         self, read: Mapping[Spot, OffsetRange]
@@ -257,6 +275,19 @@ class KafkaCoordinator(BatchCoordinator):
 # ---- definitions ----------------------------------------------------------------------------------------------------------
 
 
+def _still_held(read: Mapping[Spot, OffsetRange], starts: Container[Spot], begun: Set[str]) -> list[OffsetRange]:
+    """Return empty ranges where those end that were read and are not read now."""
+    # What was read of a topic under its former id is dropped when the new one begins, also of partitions that it lacks.
+    there = [each for each in read.values() if each.spot not in starts and each.spot.topic not in begun]
+    return [each._replace(start=each.end, since=each.epoch) for each in there]
+
+
+def _range_of(spot: Spot, topic_id: str, start: int, count: int, epoch: int, before: OffsetRange | None) -> OffsetRange:
+    # Where reading was moved, what is before belongs to no batch: the epoch of now is the only one known.
+    since = before.epoch if before is not None and before.end == start else epoch
+    return OffsetRange(spot, topic_id, start, start + count, epoch, since)
+
+
 def definition_of(ranges: Sequence[OffsetRange], size: int) -> Definition:
     topics: dict[str, dict[str, Any]] = {}
     # Sorted, so that equal positions are equal definitions, in whatever order the brokers have answered.
@@ -300,14 +331,6 @@ def parts_of(definition: Definition, parallelism: int) -> list[tuple[OffsetRange
 
 
 # ---- how much a batch holds -----------------------------------------------------------------------------------------------
-
-_UNMEASURED_BYTES = 1000.0  # of a record
-_FIRST_RECORDS = 10_000  # of a batch whose speed is not known
-_GROWTH = 4  # one batch is at most so many times as large as the speed was measured with
-_MEASURE_EVERY_S = 10.0
-_SAMPLE = 50
-
-Measure = Callable[[Mapping[Spot, int], int, float], Mapping[Spot, float]]
 
 
 class BatchLimits:

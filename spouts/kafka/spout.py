@@ -142,7 +142,7 @@ class KafkaSpout(MessageSpout):
     Parameters
     ----------
     bootstrap_servers, topics, key, fields, isolation, refresh_s, on_data_loss, config
-        As for `OpaqueTridentKafkaSpout`; a skip by `on_data_loss` is logged.
+        As for `OpaqueTridentKafkaSpout`; a skip by `on_data_loss` is logged. A topic created again is read from its beginning.
     value
         As there, but for `ByColumns`.
     group_id

@@ -178,7 +178,7 @@ class TopicQueue(MessageQueue):
         topics = self._watch.look({spot.topic for spot in self._work})
         for spot, work in self._work.items():
             if spot.topic in topics and topics[spot.topic].id != work.topic_id:
-                # Its offsets mean other records now, and the client reads on at the old ones without a word.
+                # Its offsets mean other records now, and the client reads on at the old ones silently.
                 text = replaced_text(spot.topic, work.topic_id, topics[spot.topic].id)
                 raise SpoutError(f"{text}; the worker starts again at its beginning")
         own = self._positions.own(self._watch.partitions())

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from states.kafka.options import KafkaTopicOptions
 from trident.errors import ConfigError, CorruptValueError
-from trident.naming import shown
 from trident.servers.avro import Avro
 from trident.servers.kafka_client import kafka_package
 from trident.state.interfaces import StateConf, StateSpec, StateType
@@ -168,8 +167,7 @@ def _json(value: Any, what: str) -> bytes:
         return _to_json(value).encode()
     except (TypeError, ValueError) as error:
         raise CorruptValueError(
-            f"encode {what} of a record: {shown(value)} has no form in JSON ({error}). Change or leave out what JSON has not, "
-            "or give encode= or encode_key= a function that returns bytes"
+            f"encode {what} of a record: {value!r:.300} has no form in JSON ({error}); change it, or give encode= a function"
         ) from error
 
 

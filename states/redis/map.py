@@ -291,7 +291,7 @@ class RedisBackingMap(BackingMap):
         def call(group: KeyGroup) -> Call:
             if plain is None:
                 return Call(group.bucket, (b"MGET", group.words), partial(take, group), reads=True)
-            # Not in Lua, which takes twice as long. The target of a moving slot would say of keys to come that they are absent.
+            # Not in Lua, which takes twice as long. A slot on its way is waited for, because ASKING is for one command only.
             each = Each(b"HMGET", group.names, Words(plain.stored_fields))
             return Call(group.bucket, each, partial(take, group), reads=False)
 

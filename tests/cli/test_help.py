@@ -117,6 +117,9 @@ def test_an_address_is_no_folder(words: list[str], tmp_path: Path, monkeypatch: 
         ("upgrade words words.py:topology --timeout 5", "--timeout says nothing without --wait; add that"),
         ("run words.py:topology --ui-port 0", "--ui-port says nothing without --ui; add that"),
         ("run words.py:topology --drpc-host db", "--drpc-host says nothing without --drpc-port; add that"),
+        ("changes words.py:topology count --follow --host db", "--host says nothing without --port; add that"),
+        ("changes words.py:topology count --snapshot --since 5", "say --since, or --snapshot"),
+        ("log words --history --last 5", "--last: is not for --history"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_wrong_usage(words: str, said: str) -> None:

@@ -189,7 +189,7 @@ OF_SOURCES = (
     Mutant(
         "planner: a topology that means something else goes on with the log",
         "trident/plan/evolution.py",
-        "if (was, _current_names(of, over, self._fields)) != (is_, _names(over)):",
+        "if (was, current_names(of, over, self._fields)) != (is_, _names(over)):",
         "if False:",
         ("tests/plan/test_meaning.py",),
     ),

@@ -157,9 +157,8 @@ def looping(topology: TridentTopology, clock: Clock, points: Points, **conf: Any
     graph = topology.graph()
     opened = OpenedTopology(graph, make_plan(graph), Config.of(conf), lambda states: MemoryLog("t"))
     with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as driver:
-        loop = BatchLoop(
-            opened, lanes(Lane(pool.submit, commits.submit)), Progress(opened.plan, 9, clock), clock, points
-        )
+        lane_of, progress = lanes(Lane(pool.submit, commits.submit)), Progress(opened.plan, 9, clock)
+        loop = BatchLoop(opened, lane_of, progress, clock, points)
         ended = driver.submit(loop.run)
         try:
             yield loop

@@ -25,6 +25,7 @@ from trident.web.rest import UIServer
 
 FOLDER = Path(__file__).parents[2] / "build" / "screenshots"
 OF_README = Path(__file__).parents[2] / "docs" / "images"
+PACED = {"batch_emit_interval_ms": 150, "on_poison": "dead_letter"}
 COLUMNS = 112
 COMMAND = ["trident", "demo", "--crash", "--engine", "in_process", "--crashes", "3"]
 # Rich's, but for the fonts, which it would load from a server.
@@ -90,10 +91,7 @@ def record_demo() -> None:
 
 def photograph_page() -> None:
     """Save how the page of a running topology looks."""
-    with (
-        open_browser() as browser,
-        trident_server(orders(), conf={"batch_emit_interval_ms": 150, "on_poison": "dead_letter"}) as (running, server),
-    ):
+    with open_browser() as browser, trident_server(orders(), conf=PACED) as (running, server):
         until(lambda: running.txid > 200)  # half a minute, so that there are lines
         page = browser.new_page(viewport={"width": 1280, "height": 1080})
         page.goto(server.url)
@@ -114,10 +112,7 @@ def main(wanted: list[str]) -> None:
             for name, how in {"cluster": {}, "cluster-dark": {"dark": True}, "cluster-phone": {"phone": True}}.items():
                 take(name, server.url, **how)
             take("large", f"{server.url}/#/topology/topology-0")
-        with trident_server(orders(), conf={"batch_emit_interval_ms": 150, "on_poison": "dead_letter"}) as (
-            running,
-            server,
-        ):
+        with trident_server(orders(), conf=PACED) as (running, server):
             until(lambda: running.txid > 60)
             for name, how in {"trident": {}, "trident-dark": {"dark": True}, "trident-phone": {"phone": True}}.items():
                 take(name, server.url, **how)

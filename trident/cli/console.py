@@ -120,7 +120,7 @@ def cell(value: Any, is_key: bool = False) -> str:
         return "–"
     if isinstance(value, int) and not isinstance(value, bool) and not is_key:
         return f"{value:,}"
-    data = plain(value)
+    data = value if isinstance(value, str) else plain(value)
     text = json.dumps(data, ensure_ascii=False) if isinstance(data, list | dict) else str(data)
     return text.replace("\n", "\\n")
 
@@ -136,7 +136,11 @@ def print_line(text: str, nl: bool = True) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value in one line; what JSON has not, as a number that is not finite, is a text."""
-    print_line(json.dumps(plain(value), ensure_ascii=False))
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        text = json.dumps(plain(value), ensure_ascii=False)
+    print_line(text)
 
 
 @contextmanager
@@ -335,6 +339,9 @@ class LiveLines:
     def __exit__(self, *raised: object) -> None:
         if self._status is not None:
             self._status.stop()
+
+    def update(self, running: Any) -> None:
+        """Show how a topology goes that runs; called several times a second."""
 
     def is_due(self, live_s: float = 0.0) -> bool:
         """Whether the next lines would be shown; on a terminal, `live_s` seconds after the last ones."""

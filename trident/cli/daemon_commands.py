@@ -168,8 +168,7 @@ def supervisor_command(
             left = sum(slot.is_busy for slot in daemon.slots.values())
             daemon.close(end_drivers)
         if left and not end_drivers:
-            go_on = "1 driver goes on" if left == 1 else f"{left} drivers go on"
-            own.say(f"{go_on}; the next supervisor with {place} adopts {'it' if left == 1 else 'them'}")
+            own.say(f"drivers that go on: {left}; the next supervisor with {place} adopts them")
     return exit_code
 
 

@@ -296,7 +296,7 @@ def move_command(
     declared, new, config = of.load_both(to)
     try:
         with _MoveLines(problems(), state) as lines:
-            moved = move_state(declared, state, new, config, lines.update, called=to)
+            moved = move_state(declared, state, new, config, lines.note, called=to)
     except KeyboardInterrupt:
         say(f"{state}: interrupted; the same command goes on where it was", "yellow", problems())
         raise
@@ -320,7 +320,7 @@ def migrate_command(of: TopologyOptions, state: StateName) -> None:
 
     topology, config = of.load()
     with _MoveLines(problems(), state) as lines:
-        done = migrate_state(topology, state, config, lines.update)
+        done = migrate_state(topology, state, config, lines.note)
     say(f"{state}: {counted(done.written, 'value')} migrated; none of a former type is left")
 
 
@@ -353,7 +353,7 @@ class _MoveLines(LiveLines):
 
     _what, _since = "", 0.0
 
-    def update(self, what: str, done: int, total: int) -> None:
+    def note(self, what: str, done: int, total: int) -> None:
         if what != self._what:
             self._what, self._since = what, time.monotonic()
         if self.is_due():

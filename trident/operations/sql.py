@@ -205,13 +205,14 @@ def _formatted(node: SqlNode, read: Callable[[Expression, str], Expression]) -> 
     made = given.replace("strict", "").replace("%-", "%")
     if not _PATTERN.fullmatch(made) or "%Y" not in made:
         raise SqlError("a pattern of dates has yyyy, and may have MM, MMM, dd, HH, hh a, mm, ss and marks between them")
-    shape = re.sub(r"%-?(\w)(?:strict)?|(.)", lambda found: re.escape(found[2]) if found[2] else _SHAPES.get(
-        found[1], r"\d\d?" if "-" in found[0] else r"\d\d"), given, flags=re.DOTALL)  # fmt: skip
-    expression = read(node.of("this"), made)
-    return replace(expression, options=(made, f"^{shape}$"))
+    shape = re.sub(
+        r"%-?\w(?:strict)?|.", lambda found: _SHAPES.get(found[0], re.escape(found[0])), given, flags=re.DOTALL
+    )
+    return replace(read(node.of("this"), made), options=(made, f"^{shape}$"))
 
 
-_SHAPES = {"Y": r"\d{4}", "b": "[A-Za-z]{3}", "p": "[AaPp][Mm]"}
+_SHAPES = {"%Y": r"\d{4}", "%b": "[A-Za-z]{3}", "%p": "[AaPp][Mm]"}
+_SHAPES |= {f"%{one}strict": r"\d\d" for one in "mdHIMS"} | {f"%-{one}": r"\d\d?" for one in "mdHIMS"}
 _PATTERN = re.compile(r"(?:%[YmbBdHMS]|%I(?=.*%p)|%p|[^A-Za-z%'])+", re.DOTALL)
 
 

@@ -121,6 +121,7 @@ def _boolean(value: Any) -> bool:
     return ("false", "true").index(_string(value).lower()) == 1
 
 
+_ESCAPED = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")  # as bytes are printed that are not UTF-8, and backslashes
 _READERS: dict[type, Callable[[Any], Any]] = {
     str: _string,
     int: _integer,
@@ -131,8 +132,6 @@ _READERS: dict[type, Callable[[Any], Any]] = {
         lambda found: bytes.fromhex((found[1] or b"5c").decode()), _string(value).encode()
     ),
 }
-_ESCAPED = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
-"""How bytes are printed that are not UTF-8, and backslashes."""
 
 
 def plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import COLLECTOR_PAUSE, one_array, one_table, python_of, schema_of, strict_cast
+from trident.arrow import COLLECTOR_PAUSE, one_array, one_table, schema_of, strict_cast
 from trident.channel import DaemonPool
 from trident.counts import add_counts, add_keys, counting, counting_keys
 from trident.engine.fragment_runs import put_backs_of, send
@@ -31,7 +31,7 @@ from trident.state.kinds import LaterWrite
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
-from trident.steps.aggregates import Merging, check_totals, combining, is_native, rows_of
+from trident.steps.aggregates import Merging, check_totals, combiner_updates, is_native, rows_of
 from trident.steps.applying import apply_query
 from trident.steps.failures import (
     DEFAULT_BOUNDS,
@@ -169,14 +169,9 @@ class PartitionCommit:
             check = partial(check_totals, aggregation, check)
         updaters: Sequence[Any]
         if aggregation.combines:
-            updaters = CombinerUpdates(
-                aggregator.combine, given, combining(aggregator), native, check if native else None
-            )
+            updaters = combiner_updates(aggregation, given, native, check if native else None)
         else:
             updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
-        if "float" in str(aggregation.outputs.types[0]):
-            column = partial(_check_typed, node.id, aggregation)
-            updaters = [FloatUpdater(one, partial(column, [key])) for key, one in zip(keys, updaters, strict=True)]
         if not aggregation.group.names:
             values = [state.update(updaters[0])]
             check(values)
@@ -188,24 +183,12 @@ class PartitionCommit:
         return [(*key, value) for key, value in zip(keys, values, strict=True)]
 
 
-def _check_typed(step: str, aggregation: Aggregation, keys: Sequence[Any], values: Sequence[Any]) -> Any:
-    """Return values as a column; refuse one that the declared type does not have, made by user code or grown beyond it."""
+def _check_typed(step: str, aggregation: Aggregation, keys: Sequence[Any], values: Sequence[Any]) -> None:
+    """Refuse a value that the declared type does not have: user code made it, or a total has grown beyond it."""
     group = aggregation.group
     if aggregation.outputs.types[0]:
         of = (lambda at: TridentTuple(group, keys[at])) if group.names else (lambda at: None)
-        return typed_columns(step, aggregation.outputs, [values], of)[0]
-    return None
-
-
-@dataclass(frozen=True)
-class FloatUpdater:
-    """Gives what `updater` does as its type has it: also where a store has no type, as memory, a total is a float then."""
-
-    updater: Any
-    column: Callable[[Sequence[Any]], Any]
-
-    def update(self, stored: Any) -> Any:
-        return python_of(self.column([self.updater.update(stored)]))[0]
+        typed_columns(step, aggregation.outputs, [values], of)
 
 
 Steps = Sequence[Callable[[PartitionCommit], None]]

@@ -29,6 +29,7 @@ from trident.run.drive import Drive, opened_to_last
 from trident.run.execution import lanes_of
 from trident.run.opened_topology import OpenedTopology, log_idle_loads
 from trident.run.placements import open_log
+from trident.spout.query_batches import QueryBatches
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
@@ -306,6 +307,9 @@ def start(
     `open_page`: opens the page at a host and a port, if `ui_port` asks for one.
     """
     plan = make_plan(graph)
+    for node in plan.spouts:
+        if isinstance(node.spout, QueryBatches):  # refused before a log is begun, or a store emptied, for nothing
+            node.spout.get_coordinator({"stream": node.id})
     with ExitStack() as undo:
         # Ports first, because one that is taken is to be known before Spark starts and stores are opened.
         monitoring = Monitoring(graph.name, listeners, config.metrics_port, config.metrics_host)

@@ -7,7 +7,9 @@ Min, Max, First and Last run as Arrow kernels, also several in one value; any ot
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_float
 from functools import cache
+from math import inf
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +24,7 @@ from trident.operations.several import MultiAggregate
 from trident.state.encoding.equal_keys import CanonicalKeys
 from trident.state.interfaces import Key
 from trident.state.number_columns import sums_have_turned
-from trident.state.values import Combine
+from trident.state.values import Combine, CombinerUpdates
 from trident.steps.failures import TupleErrors
 from trident.steps.key_columns import group_and_aggregate, keys_of, one_form
 from trident.steps.rows import check_row, columns_of, iterate
@@ -67,6 +69,26 @@ def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
     if type(aggregator) in (Count, Sum):
         return sums
     return aggregator.combine_all if isinstance(aggregator, MultiAggregate) else None
+
+
+def combiner_updates(aggregation: Aggregation, given: Sequence[Any], native: bool, check: Any) -> CombinerUpdates[Any]:
+    """Return updaters whose totals are floats if they are declared so: a store without types, as memory, would keep doubles."""
+    aggregator, combine_all = aggregation.aggregator, combining(aggregation.aggregator)
+    is_kept = native and type(aggregator) is not Sum and "float" in aggregation.inputs.types  # as by Max of floats
+    if is_kept or aggregation.outputs.types[0] != "float":
+        return CombinerUpdates(aggregator.combine, given, combine_all, native, check)
+    return CombinerUpdates(
+        lambda old, new: _as_float(aggregator.combine(old, new)),
+        list(map(_as_float, given)),
+        combine_all and (lambda olds, news: list(map(_as_float, combine_all(olds, news)))),
+        native,
+        check,
+    )
+
+
+def _as_float(value: Any) -> Any:
+    nearest = c_float(value).value if type(value) is float else value
+    return value if nearest in (0.0, inf, -inf) else nearest  # what is lost is refused by the check of types
 
 
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from spouts.kafka import ByColumns, KafkaSpout, OpaqueTridentKafkaSpout, range_reader
 from spouts.kafka.clients import OffsetBounds, Spot
-from spouts.kafka.positions import OffsetRange, Positions
+from spouts.kafka.positions import KafkaPositions, OffsetRange
 from spouts.kafka.range_coordinator import definition_of, parts_of, ranges_of
 from spouts.kafka.record_tables import RecordTables
 from trident.errors import ConfigError
@@ -104,7 +104,7 @@ def test_reading_begins_at_the_first_millisecond_that_is_not_before_first_poll(
     options = OpaqueTridentKafkaSpout("h:1", "t", first_poll=first)._options
     brokers: Any = SimpleNamespace(options=options, at=at)
     bounds = {Spot("t", 0): OffsetBounds(0, 10, 0)}
-    assert Positions(brokers).choose_starts(list(bounds), bounds) == {Spot("t", 0): ms}
+    assert KafkaPositions(brokers).choose_starts(list(bounds), bounds) == {Spot("t", 0): ms}
 
 
 @pytest.mark.parametrize("ms", [8_589_934_592_123, 32_503_680_000_001, 253_402_300_799_999, -62_135_596_800_000])

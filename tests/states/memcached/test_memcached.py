@@ -356,6 +356,10 @@ def test_servers_are_given_as_text_list_or_options() -> None:
         MemcachedState.opaque(MemcachedOptions(servers=("a:1", "b:2")), retries=5),
     ]
     assert made[0] == made[1] == made[2]
+    MemcachedState.opaque("a, b:1, ::1:11211, [::1], [::1]:2, /run/memcached.sock, unix:/run/other.sock")
+    for wrong in ("a:port", "memcached://a:1", "a:", "a:1,,b:1"):
+        with pytest.raises(ConfigError, match="give at least one host:port, and each once"):
+            MemcachedState.opaque(wrong)
     with pytest.raises(ConfigError, match="serializer 'xml' is unknown"):
         MemcachedState.opaque("a:1", serializer="xml")
 

@@ -83,7 +83,7 @@ class PackageManifest(ClusterRecord):
 
     @classmethod
     def _of(cls, read: Mapping[str, Any]) -> Self:
-        """Return the manifest of what was read, each value of which is of its type: anybody may have made it."""
+        """Return the manifest of what was read, each value of which is of its type, whoever made it."""
         if read["kind"] not in ("trident", "bolts"):
             raise ValueError(f"kind {read['kind']!r}")
         texts = {name: str(read[name]) for name in ("target", "name", "trident", "python", "requirements")}

@@ -328,7 +328,7 @@ def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_ad
     given = nest_spark_conf(base.conf)
     if isinstance(topology, StormTopology):
         return StormConfig.of({**given, "name": base.storm_name, "workers": base.num_workers})
-    # The driver before may still run, on a machine that nobody reaches; the log ends it.
+    # The driver before may still run, on a machine that is out of reach; the log ends it.
     config, needed = topology.settings(given, origin="submission"), dict[str, Any](takeover=True)
     in_memory = is_all_in_memory(make_plan(topology.graph()))
     if config.log_dir is None and not in_memory:  # a log that outlives states in memory would fit them no more
