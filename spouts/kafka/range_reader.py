@@ -236,7 +236,8 @@ class ReaderPool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: dict[RangeReader, tuple[str, threading.Timer]] = {}
+        self._idle: dict[RangeReader, tuple[str, float]] = {}  # and since when
+        self._timer: threading.Timer | None = None  # one for all: to start a thread takes longer than to lend a reader
         atexit.register(self.close)
 
     @contextmanager
@@ -247,34 +248,42 @@ class ReaderPool:
             # The last one that came back: it most likely stands where this range begins.
             found = next((reader for reader, (of, _) in reversed(self._idle.items()) if of == key), None)
             if found is not None:
-                self._idle.pop(found)[1].cancel()
+                del self._idle[found]
         lent = found or RangeReader(options)
         try:
             yield lent
         except BaseException:
             lent.close()
             raise
-        timer = threading.Timer(_IDLE_S, self._close, [lent])
-        timer.daemon = True
         with self._lock:
-            self._idle[lent] = key, timer
-            timer.start()
+            self._idle[lent] = key, time.monotonic()
+            self._watch()
 
     def close(self, options: KafkaOptions | None = None) -> None:
         """Close all idle readers, or those with some options."""
         key = None if options is None else _key_of(options)
-        with self._lock:
-            closing = [reader for reader, (of, _) in self._idle.items() if key in (None, of)]
-        for reader in closing:
-            self._close(reader)
+        self._close_if(lambda of, since: key in (None, of))
 
-    def _close(self, reader: RangeReader) -> None:
+    def _watch(self) -> None:
+        if self._idle and self._timer is None:
+            self._timer = threading.Timer(_IDLE_S / 4, self._sweep)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _sweep(self) -> None:
+        self._close_if(lambda of, since: time.monotonic() - since >= _IDLE_S)
         with self._lock:
-            _, timer = self._idle.pop(reader, (None, None))
+            self._timer = None
+            self._watch()
+
+    def _close_if(self, is_due: Callable[[str, float], bool]) -> None:
+        with self._lock:
+            closing = [reader for reader, (of, since) in self._idle.items() if is_due(of, since)]
+            for each in closing:
+                del self._idle[each]
         # Not under the lock: to close a consumer may take seconds, and tasks wait for the lock.
-        if timer is not None:
-            timer.cancel()
-            reader.close()
+        for each in closing:
+            each.close()
 
 
 def _key_of(options: KafkaOptions) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from operator import methodcaller
 from typing import Any
 
@@ -28,12 +29,17 @@ class RecordTables:
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
-        columns = KafkaRecord._fields if options.value.replaces_all else options.fields
-        self._names = list(dict.fromkeys((*columns, "offset")))  # which says where a bad value is
+        self._columns = list(KafkaRecord._fields if options.value.replaces_all else options.fields)
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        return schema_of(emitted_fields(self._options))  # to read the types takes longer than to read a message
 
     def of(self, messages: Sequence[Message], are_mixed: bool = False) -> pa.RecordBatch:
         """Return what messages have, in any order of several partitions only if they `are_mixed`."""
-        return pa.RecordBatch.from_arrays([_column(name, messages, are_mixed) for name in self._names], self._names)
+        # Of a batch the offset says where a bad value is.
+        names = self._columns if are_mixed else list(dict.fromkeys((*self._columns, "offset")))
+        return pa.RecordBatch.from_arrays([_column(name, messages, are_mixed) for name in names], names)
 
     def tuples(self, table: pa.Table) -> pa.Table:
         """Return the tuples of records; `BadValue` if any of them cannot be read."""
@@ -49,7 +55,7 @@ class RecordTables:
                 columns.extend(Plain("string").columns(array, False, "key", 'read it with key="bytes"'))
             else:
                 columns.append(array)
-        return pa.table(columns, schema=schema_of(emitted_fields(self._options)))
+        return pa.table(columns, schema=self._schema)
 
     def rows(self, messages: Sequence[Message]) -> list[tuple[Any, ...] | None]:
         """Return the values of each message, None if a function leaves it out; `SpoutError` if any cannot be read."""
@@ -58,11 +64,14 @@ class RecordTables:
             if isinstance(value, ByRecord):
                 places, made = value.placed(self._with_moments(table))
             else:
-                places, made = list(range(len(messages))), self.tuples(table)
+                places, made = [], self.tuples(table)
         except BadValue as bad:
             raise SpoutError(bad.why.partition("; on_bad=")[0]) from bad
-        found = dict(zip(places, zip(*map(python_of, made.columns), strict=True), strict=True))
-        return [found.get(at) for at in range(len(messages))]
+        rows: list[tuple[Any, ...] | None] = list(zip(*map(python_of, made.columns), strict=True))
+        if len(rows) < len(messages):
+            found = dict(zip(places, rows, strict=True))
+            rows = [found.get(at) for at in range(len(messages))]
+        return rows
 
     def _with_moments(self, table: pa.Table) -> pa.Table:
         """Return a table whose timestamps are of the field's type; a time that Python has none for is a bad value."""

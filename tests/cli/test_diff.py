@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.harness.commands import COUNTS, trident, write_module
+from trident.cli.submitting import _ask_stores
 from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+from trident.config import Config
 
 pytestmark = pytest.mark.slow
 
@@ -105,6 +110,12 @@ def test_what_a_store_cannot_hold_is_refused_as_at_the_start(tmp_path: Path, old
         shown = json.loads(trident("show", "revenue", "--json", cwd=tmp_path).stdout)
     assert (upgraded.returncode, why in upgraded.stderr, shown["generation"]) == (1, True, 1), upgraded.stderr
     assert "does not fit its stores:\n  state 'sales', where it is declared now\n    To do: " in upgraded.stderr
+
+
+def test_an_upgrade_needs_no_package_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kazoo.client", None)
+    unused: Any = SimpleNamespace(storm_name="revenue")
+    _ask_stores(unused, unused, Config(log_dir="zookeeper://127.0.0.1:1/revenue"))
 
 
 def test_a_state_in_another_place_is_refused_as_at_the_start(tmp_path: Path, old: str) -> None:

@@ -24,11 +24,10 @@ from trident.cluster.nimbus.submissions import refuse_changes
 from trident.cluster.topology_overviews import TopologyOverview, first_line
 from trident.cluster_state.cluster_records import StormBase
 from trident.config import Config, settings_of_environment
-from trident.errors import ClusterError, ConfigError, LogError, NameTaken
+from trident.errors import ClusterError, ConfigError, EnvironmentProblem, LogError, NameTaken
 from trident.log.log_address import open_reader
 from trident.log.log_reader import exists
 from trident.plan.meaning import Meaning, compare
-from trident.read.open_partitions import refused_by_stores
 from trident.setting_types import nest_spark_conf
 from trident.targets import NoSuchTarget, forget_modules
 
@@ -141,11 +140,13 @@ def _ask_stores(base: StormBase, package: TopologyPackage, config: Config) -> No
     try:
         with closing(open_reader(config.log_folder(base.storm_name))) as reader:
             former = Meaning.of_log(reader.refresh().declared) if reader.is_there() else None
-    except LogError:
+    except (LogError, EnvironmentProblem):  # away, or of a server whose package is not here
         return
     compared = None if former is None else compare(former, Meaning.of_package(package.manifest.meaning))
     if compared is None or compared.refused or not compared.evolutions:
         return
+    from trident.read.open_partitions import refused_by_stores  # Arrow with it, which few upgrades need
+
     # What modules print as they are loaded is no answer of the command.
     with tempfile.TemporaryDirectory(prefix="trident-upgrade-") as place, redirect_stdout(sys.stderr):
         new = _load(package.data, Path(place, "new").resolve(), base.storm_name)

@@ -197,7 +197,7 @@ def _of_kind(field: str, given: Any, before: Any) -> Any:
 
 
 def _double(given: Any, _: float) -> float:
-    is_text = isinstance(given, str) and math.isfinite(float(given))  # only what JSON has no number for is one
+    is_text = isinstance(given, str) and any(map(str.isdigit, given))  # only what JSON has no number for is one
     if is_text or isinstance(given, bool) or (isinstance(given, int) and int(float(given)) != given):
         raise TypeError
     return float(given)

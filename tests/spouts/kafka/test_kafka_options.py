@@ -7,10 +7,11 @@ import pickle
 import re
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from spouts.kafka import ByColumns, KafkaSpout, OpaqueTridentKafkaSpout
+from spouts.kafka import ByColumns, KafkaSpout, OpaqueTridentKafkaSpout, range_reader
 from spouts.kafka.clients import OffsetBounds, Spot
 from spouts.kafka.positions import KafkaPositions, OffsetRange
 from spouts.kafka.range_coordinator import definition_of, parts_of, ranges_of
@@ -114,3 +115,19 @@ def test_a_timestamp_of_a_single_record_is_exact_to_the_millisecond_in_every_yea
     (found,) = row
     assert (found - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1) == ms
     assert found.microsecond % 1000 == 0
+
+
+def test_readers_that_nobody_borrows_are_closed_and_a_batch_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, timer = Mock(), Mock()
+    monkeypatch.setattr(range_reader, "RangeReader", Mock(return_value=reader))
+    monkeypatch.setattr("threading.Timer", timer)
+    pool, options = range_reader.ReaderPool(), OpaqueTridentKafkaSpout("h:1", "t")._options
+    for _ in range(3):
+        with pool.borrow(options):
+            pass
+    assert (timer.call_count, reader.close.called) == (1, False)
+    _, sweep = timer.call_args.args
+    for idle_s in (1000.0, 0.0):
+        monkeypatch.setattr(range_reader, "_IDLE_S", idle_s)
+        sweep()
+    assert (timer.call_count, reader.close.call_count) == (2, 1)

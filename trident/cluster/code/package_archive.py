@@ -87,7 +87,10 @@ class PackageManifest(ClusterRecord):
         if read["kind"] not in ("trident", "bolts"):
             raise ValueError(f"kind {read['kind']!r}")
         texts = {name: str(read[name]) for name in ("target", "name", "trident", "python", "requirements")}
-        components = {str(name): ComponentFacts(*facts) for name, facts in read["components"].items()}
+        components = {
+            str(name): ComponentFacts(str(kind), int(executors), int(tasks))
+            for name, (kind, executors, tasks) in read["components"].items()
+        }
         meaning = {what: dict(read["meaning"].get(what, {})) for what in ("states", "streams")}
         files = {str(path): str(digest) for path, digest in read["files"].items()}
         return super()._of({**read, **texts, "components": components, "meaning": meaning, "files": files})
