@@ -243,6 +243,7 @@ def test_a_wrong_lookup_is_told(server: UIServer, query: str, status: int, part:
         (f"{WC}?window=7", 400, "expected one of 600, 10800, 86400, 0"),
         (f"{WC}/log?offset=-1", 400, "expected a number of bytes"),
         ("/api/v1/other", 404, "there is no such page"),
+        (f"{WC}/", 404, "there is no such page"),
         ("/other", 404, "there is no such page"),
     ],
 )

@@ -221,7 +221,7 @@ class Replay(Closes):
         self._note_meanings(record.declares.get("states", {}), record.txid)
         self._begun.update(record.touched)
         for name in set(committed.touched) - self._begun:  # it was declared later, and began empty
-            self._empty(name, self._opened.states[name])
+            self._empty(name)
             del committed.touched[name]
 
     def _note_meanings(self, states: Mapping[str, Mapping[str, Any]], txid: int) -> None:
@@ -238,14 +238,14 @@ class Replay(Closes):
         if isinstance(record, StartRecord):
             self._is_whole = True
         elif isinstance(record, ResetRecord):
-            self._empty(record.state, self._opened.states.get(record.state, ()))
+            self._empty(record.state)
         elif isinstance(record, AdoptRecord):
             self.unsure[record.state] = f"after batch {txid} its totals were kept as they were found"
         elif isinstance(record, TopologyRecord):
             self._note_meanings(record.states, txid + 1)
 
-    def _empty(self, state: str, partitions: Sequence[Any]) -> None:
-        for partition in partitions:
+    def _empty(self, state: str) -> None:
+        for partition in self._opened.states.get(state, ()):
             partition.reset()
         self._opened.log.append(ResetRecord(state))
 

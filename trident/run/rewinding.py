@@ -33,7 +33,7 @@ from trident.errors import (
 )
 from trident.graph import Graph, PersistNode, QueryNode
 from trident.log.log_interface import TransactionLog
-from trident.log.records import CommitRecord
+from trident.log.records import CommitRecord, ResetRecord
 from trident.plan.meaning import Meaning
 from trident.read.state_reader import log_place
 from trident.run.accidents import Found
@@ -179,8 +179,8 @@ class _RewindReplay(Replay):
     def _txids(self, record: CommitRecord) -> dict[str, list[Txid]]:
         """Return the txids as the partitions must see them, and put the stores that lack the batch in place."""
         for one in self._lacking:
-            if not one.is_read:  # what was computed for nothing; the store itself was emptied first, if it has to be
-                self._empty(one.name, self._aside[one.name])
+            if not one.is_read:
+                self._empty(one.name)  # what was computed for nothing
         txids, log = super()._txids(record), self._log.state
         for one in self._lacking:  # winners of all batches, because a query has one snapshot for all partitions
             winners = log.winners_of(one.name)
@@ -202,6 +202,12 @@ class _RewindReplay(Replay):
             for partition in range(len(one.done)):
                 if one.is_written(partition, txid):
                     yield one, partition
+
+    def _empty(self, state: str) -> None:
+        """Empty what is aside. The store itself was emptied before the first batch, if it has to be."""
+        for partition in self._aside.get(state, ()):
+            partition.reset()
+        self._opened.log.append(ResetRecord(state))
 
 
 class _KeyByKey(SnapshottableMap):

@@ -124,11 +124,13 @@ def app(
     def headers(scope: Scope) -> Mapping[str, str]:
         return {**_PAGE_HEADERS, "Cache-Control": "no-store" if scope["path"].startswith(API) else "no-cache"}
 
-    return Starlette(
+    made = Starlette(
         routes=[*extra_routes, *_Rest(pages, token, token_for_all).routes()],
         middleware=[Middleware(RawPaths), Middleware(Guard, token, loopback, needs_token, refusal, headers)],
         exception_handlers={HTTPException: _no_such_page, Exception: problem},
     )
+    made.router.redirect_slashes = False  # an answer without a reason
+    return made
 
 
 class _Rest:
