@@ -207,6 +207,12 @@ class RangeReader:
     def _silence(self, one: OffsetRange, position: int, patience_s: float) -> SpoutError:
         """Say why nothing comes. It is asked only now: each question is a request, and most silences end by themselves."""
         what = f"{one.spot}, offset {position}: no record came within partition_timeout_s={patience_s:g} seconds"
+        try:
+            return self._reason(one, what)
+        except SourceAwayError as error:  # no broker answers that either
+            return SourceAwayError(f"{what}; {error}")
+
+    def _reason(self, one: OffsetRange, what: str) -> SpoutError:
         name, partition = one.spot
         topic = self._brokers.topics([name]).get(name)
         if topic is None or partition not in topic.leaders:

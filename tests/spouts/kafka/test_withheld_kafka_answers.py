@@ -38,7 +38,7 @@ from tests.harness.kafka_topics import Record, Topics
 from tests.spouts.kafka.kafka_batches import Batches, batches
 from tests.spouts.messages.driving import Task
 from trident import TridentTopology
-from trident.errors import SpoutError
+from trident.errors import SourceAwayError, SpoutError
 from trident.operations import Count
 from trident.spout import Definition
 
@@ -154,6 +154,20 @@ def pair(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield made
     finally:
         made.close()
+
+
+def test_a_silence_is_told_by_its_partition_also_if_no_broker_answers(kafka_topics: Topics, proxy: KafkaProxy) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, numbered(0, 10))
+    spout = OpaqueTridentKafkaSpout(proxy.bootstrap, topic, partition_timeout_s=0.5, config=QUICK)
+    with batches(spout) as made:
+        defined = made.define()
+        assert defined is not None
+        proxy.close()
+        with pytest.raises(
+            SourceAwayError, match=f"'{topic}', offset 0: no record came within partition_timeout_s=0.5"
+        ):
+            made.read(defined)
 
 
 @pytest.mark.long
