@@ -83,8 +83,8 @@ def of_csv_with_line_ends(type_: str, text: str, folder: Path) -> Any:
 
 
 def of_kafka(type_: str, text: str, folder: Path) -> Any:
-    ((value,),) = Json(f"at: {type_}").lists([json.dumps({"at": text}).encode()])
-    return value
+    (column,) = Json(f"at: {type_}").read(pa.array([json.dumps({"at": text}).encode()]))
+    return column[0].as_py()
 
 
 def of_redis(type_: str, text: str, folder: Path) -> Any:
@@ -185,9 +185,27 @@ def test_formats_are_tried_in_turn_for_each_value() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "format_"), [("01.03.24", "%d.%m.%Y"), ("24-03-01 +0100", "%F %z"), ("24-3-1", "%Y-%m-%d")]
+)
+def test_a_year_of_two_digits_is_not_one_of_the_first_century(text: str, format_: str) -> None:
+    zone = "UTC" if "%z" in format_ else None
+    with pytest.raises(pa.ArrowInvalid, match="is not a timestamp"):
+        read_formatted(pa.array([text]), [format_], pa.timestamp("us", zone), "at")
+    with pytest.raises(pa.ArrowInvalid, match="is not a timestamp"):
+        evaluate(col("s").to_timestamp(format_), pa.record_batch({"s": [text]}))
+
+
+def test_a_format_for_two_digits_reads_what_one_for_four_does_not() -> None:
+    texts = pa.array(["01.03.24", "1.3.0024", "05.03.2024", None])
+    read = read_formatted(texts, ["%d.%m.%Y", "%d.%m.%y"], pa.timestamp("us"), "at")
+    assert [one and one.year for one in read.to_pylist()] == [2024, 24, 2024, None]
+
+
+@pytest.mark.parametrize(
     ("make", "told"),
     [
         (lambda: col("s").to_timestamp("%H:%M"), "'%H:%M' names no year"),
+        (lambda: CsvFileSpout(".", "at: timestamp_ntz", timestamp_formats=["%H:%M"]), "'%H:%M' names no year"),
         (lambda: col("s").to_date("%Y-%m-%d %z"), "has an offset, which a date does not"),
         (lambda: sql("to_timestamp(s, 'HH:mm')"), "a pattern of dates has yyyy"),
         (lambda: sql("to_date(s, 'dd.MM.yy')"), "a pattern of dates has yyyy"),

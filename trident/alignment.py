@@ -288,13 +288,9 @@ def check_decimals(texts: Any, made: Any, where: str) -> None:
 
 
 def _has_exponents(texts: Any) -> bool:
-    for chunk in texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]:
-        data = chunk.buffers()[2]
-        if data is not None and any(
-            mark in data.to_pybytes() for mark in (b"e", b"E")
-        ):  # of slices all, which is faster
-            return True
-    return False
+    chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
+    data = [bytes(one.buffers()[2] or b"") for one in chunks]  # of slices all, which is faster
+    return any(mark in one for one in data for mark in (b"e", b"E"))
 
 
 def _check_decimal(text: str, type_: pa.DataType, where: str) -> Any:
@@ -308,6 +304,7 @@ def _check_decimal(text: str, type_: pa.DataType, where: str) -> Any:
     return value
 
 
+_YEAR_1000 = -30_610_224_000_000_000  # in microseconds
 _VARIANTS = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%e": "%d", "%-": "%"}
 
 
@@ -317,8 +314,7 @@ def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name:
     for format_ in formats:
         found = pc.if_else(pc.is_null(made), pc.strptime(texts, format_, "us", error_is_null=True), None)
         if (found.type.tz is None) == (type_.tz is None):
-            _check_formatted(texts, found, format_, name)
-            made = pc.coalesce(made, found.cast(type_))
+            made = pc.coalesce(made, _checked_formatted(texts, found, format_, name).cast(type_))
     lacking = texts.filter(pc.and_(pc.is_valid(texts), pc.is_null(made)))
     if len(lacking):
         raise pa.ArrowInvalid(
@@ -327,11 +323,16 @@ def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name:
     return made
 
 
-def _check_formatted(texts: Any, made: Any, format_: str, name: str) -> None:
-    """Refuse what strptime bends: the 30th of February to the 1st of March, second 60 to the next minute, zones to none."""
-    at = pc.is_valid(made)
+def _checked_formatted(texts: Any, made: Any, format_: str, name: str) -> Any:
+    """Return the moments without those whose year has fewer than four digits, as `24` has with `%Y`: another format may fit.
+
+    Refuse what strptime bends: the 30th of February to the 1st of March, second 60 to the next minute, zones to none.
+    """
+    at, short = pc.is_valid(made), []
     if not any(one in format_ for one in ("%Z", "%z", "%j")):  # else only where it would have led
         at = pc.fill_null(pc.or_(pc.less_equal(pc.day(made), 3), pc.less_equal(pc.second(made), 1)), False)
+        if (pc.min(made).value or 0) < _YEAR_1000:
+            at = pc.or_(at, pc.fill_null(pc.less(made, pa.scalar(_YEAR_1000, pa.int64()).cast(made.type)), False))
     distinct = texts.filter(at).unique()
     plain = reduce(lambda text, one: text.replace(*one), _VARIANTS.items(), format_)
     for text, moment in zip(distinct.to_pylist(), pc.strptime(distinct, format_, "us"), strict=True):
@@ -340,9 +341,11 @@ def _check_formatted(texts: Any, made: Any, format_: str, name: str) -> None:
             problem = "" if pa.scalar(said, made.type) == moment else ": it would be another one"
         except ValueError as error:
             if "bad directive" in str(error):
-                return
+                break
             problem = f": {error}"
             if "match" in problem and "%Z" not in format_:  # Arrow takes other words and spaces, for the same
+                short += [text] * (moment.value < _YEAR_1000)
                 continue
         if problem:
             raise pa.ArrowInvalid(f"{name}: {text!r} is not a time in {format_!r}{problem}")
+    return pc.if_else(pc.is_in(texts, pa.array(short, texts.type)), None, made) if short else made

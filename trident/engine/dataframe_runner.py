@@ -190,8 +190,10 @@ def _level_task(job: Job, routes: Routes, stage: int, batches: Iterator[pa.Recor
                 else:
                     yield to, item
 
+    # First all that passes through: only then all rows of the destinations here have come.
     yield from _rows(routes, stage, passed_on())
     for to in sorted(here):
+        # Taken out, so that its bytes go as soon as they are tables.
         arrived = (pickle.loads(item) for item in here.pop(to))
         sent = run_level_task(job, routes, stage, to - level.start, arrived)
         yield from _rows(routes, stage, map(_destination_and_bytes, sent))

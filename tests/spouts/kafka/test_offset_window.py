@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,10 +12,10 @@ from confluent_kafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.kafka.admin import OffsetBounds, TopicView
-from spouts.kafka.batch_ranges import Spot
+from spouts import KafkaSpout
+from spouts.kafka.clients import OffsetBounds, Spot, TopicView
 from spouts.kafka.offset_commits import OffsetWindow, PartitionWork
-from spouts.kafka.positions import OwnPartitions
+from spouts.kafka.positions import GroupPositions
 
 SPOT = Spot("topic", 0)
 _RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)))
@@ -158,32 +157,25 @@ def test_what_was_done_from_an_offset_on_is_forgotten_where_a_partition_was_cut_
 def test_notes_of_what_lies_behind_a_cut_are_left_out() -> None:
     work = work_of(5, [(8, 12), (15, 20)], {9: 1, 16: 2})
     assert (work.window.furthest, work.window.position) == (20, 5)
-    work.move(10, 7, is_ahead=False)
+    work.move(10, 5, 7)
     assert (work.window.done, work.failures, work.window.position, work.epoch) == ([(8, 10)], {9: 1}, 5, 7)
-    work.move(8, 7, is_ahead=False)
+    work.move(8, 5, 7)
     assert (work.window.furthest, work.window.position) == (5, 5)
 
 
 def test_of_a_partition_cut_and_grown_again_nothing_behind_the_position_is_done() -> None:
     """The client says "out of range", and when the broker is asked, the partition has other records at these offsets."""
     seen = [OffsetBounds(0, 40, 1), OffsetBounds(0, 40, 2)]
-    view = SimpleNamespace(
-        wrap_errors=lambda _: nullcontext(),
+    notes = {"trident": 1, "topic": "A", "partitions": 1, "failures": [], "done": [5, 2]}  # 35 and 36
+    answer = TopicPartition(*SPOT, 30, json.dumps(notes), 1)
+    brokers = SimpleNamespace(
+        options=KafkaSpout("b", SPOT.topic, group_id="g")._options,
+        committed=lambda _: [answer],
         bounds=lambda spots: dict.fromkeys(spots, seen.pop(0)),
         truncations=dict.fromkeys,
     )
-    options: Any = SimpleNamespace(
-        first_poll="earliest",
-        on_data_loss="fail",
-        group_id="g",
-        bootstrap_servers="b",
-        topics=SimpleNamespace(pattern=None),
-    )
-    notes = {"trident": 1, "topic": "A", "partitions": 1, "failures": [], "done": [5, 2]}  # 35 and 36
-    answer = TopicPartition(*SPOT, 30, json.dumps(notes), 1)
-    consumer: Any = SimpleNamespace(committed=lambda *_, **__: [answer])
-    own = OwnPartitions(options, cast(Any, view), 0, 1)
-    work = own.starts({SPOT: True}, {SPOT.topic: TopicView("A", {0: True})}, consumer, True)[SPOT]
+    positions = GroupPositions(cast(Any, brokers), 0, 1)
+    work = positions.starts({SPOT: True}, {SPOT.topic: TopicView("A", {0: 1}, {})}, True)[SPOT]
     assert list(work.window.done) == [(35, 37)]
-    assert own.move(SPOT, work, None)
+    assert positions.move(SPOT, work, None)
     assert [offset for offset in range(30, 40) if work.arrive(offset, 2)] == [*range(30, 40)]
