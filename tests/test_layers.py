@@ -109,7 +109,7 @@ def _run(*names: str) -> tuple[str, ...]:
 # The storeys of the room that runs topologies, from the bottom up; what is in none of them is on top.
 SPOUTS = _run("batch_spouts", "partitioned_spouts")
 COMMIT = _run("committer", "committing", "dead_letters", "entries", "replays")
-START = _run("accidents", "moving", "opened_topology", "placements", "recovery")
+START = _run("accidents", "engine_choice", "moving", "opened_topology", "placements", "recovery")
 LOOP = _run("batch", "coordinator", "execution", "loop", "progress", "retrying", "sources")
 HISTORY = _run("batch_replay", "missing_batches", "rewinding")
 

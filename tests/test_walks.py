@@ -75,7 +75,7 @@ def shortest(walks: list[Walk]) -> Walk:
 
 WARM_BATCH = Walk(45, 202)
 LOOK_UP = Walk(12, 24)
-START = Walk(80, 387)
+START = Walk(81, 388)
 EXACTLY_ONCE = Walk(41, 151)
 SPARE = Walk(2, 12)
 WARM = 3

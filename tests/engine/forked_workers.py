@@ -13,7 +13,7 @@ from trident.config import Config
 from trident.engine import spark_runner
 from trident.engine.resident_runner import ResidentRunner
 from trident.engine.worker import Program
-from trident.run import opened_topology
+from trident.run import engine_choice
 from trident.spark import worker_group
 
 _FORKS = multiprocessing.get_context("forkserver")  # this process has threads, that one has none
@@ -73,7 +73,7 @@ def _runner(program: Program, config: Config, memory_mb: float) -> ResidentRunne
 def forked_workers() -> Iterator[None]:
     """Take them wherever Spark is asked for."""
     with (
-        mock.patch.object(opened_topology, "_spark_runner", _runner),
+        mock.patch.object(engine_choice, "_spark_runner", _runner),
         mock.patch.object(worker_group, "WorkerJob", _ForkedJob),
         mock.patch("pyspark.InheritableThread", threading.Thread),
         mock.patch.object(spark_runner, "most_shipped", return_value=64 << 20),

@@ -25,7 +25,7 @@ from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order, Program
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, FailedException
 from trident.operations import Count, Split
-from trident.run import opened_topology as engines
+from trident.run import engine_choice as engines
 from trident.run.loop import BatchLoop
 from trident.spout.interfaces import TransactionAttempt
 

@@ -28,7 +28,7 @@ from trident import Config, Stream, TridentTopology
 from trident.engine import resident_runner
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem
 from trident.operations import Count
-from trident.run import opened_topology
+from trident.run import engine_choice
 from trident.run.batch_replay import Replay
 from trident.spark.spark_resources import Slots
 from trident.web.running_pages import TridentPages
@@ -160,9 +160,9 @@ def test_what_cannot_be_resident_is_refused_by_name(
 
 
 def test_random_topologies_give_what_plain_python_gives(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = opened_topology._spark_runner
+    opened = engine_choice._spark_runner
     monkeypatch.setattr(
-        opened_topology,
+        engine_choice,
         "_spark_runner",
         lambda which, config, memory_mb: opened(which, replace(config, workers="resident"), memory_mb),
     )

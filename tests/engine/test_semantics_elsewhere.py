@@ -14,7 +14,7 @@ from tests.run.test_lifecycles import test_every_kind_is_prepared_and_counts_on_
 from tests.run.test_random_topologies import in_executors
 from tests.run.test_semantics import *  # noqa: F403
 from trident.engine.dataframe_runner import DataFrameRunner
-from trident.run import opened_topology, placements
+from trident.run import engine_choice, placements
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 @pytest.fixture
 def resident(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take resident workers where Spark is asked for."""
-    opened = opened_topology._spark_runner
+    opened = engine_choice._spark_runner
     monkeypatch.setattr(
-        opened_topology,
+        engine_choice,
         "_spark_runner",
         lambda program, config, memory_mb: opened(program, replace(config, workers="resident"), memory_mb),
     )
@@ -37,7 +37,7 @@ def lowered(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(program: Any, config: Any, memory_mb: Any) -> DataFrameRunner:
         return DataFrameRunner(program, config.parallelism or 2, spark)
 
-    monkeypatch.setattr(opened_topology, "_spark_runner", opened)
+    monkeypatch.setattr(engine_choice, "_spark_runner", opened)
 
 
 @pytest.fixture(params=["connect", "resident", "lowered"])
@@ -45,9 +45,9 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Take another engine where Spark is asked for."""
     session = request.getfixturevalue(request.param)
     if request.param == "connect":
-        for module in (opened_topology, placements):
+        for module in (engine_choice, placements):
             monkeypatch.setattr(module, "server_of", lambda master, conf: "")
-        monkeypatch.setattr(opened_topology, "connect_session", lambda server, conf: (session, False))
+        monkeypatch.setattr(engine_choice, "connect_session", lambda server, conf: (session, False))
     return "spark"
 
 

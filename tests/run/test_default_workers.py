@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from trident import Config
-from trident.run.opened_topology import with_workers
+from trident.run.engine_choice import with_workers
 
 _STARTS = """
 import json, sys

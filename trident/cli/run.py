@@ -286,7 +286,7 @@ def drive(
     0, or 128 and the number of the signal, as shells have it: 130 after Ctrl-C, 143 after SIGTERM.
     Raises what ended the topology, if that was an error.
     """
-    from trident.run.opened_topology import giving_up_if  # after the messages of a declaration that is wrong
+    from trident.run.engine_choice import giving_up_if  # after the messages of a declaration that is wrong
 
     with EndingSignals(*said, as_json) as signals:
         try:

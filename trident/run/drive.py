@@ -33,9 +33,10 @@ from trident.read.views import StateView
 from trident.redaction import redacted
 from trident.run.batch import LOOP, Observer
 from trident.run.dead_letters import ranges_by_batch, waiting
+from trident.run.engine_choice import RunnerOf, is_given_up, open_runner
 from trident.run.execution import LaneOf, lanes
 from trident.run.loop import BatchLoop
-from trident.run.opened_topology import OpenedTopology, RunnerOf, is_given_up, open_runner
+from trident.run.opened_topology import OpenedTopology
 from trident.run.placements import OpenLog
 from trident.run.progress import Progress
 from trident.run.retrying import Waiting, backoff_s

@@ -1,52 +1,37 @@
-"""OpenedTopology: everything that a topology opens to run. It is opened, checked and connected at once, and closed again.
-
-Also which runner it gets: `engine="spark"`, `"in_process"` or `"auto"`.
-"""
+"""OpenedTopology: everything that a topology opens to run. It is opened, checked and connected at once, and closed again."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from copy import copy
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from trident.config import Config
 from trident.engine.replay_check import ReplayCheck
-from trident.engine.runners import AutoRunner, InProcessRunner, Runner, cores
-from trident.engine.worker import Program
-from trident.errors import ConfigError, TridentError, UnsupportedOperation
-from trident.extras import check_pyspark, needs_package
+from trident.errors import TridentError, UnsupportedOperation
 from trident.graph import Graph
 from trident.plan import Plan
-from trident.plan.plan import commit_loads, stage_memory
 from trident.read.open_partitions import check_stores, make_state, view_of, writers_as_left, writers_of
 from trident.read.state_partitions import CommitGate
 from trident.read.views import StateView
 from trident.roles import close_on_error
-from trident.run.batch_spouts import SpoutHandle, open_spouts
+from trident.run.batch_spouts import open_spouts
 from trident.run.committing import open_committer, programs_of
 from trident.run.dead_letters import dead_letters_of
+from trident.run.engine_choice import RunnerOf, check_engine, open_runner, with_workers
 from trident.run.placements import (
     OpenLog,
     States,
     check_states,
     executors_of,
     lasting_states,
-    on_cluster,
     placements_of,
     states_with_record,
     why_apart,
 )
 from trident.run.recovery import NewMeaning, compared_with_log, reconcile
-from trident.spark.connect import connect_session, server_of, stop_connect, width_of
-from trident.spark.environment import is_spark_on
-from trident.spark.shipping import ship_code, ship_code_to
-from trident.spark.spark_resources import memory_settings, undone_memory
 from trident.state.interfaces import StateFacts
 
 logger = logging.getLogger(__name__)
@@ -58,149 +43,11 @@ Close = Callable[[], Any]
 _ORDER = ("processing", "drpc", "committing", "spouts", "operations", "views", "states", "runner", "log")
 
 
-RunnerOf = Callable[[Program, Config, Plan, Program, Mapping[str, SpoutHandle]], Runner]
-"""Opens what processes the batches, as `open_runner` does."""
-
-_SPARE = 2  # slots for other jobs of the session, such as a DataFrame of a state, beside workers that keep theirs
-_gives_up: ContextVar[Callable[[], bool]] = ContextVar("gives_up", default=lambda: False)
-_awaits_batch: ContextVar[bool] = ContextVar("awaits_batch", default=False)
-
-
-@contextmanager
-def giving_up_if(is_asked: Callable[[], bool], awaits_batch: bool = False) -> Iterator[None]:
-    """Have a start in the block no longer wait for a store, or rewind one, once this says so, as after Ctrl-C.
-
-    `awaits_batch`: start Spark when there is a batch: there may be none.
-    """
-    before, awaited = _gives_up.set(is_asked), _awaits_batch.set(awaits_batch)
-    try:
-        yield
-    finally:
-        _gives_up.reset(before)
-        _awaits_batch.reset(awaited)
-
-
-def is_given_up() -> bool:
-    """Whether the start that is under way here is to end."""
-    return _gives_up.get()()
-
-
 def refuse_to_rewind(*_: Any) -> None:
     """Refuse `state_recovery="rewind"` where there is no history to replay."""
     raise UnsupportedOperation(
         'state_recovery="rewind" is for topologies that keep a history in a log (history=, log_dir=)'
     )
-
-
-def check_engine(config: Config) -> None:
-    """Refuse an engine that may be Spark where there is no PySpark that it runs on."""
-    if config.engine != "in_process":
-        check_pyspark('engine="in_process"')
-
-
-def open_runner(
-    program: Program, config: Config, plan: Plan, spark: Program, spouts: Mapping[str, SpoutHandle]
-) -> Runner:
-    """Open the runner that the settings ask for.
-
-    `spark`: what Spark runs in place of `program`, where executors commit states.
-    `spouts`: those that may need Spark to say whether they have a batch.
-    """
-    if config.engine == "in_process":
-        return InProcessRunner(program)
-    memory_mb = max(stage_memory(plan, spark.committed))  # what the steps of one task ask for
-    is_there = is_spark_on() or server_of(config.master, config.spark_conf) is not None
-    if config.engine == "spark":
-        asks_spark = any(spout.coordinator.runs_spark_jobs for spout in spouts.values())
-        if is_there or not _awaits_batch.get() or config.verify_replays or asks_spark:
-            return _spark_runner(spark, config, memory_mb)
-        return AutoRunner(spark, 1, lambda: _spark_runner(spark, config, memory_mb), spark.commits)
-    # What is there is used at once, and says how many cores there are; a session of Spark Connect is that of this thread.
-    opened = _spark_runner(spark, config, memory_mb) if is_there else None
-    parallelism = config.parallelism or cores() if opened is None else opened.parallelism
-    open_ = lambda: _spark_runner(spark, replace(config, parallelism=parallelism), memory_mb)  # noqa: E731
-    return AutoRunner(program, parallelism, open_, spark.commits, config.auto_bytes, opened)
-
-
-def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
-    """Return the settings, with `workers="jobs"` where workers cannot be resident, or only if that is asked for.
-
-    `"auto"` is left where this start may start a Spark of this machine: no other program counts on its slots.
-
-    Raises `ConfigError`: resident workers cannot be here; the error says why, and what to use.
-    """
-    if config.workers == "jobs":
-        return config
-    why = ""
-    if config.engine == "in_process":
-        why = 'engine="in_process" has no workers: those are tasks of Spark. Use engine="spark" or "auto"'
-    elif server_of(config.master, config.spark_conf) is not None:
-        why = "Spark Connect has no tasks that the driver can send messages to. Use a classic session"
-    for name, spout in spouts.items():
-        if spout.coordinator.runs_spark_jobs:
-            why = (
-                f"stream {name!r} is read by Spark jobs of its own, which would wait for ever for the cores that the workers "
-                "keep. Read the data by another spout"
-            )
-    if why and config.workers == "resident":
-        raise ConfigError(f'workers="resident": {why}, or leave workers out')
-    if config.workers == "resident" or not (why or is_spark_on() or on_cluster(config)):
-        return config
-    chosen = copy(config)
-    vars(chosen)["workers"] = "jobs"  # `replace` would make each setting one that was given
-    return chosen
-
-
-def log_idle_loads(plan: Plan, config: Config, in_executors: Collection[str]) -> None:
-    """Log which loads have no effect, because their steps run in the driver's process."""
-    unplaced = commit_loads(plan, in_executors) if config.engine != "in_process" else list(plan.memory_mb)
-    if unplaced:
-        logger.info(
-            "topology %s: memory loads of %s are recorded only: they run in the process of the driver",
-            plan.topology, ", ".join(unplaced),
-        )  # fmt: skip
-
-
-def _spark_runner(program: Program, config: Config, memory_mb: float) -> Runner:
-    server = server_of(config.master, config.spark_conf)
-    if server is not None:
-        return _connect_runner(program, config, memory_mb, server)
-    from trident.engine.spark_runner import SparkRunner
-    from trident.spark.session import spark_session
-    from trident.spark.spark_resources import check_free_slots
-
-    owned = not is_spark_on()
-    resident = config.workers == "resident" or (config.workers == "auto" and owned)
-    spare = _SPARE if owned and resident and not on_cluster(config) else 0
-    name, memory = f"trident-{program.topology}", memory_settings(memory_mb, config.spark_conf)
-    spark = spark_session(name, config.master, dict(config.spark_conf), memory, spare)
-    context = spark.sparkContext
-    undone = undone_memory(memory_mb, context.master or "", context.getConf().get)
-    if undone:
-        logger.warning("topology %s: %s", program.topology, undone)
-    ship_code(context)
-    if resident:
-        with needs_package('workers="resident"', "spark", "pyzmq", "zmq"):
-            from trident.engine.resident_runner import ResidentRunner
-        return ResidentRunner(spark, program, config.parallelism, owned, spare)
-    check_free_slots(context, program.topology)
-    return SparkRunner(spark, program, config.parallelism, owned)
-
-
-def _connect_runner(program: Program, config: Config, memory_mb: float, server: str) -> Runner:
-    from trident.engine.dataframe_runner import DataFrameRunner
-
-    if memory_mb:
-        logger.info("topology %s: memory loads have no effect on Spark Connect", program.topology)
-    session, is_new = connect_session(server, config.spark_conf)
-    stop = partial(stop_connect, session, server) if is_new else None
-    try:
-        ship_code_to(session)
-        return DataFrameRunner(program, config.parallelism or width_of(session, cores()), session, stop)
-    except BaseException:
-        if stop is not None:
-            stop()
-        raise
 
 
 class OpenedTopology:

@@ -26,8 +26,9 @@ from trident.observe.monitoring import Monitoring
 from trident.plan import make_plan
 from trident.run.batch import Observer
 from trident.run.drive import Drive, opened_to_last
+from trident.run.engine_choice import log_idle_loads
 from trident.run.execution import lanes_of
-from trident.run.opened_topology import OpenedTopology, log_idle_loads
+from trident.run.opened_topology import OpenedTopology
 from trident.run.placements import open_log
 from trident.spout.query_batches import QueryBatches
 

@@ -14,11 +14,10 @@ import pytest
 from pymemcache.client.base import Client
 
 from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
-from states.memcached.fence import BaselineCodec
+from states.memcached.fence import BaselineCodec, Health
 from states.memcached.servers import MemcachedConnection
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, free_ports, start_memcached
-from tests.states.memcached.test_memcached_losses import HEALTH, flush, restart
 from trident.errors import (
     BackendError,
     ConfigError,
@@ -33,6 +32,7 @@ from trident.storekit import SentinelRecord
 from trident.testing.backend.schedules import Add, Log
 
 _numbers = count()
+HEALTH = Health(65536, 10, 1000, 2, 5)
 
 
 def new_conf() -> StateConf:
@@ -55,6 +55,17 @@ def commit(state: Any, log: Log, counts: Mapping[str, int], record: bool = True)
 
 def add(state: Any, counts: Mapping[str, int]) -> None:
     state.multi_update([(word,) for word in counts], [Add(number) for number in counts.values()])
+
+
+def restart(server: Server) -> None:
+    server.kill()
+    server.start()
+
+
+def flush(server: Server) -> None:
+    client = Client(server.address)
+    client.flush_all(noreply=False)
+    client.close()
 
 
 def read(state: Any, *words: str) -> list[Any]:
