@@ -143,16 +143,17 @@ class GroupQueue(MessageQueue):
         if not entries:
             del self._own[stream]
             return []
+        given = self._delivered_again(entries)
         self._own[stream] = entries[-1].id
-        return self._delivered_again(entries)
+        return given
 
     def _claim_streams(self, room: int) -> list[Message]:
-        messages: list[Message] = []
         for stream in self._reading.streams:
-            if len(messages) < room:
-                # Its own that it holds are never among them: `maintain` came before.
-                messages += self._delivered_again(self._claim(stream, room - len(messages)))
-        return messages
+            # Its own that it holds are never among them: `maintain` came before. Of one stream only: what it holds is given at
+            # once, before the next call may find the server away.
+            if messages := self._delivered_again(self._claim(stream, room)):
+                return messages
+        return []
 
     def _new(self, room: int) -> list[Message]:
         chosen = [self._turns[at] for at in range(min(room, len(self._turns)))]
