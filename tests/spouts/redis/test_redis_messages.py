@@ -250,3 +250,24 @@ def test_entries_are_given_whichever_call_finds_the_server_away(own: bool, monke
             with suppress(SourceAwayError):
                 given += [message.raw.stream for message in queue.fetch(10)]
         assert sorted(given) == ["a", "b"], away
+
+
+def test_new_entries_whose_answer_was_lost_are_given_after_the_reconnection(place: RedisPlace) -> None:
+    place.fill(range(3))
+    task = Task(place.spout(claim_idle_s=600, max_pending=2))
+    ((_, first), _) = task.take(2)
+    server = task.spout._opened._queue._server
+    call, lost = server.call, list[str]()
+
+    def lose_once(doing: str, function: Any) -> Any:
+        answer = call(doing, function)
+        if "new entries" in doing and answer and not lost:
+            lost.append(doing)
+            raise SourceAwayError("no answer")
+        return answer
+
+    server.call = lose_once
+    task.spout.ack(first)
+    assert [values[0] for values, _ in task.take(1)] == ["w2"]
+    assert lost
+    task.close()
