@@ -76,7 +76,7 @@ class GroupQueue(MessageQueue):
     def reconnect(self) -> None:
         """Ask for a sign of life; the client connects by itself."""
         self._server.call("asking for a sign of life", lambda client: client.ping())
-        # New entries whose answer was lost are pending for this consumer, and for nobody else before `claim_idle_s`.
+        # New entries whose answer was lost are pending for this consumer, and no other takes them before `claim_idle_s`.
         self._own = {**self._newest, **self._own}
 
     def describe(self, message: Message) -> str:

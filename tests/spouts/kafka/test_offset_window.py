@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spouts import KafkaSpout
 from spouts.kafka import topic_queue
 from spouts.kafka.clients import OffsetBounds, Spot, TopicView
-from spouts.kafka.offset_commits import OffsetWindow, PartitionWork
+from spouts.kafka.offset_commits import Commits, OffsetWindow, PartitionWork
 from spouts.kafka.positions import GroupPositions
 from trident.errors import SourceAwayError, SpoutError
 
@@ -212,7 +212,7 @@ def queue_of(monkeypatch: pytest.MonkeyPatch, taken: Sequence[Taken], place: int
     )
     monkeypatch.setattr(topic_queue, "assign", Mock(side_effect=[None, away, None]))
     monkeypatch.setattr(GroupPositions, "starts", lambda *_: works)
-    monkeypatch.setattr(topic_queue.Commits, "begin", lambda *_: None)
+    monkeypatch.setattr(Commits, "begin", lambda *_: None)
     spout = KafkaSpout("kafka", SPOT.topic, group_id="g", on_data_loss="skip")
     return topic_queue.TopicQueue(spout._options, 0, 1, None, spout._limits)
 
