@@ -61,6 +61,10 @@ class TopicQueue(MessageQueue):
         self._ask_at = 0.0
         self._is_first, self._silent = True, set[Spot]()
         self._work: dict[Spot, PartitionWork] = {}
+        self._is_assigned = True
+        self._arrived: list[
+            Message
+        ] = []  # that `fetch` has not given yet: it may end with an error that came behind them
         self._producer: Any = None
         self._brokers = Brokers(options, {"error_cb": self._error, "on_commit": self._take_answer})
         self._commits = Commits(self._brokers, self._work, limits)
@@ -83,23 +87,23 @@ class TopicQueue(MessageQueue):
             raise SourceAwayError(
                 f"reading at {self._brokers.servers}: no broker answers ({self._brokers.reports}). Check that they run"
             )
-        if time.monotonic() >= self._look_at or self._is_awaited:
+        if time.monotonic() >= self._look_at or self._is_awaited or not self._is_assigned:
             self._is_awaited = False
             self._watch.look_again()
             self._look()
         self._find_ends()
         # Without waiting: the thread that asks also acknowledges and commits.
         taken = self._brokers.consumer.consume(min(room, self._pause_lagging()), 0) if self._work else []
-        records = []
         for each in taken:
             if each.error() is not None:
                 self._heed(each, each.error())
                 continue
             spot, offset = _where(each)
             if self._work[spot].arrive(offset, each.leader_epoch()):
-                records.append(each)
+                self._arrived.append(each)
         if taken or self._commits.succeeded:
             self._is_down = self._is_reported = self._commits.succeeded = False
+        records, self._arrived = self._arrived, []
         return self._messages(records)
 
     def refresh(self) -> None:
@@ -188,6 +192,7 @@ class TopicQueue(MessageQueue):
             # Once it is safe where they begin: so a restart begins where this start did.
             self._commits.begin(starts)
             self._work.update(starts)
+        if starts or not self._is_assigned:
             self._assign()
         silent = [spot for spot in own if spot not in self._work]
         if set(silent) - self._silent:
@@ -197,7 +202,7 @@ class TopicQueue(MessageQueue):
         self._look_at = time.monotonic() + self._options.refresh_s
 
     def _assign(self) -> None:
-        consumer = self._brokers.consumer
+        consumer, self._is_assigned = self._brokers.consumer, False
         for topic in {spot.topic for spot in self._work}:
             # Has it ask who leads: by itself it would do so after a second.
             with contextlib.suppress(KafkaException):
@@ -206,6 +211,7 @@ class TopicQueue(MessageQueue):
         assign(consumer, {spot: work.place for spot, work in self._work.items()})
         for work in self._work.values():
             work.is_paused = False
+        self._is_assigned = True
 
     def _find_ends(self) -> None:
         """Ask where the partitions end, if that is waited for; those that do not answer are asked again after seconds."""
@@ -245,12 +251,12 @@ class TopicQueue(MessageQueue):
         work = self._work[spot]
         position = work.window.position
         answers = self._positions.move(spot, work, cut)
-        self._assign()  # if it does not, the broker says it again
         if answers and work.window.position < position:  # what is in the topology has the offsets of other records now
             self._commits.now(waits=True)
             raise SpoutError(
                 f"{spot} lost the records from offset {work.window.position} on; the worker starts again there"
             )
+        self._assign()  # if it does not answer, the broker says it again
 
     def _error(self, error: KafkaError) -> None:
         if error.name() == "_ALL_BROKERS_DOWN" and not self._is_down:

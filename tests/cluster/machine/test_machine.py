@@ -112,9 +112,9 @@ def parent(tmp_path: Path) -> Iterator[DriverProcess]:
     """A process that has started two others: one in its session, one in a session of its own."""
     program = (
         "import subprocess, sys\n"
-        "rest = [sys.executable, '-c', 'import sys; sys.stdin.read()']\n"
-        "near = subprocess.Popen(rest, stdin=subprocess.PIPE)\n"
-        "far = subprocess.Popen(rest, stdin=subprocess.PIPE, start_new_session=True)\n"
+        "rest = [sys.executable, '-c', 'import signal; signal.pause()']\n"
+        "near = subprocess.Popen(rest, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)\n"
+        "far = subprocess.Popen(rest, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)\n"
         "print(near.pid, far.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -221,6 +221,16 @@ def test_a_driver_is_adopted_by_its_name_and_only_while_it_runs(tmp_path: Path, 
     assert adopt(file) is None
 
 
+def test_what_a_driver_left_that_died_unsupervised_is_killed(tmp_path: Path, parent: DriverProcess) -> None:
+    file = tmp_path / "6700.json"
+    parent.order.write(file)
+    os.kill(parent.pid, signal.SIGKILL)
+    until(lambda: gone(parent.pid), "it has died while no supervisor was there")
+    assert adopt(file) is None
+    others: list[int] = parent.others  # type: ignore[attr-defined]
+    until(lambda: all(map(gone, others)), "what it had started is gone")
+
+
 @pytest.mark.parametrize("text", ["", "{", '{"other": 1}'])
 def test_a_file_that_is_no_order_is_of_no_driver(tmp_path: Path, text: str) -> None:
     (tmp_path / "6700.json").write_text(text)
@@ -256,7 +266,7 @@ def test_what_a_driver_has_forked_is_not_adopted(tmp_path: Path) -> None:
         child.kill()
         child.wait()
         assert adopt(file) is None
-        os.kill(forked, signal.SIGKILL)
+        until(lambda: gone(forked), "it is killed")
 
 
 def test_an_order_is_written_before_its_driver_runs_and_never_again(

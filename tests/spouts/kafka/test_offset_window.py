@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -13,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import KafkaSpout
+from spouts.kafka import topic_queue
 from spouts.kafka.clients import OffsetBounds, Spot, TopicView
-from spouts.kafka.offset_commits import OffsetWindow, PartitionWork
+from spouts.kafka.offset_commits import Commits, OffsetWindow, PartitionWork
 from spouts.kafka.positions import GroupPositions
+from trident.errors import SourceAwayError, SpoutError
 
 SPOT = Spot("topic", 0)
 _RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)))
@@ -179,3 +182,52 @@ def test_of_a_partition_cut_and_grown_again_nothing_behind_the_position_is_done(
     assert list(work.window.done) == [(35, 37)]
     assert positions.move(SPOT, work, None)
     assert [offset for offset in range(30, 40) if work.arrive(offset, 2)] == [*range(30, 40)]
+
+
+# ---- a broker that goes away while a position is given up -----------------------------------------------------------------
+
+
+class Taken:
+    """What a consumer gives: a record, or that there is none at its position."""
+
+    def __init__(self, partition: int, offset: int, error: str = "") -> None:
+        self.topic, self.partition, self.offset = lambda: SPOT.topic, lambda: partition, lambda: offset
+        self.error = lambda: cast("Any", SimpleNamespace(name=lambda: error, str=lambda: error)) if error else None
+        self.leader_epoch = lambda: 0
+
+
+def queue_of(monkeypatch: pytest.MonkeyPatch, taken: Sequence[Taken], place: int) -> Any:
+    """Return a queue of two partitions, one at a `place` whose records are gone; its second assignment fails."""
+    brokers, away = Mock(servers="kafka"), SourceAwayError("going on: no answer")
+    brokers.consumer.consume.side_effect = [taken, []]
+    works = {SPOT: PartitionWork(0, 0), Spot(SPOT.topic, 1): PartitionWork(place, 0)}
+    for work in works.values():
+        work.begin("id", 2)
+    views = {SPOT.topic: TopicView("id", {0: 1, 1: 1}, {})}
+    bounds = {spot: OffsetBounds(0, 5, 1) for spot in works}
+    brokers.bounds.return_value = bounds
+    monkeypatch.setattr(topic_queue, "Brokers", lambda *_: brokers)
+    monkeypatch.setattr(
+        topic_queue, "TopicWatch", lambda *_: Mock(look=lambda _: views, partitions=lambda: dict.fromkeys(works, True))
+    )
+    monkeypatch.setattr(topic_queue, "assign", Mock(side_effect=[None, away, None]))
+    monkeypatch.setattr(GroupPositions, "starts", lambda *_: works)
+    monkeypatch.setattr(Commits, "begin", lambda *_: None)
+    spout = KafkaSpout("kafka", SPOT.topic, group_id="g", on_data_loss="skip")
+    return topic_queue.TopicQueue(spout._options, 0, 1, None, spout._limits)
+
+
+def test_records_before_an_error_are_given_once_the_broker_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = queue_of(monkeypatch, [Taken(0, 0), Taken(0, 1), Taken(1, 9, "OFFSET_OUT_OF_RANGE")], place=0)
+    queue._messages = lambda records: [each.offset() for each in records]
+    with pytest.raises(SourceAwayError):
+        queue.fetch(10)
+    assert queue.fetch(10) == [0, 1]
+    assert topic_queue.assign.call_count == 3  # type: ignore[attr-defined]
+
+
+def test_a_worker_starts_again_behind_a_loss_though_the_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = queue_of(monkeypatch, [Taken(1, 9, "OFFSET_OUT_OF_RANGE")], place=9)
+    with pytest.raises(SpoutError, match="lost the records from offset 5 on; the worker starts again") as error:
+        queue.fetch(10)
+    assert not isinstance(error.value, SourceAwayError)

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import NamedTuple
@@ -222,18 +222,27 @@ def start_driver(order: DriverOrder, order_file: Path, output: Path, environment
 
 
 def adopt(order_file: Path) -> DriverProcess | None:
-    """Return the driver that an earlier supervisor started, None if it does not run any more."""
-    order = DriverOrder.read(order_file)
+    """Return the driver that an earlier supervisor started; None if it does not run any more: what it left is killed."""
+    order, left = DriverOrder.read(order_file), list[int]()
     if order is None:
         return None
     for each in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             # By its name: a number may be another process's by now, and a full disk, or a kill, may come before it is noted.
+            if each.environ().get(RUN_VARIABLE) != order.run:
+                continue
             # What the driver has forked has its command too, but does not lead the session; what it has started leads others.
-            is_named = os.getsid(each.pid) == each.pid and each.environ().get(RUN_VARIABLE) == order.run
-            if is_named and _MAIN in each.cmdline():
+            if os.getsid(each.pid) == each.pid and _MAIN in each.cmdline():
                 return DriverProcess(order, each, None)
+            left.append(each.pid)
+    _kill(left)
     return None
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for each in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
 
 
 class DriverProcess:
@@ -263,9 +272,7 @@ class DriverProcess:
         if not self._is_gone():
             return False
         # What it had started may hold files and ports that the next driver needs.
-        for each in self._remaining_pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
+        _kill(self._remaining_pids())
         if self._child is not None:
             self._child.wait()
         self._swept = True
@@ -285,9 +292,7 @@ class DriverProcess:
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        for each in [self.pid, *self._remaining_pids()]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
+        _kill([self.pid, *self._remaining_pids()])
 
     def _is_gone(self) -> bool:
         if self._child is not None:
