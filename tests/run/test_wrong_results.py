@@ -296,9 +296,10 @@ class Added(ReducerAggregator[float]):
         return curr + float(tuple["x"])
 
 
+@pytest.mark.parametrize("of", ["double", "float"])
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_floats_of_a_reducer_and_of_several_aggregates_are_floats_too(kind: str) -> None:
-    rows = TridentTopology("floats").new_stream("rows", FixedBatchSpout("k: string, x: double", 1, *[("a", 0.1)] * 3))
+def test_floats_of_a_reducer_and_of_several_aggregates_are_floats_too(kind: str, of: str) -> None:
+    rows = TridentTopology("floats").new_stream("rows", FixedBatchSpout(f"k: string, x: {of}", 1, *[("a", 0.1)] * 3))
     stream = rows.group_by("k")
     states = getattr(MemoryMapState, kind)(), getattr(MemoryMapState, kind)()
     added = stream.persistent_aggregate(states[0], "x", Added(), "added: float")
