@@ -222,6 +222,7 @@ def test_a_format_for_two_digits_reads_what_one_for_four_does_not() -> None:
         (lambda: col("s").to_date("%Y-%m-%d %z"), "has an offset, which a date does not"),
         (lambda: sql("to_timestamp(s, 'HH:mm')"), "a pattern of dates has yyyy"),
         (lambda: sql("to_date(s, 'dd.MM.yy')"), "a pattern of dates has yyyy"),
+        (lambda: sql("to_date(s, 'MMMM dd yyyy')"), "a pattern of dates has yyyy"),
         (lambda: sql("to_timestamp(s, 'yyyy-MM-dd HH:mm:ss.SSS')"), "a pattern of dates has yyyy"),
         (lambda: sql("at > timestamp '2024-02-30'"), "'2024-02-30' is not a timestamp"),
         (lambda: sql("at > timestamp 'noon'"), "'noon' is not a timestamp"),
