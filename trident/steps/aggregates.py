@@ -110,10 +110,16 @@ def _form_of(ddl: str | None) -> Callable[[Any], Any] | None:
     """Return what makes floats of a value where the type has them; None: nowhere."""
     if ddl == "float":
         return _as_float
-    if not (names := [name for name, type_ in struct_fields(ddl) if type_ == "float"]):
+    if ddl is not None and ddl.startswith("array<"):
+        of = _form_of(ddl[len("array<") : -1])
+        return of and (lambda values: list(map(of, values)) if type(values) is list else values)
+    forms = {name: form for name, type_ in struct_fields(ddl) if (form := _form_of(type_)) is not None}
+    if not forms:
         return None
     return lambda value: (
-        {**value, **{name: _as_float(value[name]) for name in names if name in value}} if type(value) is dict else value
+        {**value, **{name: form(value[name]) for name, form in forms.items() if name in value}}
+        if type(value) is dict
+        else value
     )
 
 
