@@ -165,6 +165,12 @@ def said_of_column(text: str, type_: str) -> Any:
         ("2024-03-31 02:30 CET", "%Y-%m-%d %H:%M %Z"),
         ("30.02.2024 00:30 +0200", "%d.%m.%Y %H:%M %z"),
         ("366 2023", "%j %Y"),
+        ("Feb 30 2024", "%B %d %Y"),
+        ("Sunday 31 Nov 2000", "%a %d %b %Y"),
+        ("2024- 2-30", "%Y-%m-%d"),
+        ("Feb 30 2024", "%h %d %Y"),
+        ("2024-02-30 07:05:06 PM", "%Y-%m-%d %r"),
+        ("2024-11-27 22:59:60 +05", "%Y-%m-%d %H:%M:%S %z"),
     ],
 )
 def test_a_format_bends_no_day_and_no_second(text: str, format_: str, tmp_path: Path) -> None:
@@ -176,6 +182,13 @@ def test_a_format_bends_no_day_and_no_second(text: str, format_: str, tmp_path: 
     Path(tmp_path, "a.csv").write_text(f"at\n{text}\n")
     with pytest.raises(SpoutError, match=r"column 'at': .* is not a time in"):
         rows(CsvFileSpout(tmp_path, f"at: {type_}", timestamp_formats=[format_]))
+
+
+def test_arrow_takes_other_words_and_spaces_for_the_same() -> None:
+    cases = [("Mar 1 2024", "%B %d %Y"), ("Friday 01 Mar 2024", "%a %d %b %Y"), ("2024- 3-01", "%Y-%m-%d")]
+    read = [read_formatted(pa.array([text]), [format_], pa.timestamp("us"), "at") for text, format_ in cases]
+    read.append(read_formatted(pa.array(["2024-03-01 05+05"]), ["%F %H%z"], pa.timestamp("us", "UTC"), "at"))
+    assert [one[0].as_py().date().isoformat() for one in read] == ["2024-03-01"] * 4
 
 
 def test_formats_are_tried_in_turn_for_each_value() -> None:
@@ -209,6 +222,7 @@ def test_a_format_for_two_digits_reads_what_one_for_four_does_not() -> None:
         (lambda: col("s").to_date("%Y-%m-%d %z"), "has an offset, which a date does not"),
         (lambda: sql("to_timestamp(s, 'HH:mm')"), "a pattern of dates has yyyy"),
         (lambda: sql("to_date(s, 'dd.MM.yy')"), "a pattern of dates has yyyy"),
+        (lambda: sql("to_date(s, 'MMMM dd yyyy')"), "a pattern of dates has yyyy"),
         (lambda: sql("to_timestamp(s, 'yyyy-MM-dd HH:mm:ss.SSS')"), "a pattern of dates has yyyy"),
         (lambda: sql("at > timestamp '2024-02-30'"), "'2024-02-30' is not a timestamp"),
         (lambda: sql("at > timestamp 'noon'"), "'noon' is not a timestamp"),

@@ -8,6 +8,7 @@ Texts become moments and dates by the rules of `trident.moments`.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import partial, reduce
@@ -305,7 +306,11 @@ def _check_decimal(text: str, type_: pa.DataType, where: str) -> Any:
 
 
 _YEAR_1000 = -30_610_224_000_000_000  # in microseconds
-_VARIANTS = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%e": "%d", "%-": "%"}
+_VARIANTS = {
+    "%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%r": "%I:%M:%S %p", "%e": "%d", "%k": "%H",
+    "%l": "%I", "%h": "%b", "%n": " ", "%t": " ", "%-": "%",
+}  # fmt: skip
+_HOURS, _numbers = re.compile(r"([+-]\d\d)$"), re.compile(r"0*(\d+)").findall
 
 
 def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name: str) -> Any:
@@ -337,15 +342,19 @@ def _checked_formatted(texts: Any, made: Any, format_: str, name: str) -> Any:
     plain = reduce(lambda text, one: text.replace(*one), _VARIANTS.items(), format_)
     for text, moment in zip(distinct.to_pylist(), pc.strptime(distinct, format_, "us"), strict=True):
         try:
-            said = dt.datetime.strptime(text.strip(), plain)  # aware with %z
+            padded = _HOURS.sub(r"\1:00", text.strip()) if plain.endswith("%z") else text.strip()
+            said = dt.datetime.strptime(padded, plain)  # aware with %z
             problem = "" if pa.scalar(said, made.type) == moment else ": it would be another one"
         except ValueError as error:
             if "bad directive" in str(error):
                 break
             problem = f": {error}"
             if "match" in problem and "%Z" not in format_:  # Arrow takes other words and spaces, for the same
-                short += [text] * (moment.value < _YEAR_1000)
-                continue
+                is_short = moment.value < _YEAR_1000
+                short += [text] * is_short
+                if is_short or "%z" in plain or _numbers(text) == _numbers(moment.as_py().strftime(plain)):
+                    continue
+                problem = ": it would be another one"
         if problem:
             raise pa.ArrowInvalid(f"{name}: {text!r} is not a time in {format_!r}{problem}")
     return pc.if_else(pc.is_in(texts, pa.array(short, texts.type)), None, made) if short else made

@@ -296,9 +296,10 @@ class Added(ReducerAggregator[float]):
         return curr + float(tuple["x"])
 
 
+@pytest.mark.parametrize("of", ["double", "float"])
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_floats_of_a_reducer_and_of_several_aggregates_are_floats_too(kind: str) -> None:
-    rows = TridentTopology("floats").new_stream("rows", FixedBatchSpout("k: string, x: double", 1, *[("a", 0.1)] * 3))
+def test_floats_of_a_reducer_and_of_several_aggregates_are_floats_too(kind: str, of: str) -> None:
+    rows = TridentTopology("floats").new_stream("rows", FixedBatchSpout(f"k: string, x: {of}", 1, *[("a", 0.1)] * 3))
     stream = rows.group_by("k")
     states = getattr(MemoryMapState, kind)(), getattr(MemoryMapState, kind)()
     added = stream.persistent_aggregate(states[0], "x", Added(), "added: float")
@@ -307,6 +308,23 @@ def test_floats_of_a_reducer_and_of_several_aggregates_are_floats_too(kind: str)
         running.process_all_available()
         totals = [running.state(each).multi_get([("a",)])[0] for each in (added, several)]
         assert [totals[0], totals[1]["sum"]] == [float(np.float32(each)) for each in (totals[0], totals[1]["sum"])]
+
+
+class AllTenths(ReducerAggregator[list[dict[str, float]]]):
+    def init(self) -> list[dict[str, float]]:
+        return []
+
+    def reduce(self, curr: list[dict[str, float]], tuple: TridentTuple) -> list[dict[str, float]]:
+        return [*curr, {"x": tuple["x"]}]
+
+
+def test_floats_within_lists_of_structs_are_floats_too() -> None:
+    rows = TridentTopology("floats").new_stream("rows", FixedBatchSpout("k: string, x: double", 1, *[("a", 0.1)] * 2))
+    tenths = rows.group_by("k").persistent_aggregate(
+        MemoryMapState.opaque(), "x", AllTenths(), "t: array<struct<x:float>>"
+    )
+    running = run_all(topology_of(tenths.new_values_stream()), "in_process")
+    assert running.state(tenths).multi_get([("a",)]) == [[{"x": float(np.float32(0.1))}] * 2]
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])

@@ -399,7 +399,7 @@ PATTERNS = {  # texts that they read, and texts that only look so
     "yyyy-MM-dd": (["2024-01-05"], ["24-01-05", "2024-1-5", "2024-01-05 ", "2024-02-30", "2024-01-5"]),
     "d.M.yyyy": (["5.1.2024", "05.01.2024"], ["5.1.24", "5.1.2024x"]),
     "yyyyMMdd": (["20240105"], ["2024112", "240105", "202401050"]),
-    "dd MMM yyyy": (["05 Jan 2024", "05 JAN 2024"], ["5 Jan 2024", "05 January 2024", "05  Jan 2024"]),
+    "dd MMM yyyy": (["05 Jan 2024", "05 JAN 2024"], ["5 Jan 2024", "5 June 2024", "05 January 2024", "05  Jan 2024"]),
     "yyyy-MM-dd HH:mm:ss": (
         ["2024-01-05 06:07:08"],
         ["2024-01-05 6:07:08", "2024-01-05  06:07:08", "2024-01-05T06:07:08"],
@@ -415,6 +415,8 @@ def test_a_pattern_reads_only_the_digits_that_it_has() -> None:
             found = our_values(f"{call}(s, '{pattern}')", Fields("s: string"), pa.table({"s": [*good, *bad, None]}))
             assert found is not None
             assert [one == FAILS for one in found] == [False] * len(good) + [True] * len(bad) + [False], pattern
+            alone = [our_values(f"{call}(s, '{pattern}')", Fields("s: string"), pa.table({"s": [one]})) for one in bad]
+            assert alone == [[FAILS]] * len(bad), pattern
 
 
 @pytest.mark.spark

@@ -213,7 +213,7 @@ def _formatted(node: SqlNode, read: Callable[[Expression, str], Expression]) -> 
 
 _SHAPES = {"%Y": r"\d{4}", "%b": "[A-Za-z]{3}", "%p": "[AaPp][Mm]"}
 _SHAPES |= {f"%{one}strict": r"\d\d" for one in "mdHIMS"} | {f"%-{one}": r"\d\d?" for one in "mdHIMS"}
-_PATTERN = re.compile(r"(?:%[YmbBdHMS]|%I(?=.*%p)|%p|[^A-Za-z%'])+", re.DOTALL)
+_PATTERN = re.compile(r"(?:%[YmbdHMS]|%I(?=.*%p)|%p|[^A-Za-z%'])+", re.DOTALL)
 
 
 def _to_date(node: SqlNode) -> Expression:

@@ -76,7 +76,10 @@ def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
 def updates_of(aggregation: Aggregation, given: Sequence[Any], native: bool, check: Any) -> Sequence[Any]:
     """Return updaters whose totals are floats if they are declared so: a store without types, as memory, would keep doubles."""
     aggregator, combine_all = aggregation.aggregator, combining(aggregation.aggregator)
-    is_kept = native and type(aggregator) is not Sum and "float" in aggregation.inputs.types  # as by Max of floats
+    has_floats = native and "float" in aggregation.inputs.types
+    is_kept = has_floats and all(
+        type(part.aggregator) is not Sum for part in _parts(aggregation)
+    )  # as by Max of floats
     form = None if is_kept else _form_of(aggregation.outputs.types[0])
     if not aggregation.combines:
         new: Any = ReducerValueUpdater if form is None else lambda *rows: _FormedReducer(form, *rows)
@@ -109,10 +112,16 @@ def _form_of(ddl: str | None) -> Callable[[Any], Any] | None:
     """Return what makes floats of a value where the type has them; None: nowhere."""
     if ddl == "float":
         return _as_float
-    if not (names := [name for name, type_ in struct_fields(ddl) if type_ == "float"]):
+    if ddl is not None and ddl.startswith("array<"):
+        of = _form_of(ddl[len("array<") : -1])
+        return of and (lambda values: list(map(of, values)) if type(values) is list else values)
+    forms = {name: form for name, type_ in struct_fields(ddl) if (form := _form_of(type_)) is not None}
+    if not forms:
         return None
     return lambda value: (
-        {**value, **{name: _as_float(value[name]) for name in names if name in value}} if type(value) is dict else value
+        {**value, **{name: form(value[name]) for name, form in forms.items() if name in value}}
+        if type(value) is dict
+        else value
     )
 
 

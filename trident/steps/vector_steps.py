@@ -254,7 +254,7 @@ def _format_reader(call: str, ddl: str) -> kernels.Kernel:
 
 def _is_shaped(texts: Any, format_: str, shape: str) -> bool:
     """Whether texts that have a format are certain to have its shape: they are as long as a time in it, with as many blanks."""
-    if not shape or "?" in shape:  # of no pattern of SQL, or of one digit or two
+    if not shape or "?" in shape or "%b" in format_:  # of no pattern of SQL; one digit or two; names of any length
         return not shape
     like, lengths = datetime(2010, 10, 10, 10).strftime(format_), pc.min_max(pc.binary_length(texts)).as_py()
     blanks = np.count_nonzero(np.frombuffer(texts.buffers()[2] or b"", np.uint8) <= ord(" "))  # of slices all: more
