@@ -32,13 +32,13 @@ _FAR = (
 )
 # Whether a value would come back from a column of its type as it is; values of other types are sent there.
 _IS_PLAIN: dict[str | None, Callable[[Any], bool]] = {
-    "string": lambda value: type(value) is str and (value.isascii() or is_text([value])),
-    "binary": lambda value: type(value) is bytes,
-    "boolean": lambda value: type(value) is bool,
-    "int": lambda value: type(value) is int and -(1 << 31) <= value < 1 << 31,
-    "bigint": lambda value: type(value) is int and -(1 << 63) <= value < 1 << 63,
-    "double": lambda value: type(value) is float,
-    "timestamp": lambda value: type(value) is datetime and value.tzinfo is UTC,
+    "string": lambda value: (type(value) is str and (value.isascii() or is_text([value]))) or value is None,
+    "binary": lambda value: type(value) is bytes or value is None,
+    "boolean": lambda value: type(value) is bool or value is None,
+    "int": lambda value: (type(value) is int and -(1 << 31) <= value < 1 << 31) or value is None,
+    "bigint": lambda value: (type(value) is int and -(1 << 63) <= value < 1 << 63) or value is None,
+    "double": lambda value: type(value) is float or value is None,
+    "timestamp": lambda value: (type(value) is datetime and value.tzinfo is UTC) or value is None,
 }
 
 
