@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from operator import methodcaller
+from operator import call, methodcaller
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spouts.kafka.clients import Message
-from spouts.kafka.options import COLUMNS, KafkaOptions, emitted_fields
+from spouts.kafka.options import COLUMNS, EPOCH, KafkaOptions, emitted_fields
 from spouts.kafka.positions import OffsetRange
 from spouts.kafka.range_reader import READERS, offset_of
 from spouts.kafka.value_formats import BadValue, ByColumns, ByRecord, KafkaRecord, Plain
 from trident.arrow import arrow_type, impossible_in, python_of, schema_of
 from trident.errors import SpoutError
 from trident.spout.interfaces import BadRow
+from trident.types import is_text
 
 _MESSAGES = 1000  # at a time: more at once do not stay in the processor's cache
 _ROWS, _BYTES = 32 << 10, 4 << 20  # of a table
+_MS = timedelta(milliseconds=1)
+_TEXT, _KEY_HINT = Plain("string"), 'read it with key="bytes"'
+_FAR = (
+    "its timestamp is {} ms since 1970, which no year from 1 to 9999 has; "
+    'its producer may count micro- or nanoseconds; on_bad="null" would read it as None'
+)
+# Whether a value would come back from a column of its type as it is; values of other types are sent there.
+_IS_PLAIN: dict[str | None, Callable[[Any], bool]] = {
+    "string": lambda value: (type(value) is str and (value.isascii() or is_text([value]))) or value is None,
+    "binary": lambda value: type(value) is bytes or value is None,
+    "boolean": lambda value: type(value) is bool or value is None,
+    "int": lambda value: (type(value) is int and -(1 << 31) <= value < 1 << 31) or value is None,
+    "bigint": lambda value: (type(value) is int and -(1 << 63) <= value < 1 << 63) or value is None,
+    "double": lambda value: type(value) is float or value is None,
+    "timestamp": lambda value: (type(value) is datetime and value.tzinfo is UTC) or value is None,
+}
 
 
 class RecordTables:
@@ -35,11 +53,14 @@ class RecordTables:
     def _schema(self) -> pa.Schema:
         return schema_of(emitted_fields(self._options))  # to read the types takes longer than to read a message
 
-    def of(self, messages: Sequence[Message], are_mixed: bool = False) -> pa.RecordBatch:
-        """Return what messages have, in any order of several partitions only if they `are_mixed`."""
-        # Of a batch the offset says where a bad value is.
-        names = self._columns if are_mixed else list(dict.fromkeys((*self._columns, "offset")))
-        return pa.RecordBatch.from_arrays([_column(name, messages, are_mixed) for name in names], names)
+    @cached_property
+    def _tests(self) -> Sequence[Callable[[Any], bool]]:
+        return [_IS_PLAIN.get(type_, lambda value: False) for type_ in emitted_fields(self._options).types]
+
+    def of(self, messages: Sequence[Message]) -> pa.RecordBatch:
+        """Return what messages of one partition have, and where a bad value is: the offset."""
+        names = list(dict.fromkeys((*self._columns, "offset")))
+        return pa.RecordBatch.from_arrays([_column(name, messages) for name in names], names)
 
     def tuples(self, table: pa.Table) -> pa.Table:
         """Return the tuples of records; `BadValue` if any of them cannot be read."""
@@ -52,26 +73,38 @@ class RecordTables:
             if name == "value":
                 columns.extend(value.columns(array, self._options.on_bad == "null"))
             elif name == "key" and self._options.key == "text":
-                columns.extend(Plain("string").columns(array, False, "key", 'read it with key="bytes"'))
+                columns.extend(_TEXT.columns(array, False, "key", _KEY_HINT))
             else:
                 columns.append(array)
         return pa.table(columns, schema=self._schema)
 
     def rows(self, messages: Sequence[Message]) -> list[tuple[Any, ...] | None]:
         """Return the values of each message, None if a function leaves it out; `SpoutError` if any cannot be read."""
-        value, table = self._options.value, pa.Table.from_batches([self.of(messages, are_mixed=True)])
+        # Not by way of a table: to make one of a single message takes twenty times as long.
+        value = self._options.value
         try:
             if isinstance(value, ByRecord):
-                places, made = value.placed(self._with_moments(table))
-            else:
-                places, made = [], self.tuples(table)
+                return self._given(value, messages)
+            columns: list[list[Any]] = []
+            for name in self._options.fields:
+                found = list(map(_READ[name], messages))
+                if name == "value":
+                    columns += value.lists(found)
+                elif name == "key" and self._options.key == "text":
+                    columns += _TEXT.lists(found, "key", _KEY_HINT)
+                else:
+                    columns.append(found)
         except BadValue as bad:
             raise SpoutError(bad.why.partition("; on_bad=")[0]) from bad
-        rows: list[tuple[Any, ...] | None] = list(zip(*map(python_of, made.columns), strict=True))
-        if len(rows) < len(messages):
-            found = dict(zip(places, rows, strict=True))
-            rows = [found.get(at) for at in range(len(messages))]
-        return rows
+        return list(zip(*columns, strict=True))
+
+    def _given(self, by_record: ByRecord, messages: Sequence[Message]) -> list[tuple[Any, ...] | None]:
+        """Return what the function gives, as it would come back from a column of its type; most of it comes as it is."""
+        rows, tests = by_record.call(map(_record, messages)), self._tests
+        if not all(len(row) == len(tests) and all(map(call, tests, row)) for row in rows.values()):
+            columns = by_record.fit(rows).columns
+            rows = dict(zip(rows, zip(*map(python_of, columns), strict=True), strict=True))
+        return list(map(rows.get, range(len(messages))))
 
     def _with_moments(self, table: pa.Table) -> pa.Table:
         """Return a table whose timestamps are of the field's type; a time that Python has none for is a bad value."""
@@ -80,31 +113,53 @@ class RecordTables:
         at, times = table.schema.get_field_index("timestamp"), table["timestamp"]
         is_bad, beyond = impossible_in(times)
         if is_bad and self._options.on_bad != "null":
-            why = (
-                "its timestamp is {} ms since 1970, which no year from 1 to 9999 has; "
-                'its producer may count micro- or nanoseconds; on_bad="null" would read it as None'
-            )
             wrong = np.flatnonzero(beyond.to_numpy(zero_copy_only=False)).tolist()
-            raise BadValue({at: why.format(times[at].value) for at in wrong})
+            raise BadValue({at: _FAR.format(times[at].value) for at in wrong})
         if is_bad:
             times = pc.if_else(beyond, pa.scalar(None, times.type), times)
         return table.set_column(at, "timestamp", times.cast(arrow_type("timestamp")))
 
 
+# ---- what messages have -------------------------------------------------------------------------------------------------
+
+
+def _timestamp(message: Message) -> Any:
+    kind, ms = message.timestamp()
+    try:
+        # A float of seconds is exact to the microsecond only until the year 2242.
+        return EPOCH + ms * _MS if kind else None
+    except OverflowError:
+        raise BadValue({0: _FAR.format(ms)}) from None
+
+
+def _headers(message: Message) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value} for key, value in message.headers() or ()]  # type: ignore[str-unpack]  # pairs
+
+
+def _record(message: Any) -> KafkaRecord:
+    return KafkaRecord(
+        message.value(), message.key(), _timestamp(message), message.partition(), message.offset(), message.topic(),
+        _headers(message),
+    )  # fmt: skip
+
+
+_READ: dict[str, Callable[[Message], Any]] = {
+    **{name: methodcaller(name) for name in COLUMNS}, "timestamp": _timestamp, "headers": _headers
+}  # fmt: skip
 _ARROW = {name: arrow_type(type_) for name, type_ in COLUMNS.items()}
 
 
-def _column(name: str, messages: Sequence[Message], are_mixed: bool) -> pa.Array:
-    """Return what messages have; a call a message only for what differs."""
+def _column(name: str, messages: Sequence[Message]) -> pa.Array:
+    """Return what messages of one partition have; a call a message only for what differs."""
     match name:
         case "timestamp":
             ms = pa.array([ms if kind else None for kind, ms in (each.timestamp() for each in messages)], pa.int64())
             return ms.cast(pa.timestamp("ms", tz="UTC"))
         case "headers":
             return pa.array([each.headers() or () for each in messages], _ARROW[name])
-        case "partition" | "topic" if not are_mixed:
+        case "partition" | "topic":
             return pa.repeat(pa.scalar(methodcaller(name)(messages[0]), _ARROW[name]), len(messages))
-        case "offset" if not are_mixed:
+        case "offset":
             first, last = offset_of(messages[0]), offset_of(messages[-1])
             if last - first == len(messages) - 1:
                 return pa.array(np.arange(first, last + 1, dtype=np.int64))

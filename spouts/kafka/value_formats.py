@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spouts.files.parsed_columns import json_error, read_objects
-from trident.arrow import UNFIT, arrow_type, row_of, schema_of, strict_column, table_of
+from trident.arrow import UNFIT, arrow_type, python_of, row_of, schema_of, strict_column, table_of
 from trident.errors import ConfigError, TridentError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
@@ -72,6 +72,10 @@ class Format(ABC):
         mask = pa.array([at in bad for at in range(len(values))])
         return self.read(pc.if_else(mask, pa.scalar(None, values.type), values))
 
+    def lists(self, values: Sequence[bytes | None], what: str = "value", hint: str = _HINT) -> list[list[Any]]:
+        """Do what `columns` does with lists of plain values; a bad value raises."""
+        return [python_of(array) for array in self.columns(pa.array(values, pa.binary()), False, what, hint)]
+
     def _bad(self, values: pa.Array, start: int) -> Iterable[tuple[int, str]]:
         try:
             self.read(values)
@@ -102,6 +106,15 @@ class Plain(Format):
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
         """Check the encoding; the bytes are not copied."""
         return [values.cast(arrow_type(self.type))]
+
+    def lists(self, values: Sequence[bytes | None], what: str = "value", hint: str = _HINT) -> list[list[Any]]:
+        """Do it without Arrow, which takes longer for a single value; a bad one is told by Arrow."""
+        try:
+            return [
+                list(values) if self.type == "binary" else [each if each is None else each.decode() for each in values]
+            ]
+        except UnicodeDecodeError:
+            return super().lists(values, what, hint)
 
 
 @dataclass(frozen=True)
@@ -193,24 +206,27 @@ class ByRecord(_Declared):
 
     def translate(self, table: pa.Table) -> pa.Table:
         """Call the function for each record; `BadValue` for those where it raises, or gives what does not fit the fields."""
-        return self.placed(table)[1]
+        return self.fit(self.call(map(KafkaRecord, *(table[name].to_pylist() for name in KafkaRecord._fields))))
 
-    def placed(self, table: pa.Table) -> tuple[list[int], pa.Table]:
-        """Do what `translate` does; return also which records were not left out."""
+    def call(self, records: Iterable[KafkaRecord]) -> dict[int, tuple[Any, ...]]:
+        """Return what the function gives for the records that it does not leave out, by their number."""
         rows, causes = dict[int, tuple[Any, ...]](), dict[int, Exception]()
-        for at, record in enumerate(zip(*(table[name].to_pylist() for name in KafkaRecord._fields), strict=True)):
+        for at, record in enumerate(records):
             try:
-                row = self.function(KafkaRecord(*record))
+                row = self.function(record)
                 if row is not None:
-                    rows[at] = row_of(row)
+                    rows[at] = row if type(row) is tuple else row_of(row)
             except Exception as error:  # noqa: BLE001  whatever it raises
                 causes[at] = error
         if causes:
             said = "the function of ByRecord raised"
             raise BadValue({at: f"{said} {type(error).__name__}: {error}" for at, error in causes.items()}, causes)
+        return rows
+
+    def fit(self, rows: Mapping[int, tuple[Any, ...]]) -> pa.Table:
         fields = self.fields
         try:
-            return list(rows), table_of(fields, list(rows.values()))
+            return table_of(fields, list(rows.values()))
         except UNFIT:
             unfit = dict(_unfit(fields, rows))
             if not unfit:

@@ -325,6 +325,49 @@ def test_what_a_function_gives_that_is_no_row_of_its_fields_is_found_by_its_reco
     assert [(values, trouble) for values, trouble in found if not trouble] == [((1, "a"), None), (None, None)]
 
 
+GIVEN: dict[str, list[Any]] = {
+    "n: bigint, s: string": [
+        (1, "a"),
+        [2, "\u00e4"],
+        (None, None),
+        (2**63 - 1, "\ud800"),
+        (1 << 63, "a"),
+        (True, "b"),
+        (1.0, "c"),
+    ],
+    "n: int, b: binary": [(1 << 31, b""), (-(1 << 31), b"x"), (1, bytearray(b"y"))],
+    "x: double, is: boolean": [(1, True), (0.5, 1), (float("inf"), None)],
+    "t: timestamp": [
+        (datetime.datetime(2024, 1, 1, tzinfo=zone),) for zone in (None, datetime.UTC, datetime.timezone.max)
+    ],
+    "l: array<int>": [([1, None],), ((2,),)],
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("case", ["fields", "text", *GIVEN])
+def test_messages_have_the_values_that_batches_have(case: str) -> None:
+    given = GIVEN.get(case, [b"", b"\xf0\x9f\x98\x80", b"\xed\xa0\x80", b"\xc0\x80", None])
+    read: Any = (
+        ByRecord(case, lambda record: given[record.offset]) if case in GIVEN else case if case == "text" else "bytes"
+    )
+    form: Any = {"fields": ",".join(COLUMNS), "key": read} if case not in GIVEN else {}
+    tables = RecordTables(OpaqueTridentKafkaSpout("h:1", "t", value=read, **form)._options)
+    for at, value in enumerate([None] * len(given) if case in GIVEN else given):
+        had = {
+            "value": value, "key": value, "timestamp": (at % 2, 10**12 + at), "partition": 1, "offset": at, "topic": "t",
+            "headers": [("a", b"1"), ("b", None)][:at],
+        }  # fmt: skip
+        message: Any = SimpleNamespace(**{name: lambda it=it: it for name, it in had.items()})
+        try:
+            rows = tables.tuples(pa.Table.from_batches([tables.of([message])])).to_pylist()
+        except BadValue:
+            assert decode_all([message], tables.rows)[0][1]
+        else:
+            (row,) = tables.rows([message])
+            assert [(type(each), each) for each in row or ()] == [(type(each), each) for each in rows[0].values()]
+
+
 def halved(record: KafkaRecord) -> tuple[str, int] | None:
     number = int(record.value or b"0")
     return None if number % 2 else (f"{record.topic[:5]}/{record.offset}", number // 2)
