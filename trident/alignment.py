@@ -319,7 +319,7 @@ def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name:
     for format_ in formats:
         found = pc.if_else(pc.is_null(made), pc.strptime(texts, format_, "us", error_is_null=True), None)
         if (found.type.tz is None) == (type_.tz is None):
-            made = pc.coalesce(made, _checked_formatted(texts, found, format_, name).cast(type_))
+            made = pc.coalesce(made, _without_short_years(texts, found, format_, name).cast(type_))
     lacking = texts.filter(pc.and_(pc.is_valid(texts), pc.is_null(made)))
     if len(lacking):
         raise pa.ArrowInvalid(
@@ -328,7 +328,7 @@ def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name:
     return made
 
 
-def _checked_formatted(texts: Any, made: Any, format_: str, name: str) -> Any:
+def _without_short_years(texts: Any, made: Any, format_: str, name: str) -> Any:
     """Return the moments without those whose year has fewer than four digits, as `24` has with `%Y`: another format may fit.
 
     Refuse what strptime bends: the 30th of February to the 1st of March, second 60 to the next minute, zones to none.
@@ -339,22 +339,25 @@ def _checked_formatted(texts: Any, made: Any, format_: str, name: str) -> Any:
         if (pc.min(made).value or 0) < _YEAR_1000:
             at = pc.or_(at, pc.fill_null(pc.less(made, pa.scalar(_YEAR_1000, pa.int64()).cast(made.type)), False))
     distinct = texts.filter(at).unique()
-    plain = reduce(lambda text, one: text.replace(*one), _VARIANTS.items(), format_)
     for text, moment in zip(distinct.to_pylist(), pc.strptime(distinct, format_, "us"), strict=True):
-        try:
-            padded = _HOURS.sub(r"\1:00", text.strip()) if plain.endswith("%z") else text.strip()
-            said = dt.datetime.strptime(padded, plain)  # aware with %z
-            problem = "" if pa.scalar(said, made.type) == moment else ": it would be another one"
-        except ValueError as error:
-            if "bad directive" in str(error):
-                break
-            problem = f": {error}"
-            if "match" in problem and "%Z" not in format_:  # Arrow takes other words and spaces, for the same
-                is_short = moment.value < _YEAR_1000
-                short += [text] * is_short
-                if is_short or "%z" in plain or _numbers(text) == _numbers(moment.as_py().strftime(plain)):
-                    continue
-                problem = ": it would be another one"
+        problem = _misread(text, moment, format_)
         if problem:
-            raise pa.ArrowInvalid(f"{name}: {text!r} is not a time in {format_!r}{problem}")
+            raise pa.ArrowInvalid(f"{name}: {text!r} is not a time in {format_!r}: {problem}")
+        short += [text] * (problem is None)
     return pc.if_else(pc.is_in(texts, pa.array(short, texts.type)), None, made) if short else made
+
+
+def _misread(text: str, moment: pa.Scalar, format_: str) -> str | None:
+    """Return what is wrong with a moment that a text was read as; None: only that its year is too short."""
+    plain = reduce(lambda known, one: known.replace(*one), _VARIANTS.items(), format_)
+    try:
+        padded = _HOURS.sub(r"\1:00", text.strip()) if plain.endswith("%z") else text.strip()
+        is_same = pa.scalar(dt.datetime.strptime(padded, plain), moment.type) == moment  # aware with %z
+    except ValueError as error:
+        if "match" not in str(error) or "%Z" in format_:
+            return "" if "bad directive" in str(error) else str(error)
+        if moment.value < _YEAR_1000:
+            return None
+        # Arrow takes other words and spaces, for the same.
+        is_same = "%z" in plain or _numbers(text) == _numbers(moment.as_py().strftime(plain))
+    return "" if is_same else "it would be another one"

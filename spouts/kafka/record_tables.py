@@ -20,7 +20,7 @@ from spouts.kafka.value_formats import BadValue, ByColumns, ByRecord, KafkaRecor
 from trident.arrow import arrow_type, impossible_in, python_of, schema_of
 from trident.errors import SpoutError
 from trident.spout.interfaces import BadRow
-from trident.types import is_text
+from trident.types import is_text, simple_type
 
 _MESSAGES = 1000  # at a time: more at once do not stay in the processor's cache
 _ROWS, _BYTES = 32 << 10, 4 << 20  # of a table
@@ -30,16 +30,6 @@ _FAR = (
     "its timestamp is {} ms since 1970, which no year from 1 to 9999 has; "
     'its producer may count micro- or nanoseconds; on_bad="null" would read it as None'
 )
-# Whether a value would come back from a column of its type as it is; values of other types are sent there.
-_IS_PLAIN: dict[str | None, Callable[[Any], bool]] = {
-    "string": lambda value: (type(value) is str and (value.isascii() or is_text([value]))) or value is None,
-    "binary": lambda value: type(value) is bytes or value is None,
-    "boolean": lambda value: type(value) is bool or value is None,
-    "int": lambda value: (type(value) is int and -(1 << 31) <= value < 1 << 31) or value is None,
-    "bigint": lambda value: (type(value) is int and -(1 << 63) <= value < 1 << 63) or value is None,
-    "double": lambda value: type(value) is float or value is None,
-    "timestamp": lambda value: (type(value) is datetime and value.tzinfo is UTC) or value is None,
-}
 
 
 class RecordTables:
@@ -55,7 +45,7 @@ class RecordTables:
 
     @cached_property
     def _tests(self) -> Sequence[Callable[[Any], bool]]:
-        return [_IS_PLAIN.get(type_, lambda value: False) for type_ in emitted_fields(self._options).types]
+        return list(map(_plain_test, emitted_fields(self._options).types))
 
     def of(self, messages: Sequence[Message]) -> pa.RecordBatch:
         """Return what messages of one partition have, and where a bad value is: the offset."""
@@ -121,6 +111,22 @@ class RecordTables:
 
 
 # ---- what messages have -------------------------------------------------------------------------------------------------
+
+
+def _plain_test(ddl: str | None) -> Callable[[Any], bool]:
+    """Return what says whether a value would come back from a column of its type as it is; others are sent there."""
+    known = simple_type(ddl)
+    if known is not None and known.python is int:
+        limit = known.limit
+        return lambda value: value is None or (type(value) is int and -limit <= value < limit)
+    if known is not None and (known.python in (bool, bytes) or ddl == "double"):
+        kind = known.python
+        return lambda value: value is None or type(value) is kind
+    if ddl == "string":
+        return lambda value: value is None or (type(value) is str and (value.isascii() or is_text([value])))
+    if ddl == "timestamp":
+        return lambda value: value is None or (type(value) is datetime and value.tzinfo is UTC)
+    return lambda value: value is None
 
 
 def _timestamp(message: Message) -> Any:

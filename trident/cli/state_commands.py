@@ -242,7 +242,6 @@ def _print_rehearsed(done: Rehearsed, as_json: bool) -> None:
 
 
 def _print_keys(rows: Sequence[tuple[Any, ...]], *columns: str) -> None:
-    """Print some keys as a table, nothing if there are none."""
     if not rows:
         return
     keys = [(key[0] if len(key) == 1 else key or None, values) for key, *values in rows[:_SHOWN]]

@@ -127,7 +127,6 @@ def rehearse_package(
 
 
 def _settings(base: StormBase, code: Code, package: TopologyPackage, keep_conf: bool) -> Config:
-    """Return the settings that a topology has after an upgrade, with its log."""
     conf = base.conf if keep_conf else code.settings(package)
     return Config.of(nest_spark_conf({**({"log_dir": base.log_dir} if base.log_dir else {}), **conf}))
 

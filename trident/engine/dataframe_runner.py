@@ -109,7 +109,6 @@ class DataFrameRunner(Runner):
                 self._session.removeTag(tag_of(self._id, attempt))
 
     def _first_stage(self, job: Job, routes: Routes, parts: Sequence[Part], others: Sequence[Part]) -> DataFrame | None:
-        """Return what the tasks of the first stage send; None if there are none."""
         session, rows = self._session, None
         for spout, part in parts:
             if isinstance(part, QueryRows):

@@ -122,7 +122,6 @@ def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Route
 
 
 def _partition_numbers(program: Program) -> tuple[dict[str, range], list[range]]:
-    """Return the numbers of the partitions of each exchange, and those of each level."""
     entries: dict[str, range] = {}
     levels: list[range] = []
     number = 0

@@ -251,7 +251,6 @@ class Replay(Closes):
 
 
 def _with(value: Any, fields: Mapping[str, None]) -> Any:
-    """Return a struct with null for those of its fields."""
     if not isinstance(value, dict):
         return value
     return {name: fields.get(name, one) for name, one in value.items()}

@@ -320,7 +320,6 @@ def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str
 
 
 def _step_of(thread: int, begun: Begun) -> AtStep | None:
-    """Return the step that a thread is at, for what it has begun."""
     return next(reversed(ENTERED.get(thread, ())), AtStep(begun.spout) if begun.spout else None)
 
 

@@ -351,7 +351,6 @@ class _Move:
         return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
 
     def _open_source(self) -> StatePlace:
-        """Open the source, which must be what the log expects."""
         log = self._log.state
         source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
         compare_stores(self._name, source.states, lambda: log)

@@ -290,7 +290,6 @@ def _any(said: Mapping[str, Said]) -> bool:
 
 
 def _given_definitions(said: Mapping[str, Said], time: Definition | None) -> Definitions:
-    """Return the definitions of the spouts that have something, and the time."""
     given = {name: one.definition for name, one in said.items() if one.definition is not None}
     return given if time is None else {**given, TIME: time}
 

@@ -76,10 +76,8 @@ def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
 def updates_of(aggregation: Aggregation, given: Sequence[Any], native: bool, check: Any) -> Sequence[Any]:
     """Return updaters whose totals are floats if they are declared so: a store without types, as memory, would keep doubles."""
     aggregator, combine_all = aggregation.aggregator, combining(aggregation.aggregator)
-    has_floats = native and "float" in aggregation.inputs.types
-    is_kept = has_floats and all(
-        type(part.aggregator) is not Sum for part in _parts(aggregation)
-    )  # as by Max of floats
+    has_sums = any(type(part.aggregator) is Sum for part in _parts(aggregation))
+    is_kept = native and "float" in aggregation.inputs.types and not has_sums  # as by Max of floats
     form = None if is_kept else _form_of(aggregation.outputs.types[0])
     if not aggregation.combines:
         new: Any = ReducerValueUpdater if form is None else lambda *rows: _FormedReducer(form, *rows)
