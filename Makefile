@@ -79,7 +79,6 @@ site: install ## build the site with the reference of all exported names, build/
 
 screenshots: install servers ## take pictures of the page, in build/screenshots, and those of the README, in docs/images
 	@$(BIN)/python -m tests.web.screenshots $(ARGS)
-	@$(BIN)/python -m tests.web.readme_pictures
 
 bench: install java servers ## measure the word count, the stores' commits and DRPC (ARGS, COMMITS, DRPC: their options)
 	@$(BIN)/python -m tests.benchmarks.wordcount $(ARGS)

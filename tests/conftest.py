@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from trident.spark.environment import pin_worker_python
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.crash.driver_runs import DriverServer
     from tests.harness.connect_servers import ConnectServer
     from tests.harness.kafka_servers import KafkaCluster
     from tests.harness.kafka_topics import Topics
@@ -79,8 +81,8 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    return workers.number_of_workers()
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return workers.number_of_workers(is_quick=config.option.markexpr == "quick")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -145,6 +147,25 @@ def _server(start: Callable[[Path], Server], factory: pytest.TempPathFactory) ->
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A Redis that keeps nothing over a restart. Who kills it starts it again."""
     yield from _server(start_redis, tmp_path_factory)
+
+
+@pytest.fixture
+def redis_url(redis_server: Server) -> str:
+    """The address of it, when it was emptied."""
+    import redis
+
+    with redis.Redis(port=redis_server.port) as client:
+        client.flushall()
+    return f"redis://127.0.0.1:{redis_server.port}/0"
+
+
+@pytest.fixture
+def drivers() -> Iterator[DriverServer]:
+    """What forks drivers that may be killed."""
+    from tests.crash.driver_runs import DriverServer
+
+    with closing(DriverServer()) as drivers:
+        yield drivers
 
 
 @pytest.fixture(scope="session")

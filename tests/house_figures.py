@@ -21,7 +21,7 @@ def main() -> None:
     sources = {path: path.read_text(encoding="utf-8") for path in modules(*PRODUCT)}
     trees = {path: ast.parse(text) for path, text in sources.items()}
     lines = sum(len(text.splitlines()) for text in sources.values())
-    functions = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
+    functions = [node for tree in trees.values() for node in _functions(tree)]
     figures = {
         "product lines": lines,
         "product modules": len(sources),
@@ -48,13 +48,20 @@ def main() -> None:
 
 def too_large(source: str) -> list[str]:
     """Return the functions of a module with too many branches or lines, as `line name: branches, lines`."""
-    functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, _FUNCTIONS))
-    sizes = ((node, _branches(node), _length(node)) for node in functions)
+    sizes = ((node, _branches(node), _length(node)) for node in _functions(ast.parse(source)))
     return [
         f"{node.lineno} {node.name}: {branches} branches, {length} lines"
         for node, branches, length in sizes
         if branches > MOST_BRANCHES or length > MOST_LINES
     ]
+
+
+def _functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _FUNCTIONS):
+            yield child
+        if not isinstance(child, ast.expr):
+            yield from _functions(child)
 
 
 def modules(*folders: str) -> Iterator[Path]:

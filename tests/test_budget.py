@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (74_559, 332),
-    "states": (12_809, 65),
-    "spouts": (10_380, 48),
-    "tests": (120_259, 621),
+    "trident": (74_558, 323),
+    "states": (12_786, 63),
+    "spouts": (10_284, 45),
+    "tests": (120_007, 591),
     "examples": (760, 8),
-    "docs": (7_140, 41),
+    "docs": (7_139, 41),
 }
 NEW: dict[str, dict[str, tuple[int, int]]] = {}  # "SQLiteState": {"states": (140, 4), "tests": (5, 0), "docs": (30, 1)}
 

@@ -6,7 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from tests import house_figures
 from tests.site_pages import PUBLIC, public_names
@@ -21,13 +21,16 @@ class Declared:
     classes: dict[str, list[ast.ClassDef]]
 
     @classmethod
-    def in_sources(cls, sources: Iterable[str]) -> Declared:
+    def at_the_top(cls, nodes: Iterable[ast.stmt]) -> Declared:
         found: defaultdict[str, list[ast.ClassDef]] = defaultdict(list)
-        for source in sources:
-            for node in ast.parse(source).body:
-                if isinstance(node, ast.ClassDef):
-                    found[node.name].append(node)
+        for node in nodes:
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(node)
         return cls(dict(found))
+
+    @cached_property
+    def protocols(self) -> list[ast.ClassDef]:
+        return [each for same in self.classes.values() for each in same if "Protocol" in bases(each)]
 
     def missing(self, names: Collection[str]) -> Iterator[str]:
         """Yield the public methods of the classes of these names that no docstring describes."""
@@ -42,12 +45,7 @@ class Declared:
     def _described(self, node: ast.ClassDef) -> set[str]:
         lines = [each for name in bases(node) for each in self._line(name)]
         own = {name for each in (node, *lines) for name in methods(each)}
-        protocols = [
-            each
-            for same in self.classes.values()
-            for each in same
-            if "Protocol" in bases(each) and own >= {*methods(each)}
-        ]
+        protocols = [each for each in self.protocols if own >= {*methods(each)}]
         return {name for each in (*lines, *protocols) for name, one in methods(each).items() if ast.get_docstring(one)}
 
     def _line(self, name: str) -> Iterator[ast.ClassDef]:
@@ -70,12 +68,11 @@ def bases(node: ast.ClassDef) -> list[str]:
 
 def test_what_users_import_is_described_where_it_is_declared() -> None:
     public = {name for module in PUBLIC for name in public_names(module)}
-    sources = [path.read_text(encoding="utf-8") for path in house_figures.modules(*house_figures.PRODUCT)]
-    assert list(Declared.in_sources(sources).missing(public)) == [], "write a docstring of each"
-    functions = [node for source in sources for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    ours = (
-        each for each in functions if each.name in public and "overload" not in map(ast.unparse, each.decorator_list)
-    )
+    sources = (path.read_text(encoding="utf-8") for path in house_figures.modules(*house_figures.PRODUCT))
+    nodes = [node for source in sources for node in ast.parse(source).body]
+    assert list(Declared.at_the_top(nodes).missing(public)) == [], "write a docstring of each"
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name in public]
+    ours = (each for each in functions if "overload" not in map(ast.unparse, each.decorator_list))
     assert [each.name for each in ours if not ast.get_docstring(each)] == []
 
 
@@ -97,4 +94,4 @@ class Whole(Base[int]):
 class Half(lib.Base):
     def read(self): ...
 '''
-    assert list(Declared.in_sources([source]).missing({"Whole", "Half"})) == ["Whole.open", "Half.read"]
+    assert list(Declared.at_the_top(ast.parse(source).body).missing({"Whole", "Half"})) == ["Whole.open", "Half.read"]

@@ -119,6 +119,8 @@ def test_a_failed_batch_without_a_tuple_names_none() -> None:
 
 def test_a_setting_that_is_set_is_not_proposed() -> None:
     error = errors.BatchFailedError(1, 3, "sum", "[n=1]", "x")
+    error.may_leave_out = True
+    assert "on_poison" in str(error)
     error.writes_dead_letters = True
     assert "on_poison" not in str(pickle.loads(pickle.dumps(error)))
 

@@ -109,10 +109,8 @@ def _run(*names: str) -> tuple[str, ...]:
 # The storeys of the room that runs topologies, from the bottom up; what is in none of them is on top.
 SPOUTS = _run("batch_spouts", "partitioned_spouts")
 COMMIT = _run("committer", "committing", "dead_letters", "entries", "replays")
-START = _run("accidents", "engine_choice", "moving", "opened_topology", "placements", "recovery", "rewriting")
-LOOP = _run(
-    "batch", "coordinator", "execution", "hanging", "loop", "operation_totals", "progress", "retrying", "sources"
-)
+START = _run("accidents", "engine_choice", "moving", "opened_topology", "placements", "recovery")
+LOOP = _run("batch", "coordinator", "execution", "loop", "progress", "retrying", "sources")
 HISTORY = _run("batch_replay", "missing_batches", "rewinding")
 
 
@@ -143,11 +141,7 @@ LAYERS = (
     Layer(("trident.types",), ("trident.moments",), deferred=("pyarrow",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors", "trident.types")),
     Layer(
-        tuple(
-            f"trident.state.columns.{each}"
-            for each in ("number_columns", "number_table", "packed_structs", "text_index")
-        ),
-        ("numpy", "pyarrow", "trident.state", *VALUES),
+        ("trident.state.number_columns", "trident.state.number_table"), ("numpy", "pyarrow", "trident.state", *VALUES)
     ),
     Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy",)),
     Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES), deferred=("trident.arrow",)),
@@ -163,7 +157,7 @@ LAYERS = (
             "trident.observe",
             "trident.run.running",
             "trident.run.foreach_batch",
-            "trident.web.ui_server",
+            "trident.web.running_pages",
             "states.memory",
             "datasketches",
             "pyarrow",
@@ -216,7 +210,7 @@ LAYERS = (
     ),
     Layer(("trident.engine",), (*_rooms("steps", "windows"), "trident.spark", *RUNTIME)),
     # Where a log is may be written in the cluster's state.
-    Layer(("trident.read",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster_state.cluster_log",)),
+    Layer(("trident.read",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster_state.cluster_address",)),
     Layer(SPOUTS, (*_rooms("steps", "engine"), *RUNTIME)),
     # local_processes: files of dead letters appear whole and durable
     Layer(COMMIT, (*_rooms("steps", "windows", "engine", "read", "servers.local_processes"), *RUNTIME)),
@@ -434,8 +428,13 @@ def _targets(node: ast.Import | ast.ImportFrom, importer: str, is_package: bool,
         if (source, alias.name) == ("trident", "__version__"):  # any module may say which version this is
             continue
         inner = f"{source}.{alias.name}"
-        path = root.joinpath(*inner.split("."))
-        yield inner if path.with_suffix(".py").is_file() or path.is_dir() else source
+        yield inner if _is_module(root, inner) else source
+
+
+@cache
+def _is_module(root: Path, name: str) -> bool:
+    path = root.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or path.is_dir()
 
 
 def _within(module: str, names: tuple[str, ...]) -> bool:
@@ -558,7 +557,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 DOORS = {
     ("trident.topology", "trident.run.running"),
     ("trident.topology", "trident.run.foreach_batch"),
-    ("trident.topology", "trident.web.ui_server"),
+    ("trident.topology", "trident.web.running_pages"),
     ("trident.spark", "trident.data_source"),
     ("trident.storm.state_lookup", "trident.reading"),
 }
@@ -621,9 +620,9 @@ def test_a_circle_is_found(tmp_path: Path, back: str) -> None:
 
 
 def test_importing_the_framework_loads_neither_an_engine_nor_a_driver() -> None:
-    forbidden = ("pyspark", "py4j", "pandas", *DRIVERS)
+    forbidden = ("pyspark", "py4j", "pandas", "starlette", "uvicorn", *DRIVERS)
     script = (
-        "import sys, trident, trident.state, trident.spout, trident.operations, trident.plan, trident.log\n"
+        "import sys, trident, trident.state, trident.spout, trident.operations, trident.plan, trident.log, trident.drpc\n"
         f"print(sorted(name for name in {forbidden!r} if name in sys.modules))"
     )
     command = [sys.executable, "-c", script]

@@ -83,8 +83,8 @@ def of_csv_with_line_ends(type_: str, text: str, folder: Path) -> Any:
 
 
 def of_kafka(type_: str, text: str, folder: Path) -> Any:
-    ((value,),) = Json(f"at: {type_}").lists([json.dumps({"at": text}).encode()])
-    return value
+    (column,) = Json(f"at: {type_}").read(pa.array([json.dumps({"at": text}).encode()]))
+    return column[0].as_py()
 
 
 def of_redis(type_: str, text: str, folder: Path) -> Any:
@@ -165,6 +165,12 @@ def said_of_column(text: str, type_: str) -> Any:
         ("2024-03-31 02:30 CET", "%Y-%m-%d %H:%M %Z"),
         ("30.02.2024 00:30 +0200", "%d.%m.%Y %H:%M %z"),
         ("366 2023", "%j %Y"),
+        ("Feb 30 2024", "%B %d %Y"),
+        ("Sunday 31 Nov 2000", "%a %d %b %Y"),
+        ("2024- 2-30", "%Y-%m-%d"),
+        ("Feb 30 2024", "%h %d %Y"),
+        ("2024-02-30 07:05:06 PM", "%Y-%m-%d %r"),
+        ("2024-11-27 22:59:60 +05", "%Y-%m-%d %H:%M:%S %z"),
     ],
 )
 def test_a_format_bends_no_day_and_no_second(text: str, format_: str, tmp_path: Path) -> None:
@@ -178,6 +184,13 @@ def test_a_format_bends_no_day_and_no_second(text: str, format_: str, tmp_path: 
         rows(CsvFileSpout(tmp_path, f"at: {type_}", timestamp_formats=[format_]))
 
 
+def test_arrow_takes_other_words_and_spaces_for_the_same() -> None:
+    cases = [("Mar 1 2024", "%B %d %Y"), ("Friday 01 Mar 2024", "%a %d %b %Y"), ("2024- 3-01", "%Y-%m-%d")]
+    read = [read_formatted(pa.array([text]), [format_], pa.timestamp("us"), "at") for text, format_ in cases]
+    read.append(read_formatted(pa.array(["2024-03-01 05+05"]), ["%F %H%z"], pa.timestamp("us", "UTC"), "at"))
+    assert [one[0].as_py().date().isoformat() for one in read] == ["2024-03-01"] * 4
+
+
 def test_formats_are_tried_in_turn_for_each_value() -> None:
     texts = pa.array(["1.3.2024", None, "2024-03-02", "01.03.2024"])
     read = read_formatted(texts, ["%d.%m.%Y", "%Y-%m-%d"], pa.timestamp("us"), "at")
@@ -185,12 +198,31 @@ def test_formats_are_tried_in_turn_for_each_value() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "format_"), [("01.03.24", "%d.%m.%Y"), ("24-03-01 +0100", "%F %z"), ("24-3-1", "%Y-%m-%d")]
+)
+def test_a_year_of_two_digits_is_not_one_of_the_first_century(text: str, format_: str) -> None:
+    zone = "UTC" if "%z" in format_ else None
+    with pytest.raises(pa.ArrowInvalid, match="is not a timestamp"):
+        read_formatted(pa.array([text]), [format_], pa.timestamp("us", zone), "at")
+    with pytest.raises(pa.ArrowInvalid, match="is not a timestamp"):
+        evaluate(col("s").to_timestamp(format_), pa.record_batch({"s": [text]}))
+
+
+def test_a_format_for_two_digits_reads_what_one_for_four_does_not() -> None:
+    texts = pa.array(["01.03.24", "1.3.0024", "05.03.2024", None])
+    read = read_formatted(texts, ["%d.%m.%Y", "%d.%m.%y"], pa.timestamp("us"), "at")
+    assert [one and one.year for one in read.to_pylist()] == [2024, 24, 2024, None]
+
+
+@pytest.mark.parametrize(
     ("make", "told"),
     [
         (lambda: col("s").to_timestamp("%H:%M"), "'%H:%M' names no year"),
+        (lambda: CsvFileSpout(".", "at: timestamp_ntz", timestamp_formats=["%H:%M"]), "'%H:%M' names no year"),
         (lambda: col("s").to_date("%Y-%m-%d %z"), "has an offset, which a date does not"),
         (lambda: sql("to_timestamp(s, 'HH:mm')"), "a pattern of dates has yyyy"),
         (lambda: sql("to_date(s, 'dd.MM.yy')"), "a pattern of dates has yyyy"),
+        (lambda: sql("to_date(s, 'MMMM dd yyyy')"), "a pattern of dates has yyyy"),
         (lambda: sql("to_timestamp(s, 'yyyy-MM-dd HH:mm:ss.SSS')"), "a pattern of dates has yyyy"),
         (lambda: sql("at > timestamp '2024-02-30'"), "'2024-02-30' is not a timestamp"),
         (lambda: sql("at > timestamp 'noon'"), "'noon' is not a timestamp"),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +22,7 @@ from trident import Stream, TridentTopology
 from trident.arrow import schema_of
 from trident.errors import SpoutError, TopologyError
 from trident.explain import explain
-from trident.fields import Fields
+from trident.fields import Fields, normal_type
 from trident.operations import (
     Count,
     FirstN,
@@ -34,6 +34,9 @@ from trident.operations import (
     Sum,
     TumblingDurationWindow,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NAMES = ["unit price", "a,b", "c:d", "a.b", "back`quote", "é", "1st", "<x>", "(y)", "Ünit Price"]
 
@@ -49,6 +52,12 @@ def test_a_name_is_the_same_after_it_was_written_and_read(name: str) -> None:
     assert Fields(str(fields)) == fields
     (column,) = schema_of(fields.select([name]))
     assert (column.name, [one.name for one in column.type]) == (name, [name, "more"])
+
+
+@pytest.mark.spark
+def test_spark_reads_the_type_of_a_struct_with_such_members(spark: SparkSession) -> None:
+    type_ = normal_type(f"struct<{','.join(f'{quoted(name)}:int' for name in [*NAMES, 'x.y', '1e3', 'a-b', '_1'])}>")
+    assert spark.createDataFrame([], f"w {type_}").select("w.*").columns == [*NAMES, "x.y", "1e3", "a-b", "_1"]
 
 
 @pytest.mark.parametrize("text", ["unit price: double", "``: int", "`open: int", ": int", "`a`b: int"])

@@ -73,10 +73,10 @@ def shortest(walks: list[Walk]) -> Walk:
     return Walk(min(each.files for each in walks), min(each.changes for each in walks))
 
 
-WARM_BATCH = Walk(47, 212)
-LOOK_UP = Walk(14, 25)
-START = Walk(84, 390)
-EXACTLY_ONCE = Walk(43, 158)
+WARM_BATCH = Walk(45, 202)
+LOOK_UP = Walk(12, 24)
+START = Walk(81, 388)
+EXACTLY_ONCE = Walk(41, 151)
 SPARE = Walk(2, 12)
 WARM = 3
 

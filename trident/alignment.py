@@ -8,6 +8,7 @@ Texts become moments and dates by the rules of `trident.moments`.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import partial, reduce
@@ -288,13 +289,9 @@ def check_decimals(texts: Any, made: Any, where: str) -> None:
 
 
 def _has_exponents(texts: Any) -> bool:
-    for chunk in texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]:
-        data = chunk.buffers()[2]
-        if data is not None and any(
-            mark in data.to_pybytes() for mark in (b"e", b"E")
-        ):  # of slices all, which is faster
-            return True
-    return False
+    chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
+    data = [bytes(one.buffers()[2] or b"") for one in chunks]  # of slices all, which is faster
+    return any(mark in one for one in data for mark in (b"e", b"E"))
 
 
 def _check_decimal(text: str, type_: pa.DataType, where: str) -> Any:
@@ -308,7 +305,12 @@ def _check_decimal(text: str, type_: pa.DataType, where: str) -> Any:
     return value
 
 
-_VARIANTS = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%e": "%d", "%-": "%"}
+_YEAR_1000 = -30_610_224_000_000_000  # in microseconds
+_VARIANTS = {
+    "%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%r": "%I:%M:%S %p", "%e": "%d", "%k": "%H",
+    "%l": "%I", "%h": "%b", "%n": " ", "%t": " ", "%-": "%",
+}  # fmt: skip
+_HOURS, _numbers = re.compile(r"([+-]\d\d)$"), re.compile(r"0*(\d+)").findall
 
 
 def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name: str) -> Any:
@@ -317,8 +319,7 @@ def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name:
     for format_ in formats:
         found = pc.if_else(pc.is_null(made), pc.strptime(texts, format_, "us", error_is_null=True), None)
         if (found.type.tz is None) == (type_.tz is None):
-            _check_formatted(texts, found, format_, name)
-            made = pc.coalesce(made, found.cast(type_))
+            made = pc.coalesce(made, _without_short_years(texts, found, format_, name).cast(type_))
     lacking = texts.filter(pc.and_(pc.is_valid(texts), pc.is_null(made)))
     if len(lacking):
         raise pa.ArrowInvalid(
@@ -327,22 +328,36 @@ def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name:
     return made
 
 
-def _check_formatted(texts: Any, made: Any, format_: str, name: str) -> None:
-    """Refuse what strptime bends: the 30th of February to the 1st of March, second 60 to the next minute, zones to none."""
-    at = pc.is_valid(made)
+def _without_short_years(texts: Any, made: Any, format_: str, name: str) -> Any:
+    """Return the moments without those whose year has fewer than four digits, as `24` has with `%Y`: another format may fit.
+
+    Refuse what strptime bends: the 30th of February to the 1st of March, second 60 to the next minute, zones to none.
+    """
+    at, short = pc.is_valid(made), []
     if not any(one in format_ for one in ("%Z", "%z", "%j")):  # else only where it would have led
         at = pc.fill_null(pc.or_(pc.less_equal(pc.day(made), 3), pc.less_equal(pc.second(made), 1)), False)
+        if (pc.min(made).value or 0) < _YEAR_1000:
+            at = pc.or_(at, pc.fill_null(pc.less(made, pa.scalar(_YEAR_1000, pa.int64()).cast(made.type)), False))
     distinct = texts.filter(at).unique()
-    plain = reduce(lambda text, one: text.replace(*one), _VARIANTS.items(), format_)
     for text, moment in zip(distinct.to_pylist(), pc.strptime(distinct, format_, "us"), strict=True):
-        try:
-            said = dt.datetime.strptime(text.strip(), plain)  # aware with %z
-            problem = "" if pa.scalar(said, made.type) == moment else ": it would be another one"
-        except ValueError as error:
-            if "bad directive" in str(error):
-                return
-            problem = f": {error}"
-            if "match" in problem and "%Z" not in format_:  # Arrow takes other words and spaces, for the same
-                continue
+        problem = _misread(text, moment, format_)
         if problem:
-            raise pa.ArrowInvalid(f"{name}: {text!r} is not a time in {format_!r}{problem}")
+            raise pa.ArrowInvalid(f"{name}: {text!r} is not a time in {format_!r}: {problem}")
+        short += [text] * (problem is None)
+    return pc.if_else(pc.is_in(texts, pa.array(short, texts.type)), None, made) if short else made
+
+
+def _misread(text: str, moment: pa.Scalar, format_: str) -> str | None:
+    """Return what is wrong with a moment that a text was read as; None: only that its year is too short."""
+    plain = reduce(lambda known, one: known.replace(*one), _VARIANTS.items(), format_)
+    try:
+        padded = _HOURS.sub(r"\1:00", text.strip()) if plain.endswith("%z") else text.strip()
+        is_same = pa.scalar(dt.datetime.strptime(padded, plain), moment.type) == moment  # aware with %z
+    except ValueError as error:
+        if "match" not in str(error) or "%Z" in format_:
+            return "" if "bad directive" in str(error) else str(error)
+        if moment.value < _YEAR_1000:
+            return None
+        # Arrow takes other words and spaces, for the same.
+        is_same = "%z" in plain or _numbers(text) == _numbers(moment.as_py().strftime(plain))
+    return "" if is_same else "it would be another one"

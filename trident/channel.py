@@ -1,8 +1,9 @@
-"""What threads share: a `Channel` of messages that many put and one takes; a `DaemonPool` for user code, which may hang."""
+"""What threads share: a `Channel` of messages that many put and one takes; a `DaemonPool` for code that may hang; a `Clock`."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -117,3 +118,17 @@ def _call(future: Future[T], function: Callable[[], T]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+class Clock:
+    """The time of this machine."""
+
+    monotonic = staticmethod(time.monotonic)
+    """Seconds from an arbitrary start, never going back. As it is, because each batch asks a dozen times."""
+
+    cpu = staticmethod(time.thread_time)
+    """Seconds that the calling thread has computed."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return int(time.time() * 1000)

@@ -199,11 +199,14 @@ class BatchFailedError(TridentError):
         single tuple is the cause) and the error as text.
     writes_dead_letters
         Whether the topology already leaves failing tuples out where it can (`on_poison="dead_letter"`).
+    may_leave_out
+        Whether it can leave out this one: an operation raised at it, not a state's update, and no `FailedException`.
     can_heal
         That of the cause.
     """
 
     writes_dead_letters: bool = False
+    may_leave_out: bool = False
 
     def __init__(self, txid: int, attempts: int, step: str, row: str | None, cause: str) -> None:
         super().__init__(txid, attempts, step, row, cause)
@@ -213,9 +216,9 @@ class BatchFailedError(TridentError):
         on = f" on tuple {self.row}" if self.row is not None else ""
         times = "once" if self.attempts == 1 else f"{self.attempts} times"
         hint = (
-            ""
-            if self.row is None or self.writes_dead_letters
-            else ' (or set on_poison="dead_letter" to leave such tuples out)'
+            ' (or set on_poison="dead_letter" to leave such tuples out)'
+            if self.may_leave_out and not self.writes_dead_letters
+            else ""
         )
         return (
             f"batch {self.txid} failed {times} in step {self.step!r}{on}: {self.cause}. "
@@ -433,7 +436,8 @@ class ChangesGoneError(StateError):
             found = f"the log ends with batch {last}; it was lost or set back, and counts from the beginning"
         return (
             f"the changes of state {state!r} of {topology!r} since batch {since}: {found}. Begin with snapshot(), which "
-            "gives the rows as of one batch and continues after it; raise changes= of the state if readers are away for longer"
+            "gives the rows as of one batch and continues after it (a topology that follows cannot: count both again, with new "
+            "logs and empty states, and since=0); raise changes= of the state if readers are away for longer"
         )
 
 
@@ -770,7 +774,7 @@ class BadPackage(ClusterError):
 
 
 class RequirementsFailed(ClusterError):
-    """The requirements of a package cannot be installed on this machine just now."""
+    """The requirements of a package cannot be installed on this machine just now, or it has other versions than made it."""
 
 
 class UpgradeRefused(ClusterError):

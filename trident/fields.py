@@ -24,7 +24,7 @@ FieldsLike = Union[str, Sequence[str], "Fields"]
 _ALIASES = {alias: row.name for row in TYPES.values() for alias in row.aliases}
 _HINTS: dict[Any, str] = {row.python: row.name for row in TYPES.values()} | {decimal.Decimal: "decimal(38,18)"}
 _NAME = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:,`][^\s:,]*)\s*(?::\s*(.+?)\s*)?$", re.DOTALL)
-_PLAIN = re.compile(r"[^\s:,<>()`]+")
+_PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)  # any other is no name to Spark
 _MARKS = re.compile(r"(?:(?<=[\s,<])|^)`(?:[^`]|``)+`|[,<>()]")
 
 

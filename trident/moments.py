@@ -82,6 +82,19 @@ _DAY = 86_400
 _FIRST, _LAST = -62_135_510_400, 253_402_214_400  # seconds, a day within the years that a datetime has
 
 
+def checked_format(call: str, format_: object) -> str:
+    """Return a format of `strptime`; `TopologyError` if it is none that says a moment or, in `to_date`, a date."""
+    if not isinstance(format_, str):
+        raise TopologyError(f"{call} takes a text, got {format_!r}")
+    if not re.search("%-?[YyGFDcxs]", format_):
+        raise TopologyError(f"{call}: {format_!r} names no year, which would then be 1900")
+    if call == "to_date" and "%z" in format_:
+        raise TopologyError(
+            f"to_date: {format_!r} has an offset, which a date does not: to_timestamp, then cast to a date"
+        )
+    return format_
+
+
 def checked_zone(call: str, zone: object) -> str:
     """Return the name of a zone; `TopologyError` if there is none of this name."""
     try:

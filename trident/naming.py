@@ -10,6 +10,10 @@ from trident.tuples import TridentTuple
 
 _MAX_SHOWN = 300
 
+# What a terminal obeys, and what turns the direction of the words around it.
+_UNSEEN = (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_SEEN = {code: f"\\u{code:04x}" for code in _UNSEEN if chr(code) not in "\n\t"}
+
 _ALIASES = {"build": "start", "new_drpcstream": "new_drpc_stream"}
 _OF_TOPOLOGY = {"join": "topology.join", "merge": "topology.merge", "union": "topology.merge"}
 
@@ -26,12 +30,13 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 def amount(count: int, unit: str) -> str:
     """Return how much there is of something, of bytes in KiB, MiB, GiB or TiB; the page's `amount` does the same.
 
-    >>> amount(197_973, "bytes"), amount(812, "bytes"), amount(1200, "records")
-    ('193 KiB', '812 bytes', '1,200 records')
+    >>> amount(197_973, "bytes"), amount(1200, "records"), amount(1, "batches"), amount(1, "entries"), amount(1, "bytes")
+    ('193 KiB', '1,200 records', '1 batch', '1 entry', '1 byte')
     """
     power = min((count.bit_length() - 1) // 10, 4)
     if unit != "bytes" or power < 1:
-        return f"{count:,} {unit}"
+        one = re.sub(r"([^s])s$", r"\1", re.sub(r"(ch|sh|x|ss)es$", r"\1", re.sub(r"ies$", "y", unit)))
+        return counted(count, one, unit)
     size = count / (1 << 10 * power)
     return f"{size:,.{0 if size >= 100 else 1}f} {'KMGT'[power - 1]}iB"
 
@@ -56,6 +61,11 @@ def cut(text: str, most: int) -> str:
     ('a lon…', 'short')
     """
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def visible(text: str) -> str:
+    """Return a text, or JSON, with what is not seen as JSON writes it: values, names and errors are the work of others."""
+    return text.translate(_SEEN)
 
 
 def page_entry(record: object, *names: str) -> dict[str, Any]:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from trident.read.state_reader import JointReader, StateReader
     from trident.replay.rehearsing import Rehearsed
     from trident.replay.verifying import ValueOrigin, Verified
-    from trident.run.moving import Moved
-    from trident.run.rewriting import Forgotten
+    from trident.run.moving import Forgotten, Moved
 
 
 def open_state(
@@ -227,7 +226,7 @@ def migrate_state(
     StateError
         A value cannot be migrated; the values before it are.
     """
-    from trident.run.rewriting import migrate_state
+    from trident.run.moving import migrate_state
 
     graph, config = _resolve(topology, conf, settings)
     return migrate_state(graph, _name(state), config, progress)
@@ -266,7 +265,7 @@ def forget_keys(
     UnsupportedOperation
         The store cannot delete keys, or the state is a single value.
     """
-    from trident.run.rewriting import forget_keys
+    from trident.run.moving import forget_keys
 
     graph, config = _resolve(topology, conf, settings)
     return forget_keys(graph, _name(state), keys, config)

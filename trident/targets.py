@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from trident.errors import TopologyError, TridentError, describe
+from trident.roles import has
 from trident.setting_types import close_to
 from trident.topology import TridentTopology
 
@@ -24,7 +25,7 @@ class NoSuchTarget(TopologyError):
 
 
 def load_topology(target: str) -> TridentTopology:
-    """Import `MODULE:TOPOLOGY`, a topology or a function without arguments that returns one.
+    """Import `MODULE:TOPOLOGY`: a topology, a function without arguments that returns one, or what `exactly_once` returned.
 
     MODULE is a module's name, looked up in the working directory first, or the path of a `.py` file.
 
@@ -124,7 +125,7 @@ def _import_module(shown: str, name: str, path: Path | None = None) -> ModuleTyp
         raise TopologyError(f"{shown} cannot be imported: {_why(error)}") from error
     except TridentError:
         raise
-    except Exception as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise TopologyError(f"{shown} cannot be imported: {_why(error)}") from error
 
 
@@ -132,8 +133,10 @@ _OURS = Path(__file__).parents[1]
 """The folder with the packages of this distribution."""
 
 
-def _why(error: Exception) -> str:
+def _why(error: BaseException) -> str:
     """Return what a module raised when it was imported, and where."""
+    if isinstance(error, SystemExit):
+        return f'it ends the program{_place(error)}; put what does that under `if __name__ == "__main__":`'
     if isinstance(error, SyntaxError):
         line = f": {error.text.strip()}" if error.text else ""
         return f"{type(error).__name__}: {error.msg}, in {error.filename}, line {error.lineno}{line}"
@@ -157,19 +160,21 @@ def _from_file(name: str, path: Path) -> ModuleType:
     return module
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     return f" (in {frames[-1].filename}, line {frames[-1].lineno})" if frames[1:] else ""
 
 
 def _make_value(value: Any, module: str, attribute: str, kinds: tuple[type, ...]) -> Any:
+    if not isinstance(value, kinds) and has(value, "topology"):  # what `exactly_once` returns
+        value = value.topology
     made = value
     if not isinstance(value, kinds) and callable(value):
         try:
             made = value()
         except TridentError:
             raise
-        except Exception as error:  # a user's function may raise anything
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
             raise TopologyError(f"{module}:{attribute}() failed: {describe(error)}{_place(error)}") from error
     if not isinstance(made, kinds):
         what = f"{attribute}() returned a" if made is not value else f"{attribute} is a"

@@ -340,6 +340,6 @@ def _folder_of_caller() -> str:
 
 
 def _open_page(host: str, port: int) -> Page:
-    from trident.web.ui_server import TopologyPage
+    from trident.web.running_pages import TopologyPage
 
     return TopologyPage(host, port)

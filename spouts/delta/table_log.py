@@ -340,6 +340,7 @@ def other_table(table: str, read_id: str, read_version: int, version: int, id_: 
     )
     return ReplayMismatchError(
         f"the Delta table {table} was read up to version {read_version} as table {read_id}, and is another table now (version "
-        f"{version}, table {id_}): it was made again, or restored from a copy{replaced}. Put back the table that was read; or "
-        "begin with a new log_dir and empty states"
+        f"{version}, table {id_}): it was made again, or restored from a copy{replaced}. Put back the table that was read; if "
+        "this one has only rows that are not counted yet, give its stream another name and start once with "
+        "allow_changed_topology=True; or begin with a new log_dir and empty states"
     )

@@ -20,6 +20,7 @@ from spouts.files.tails import WAIT_S, TailRule
 from trident.arrow import schema_of
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
+from trident.moments import checked_format
 from trident.setting_types import Limit, Seconds, check_arguments
 from trident.spout.interfaces import SpoutType
 
@@ -209,7 +210,7 @@ class CsvFileSpout(FileSpout):
         names = header if isinstance(header, bool) else tuple(header)
         csv = CsvFormat(
             schema_of(declared), names, delimiter, quote, escape, tuple(null_values), missing_columns,
-            tuple(timestamp_formats), decimal_point, multiline,
+            tuple(checked_format("timestamp_formats", one) for one in timestamp_formats), decimal_point, multiline,
         )  # fmt: skip
         if not isinstance(header, bool):
             csv.check_names("header=", list(header))

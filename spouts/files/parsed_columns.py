@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from base64 import b64decode
 from collections.abc import Callable
@@ -229,9 +230,9 @@ def _of_text(texts: pa.Array, type_: pa.DataType, path: str) -> pa.Array:
 
 
 def _as_seen(token: re.Match[bytes]) -> bytes:
-    """Return a text or number of JSON; in place of a number that is 0 as a double, and is none, one that is not."""
-    is_small = token[0][:1] != b'"' and not float(token[0]) and re.match(_NOT_0.encode(), token[0])
-    return b"1e-300" if is_small else token[0]
+    """Return a text or number of JSON; in place of a number that is 0 or infinite as a double, and is none, another one."""
+    number = 1.0 if token[0][:1] == b'"' else float(token[0])
+    return b"1e-300" if math.isinf(number) or (not number and re.match(_NOT_0.encode(), token[0])) else token[0]
 
 
 def _extremes(table: pa.Table) -> list[int]:

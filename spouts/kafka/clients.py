@@ -1,18 +1,22 @@
-"""librdkafka's clients as spouts need them. No other module imports them, and this one is imported where a spout is opened.
+"""The brokers as spouts see them: their topics, offsets and groups, consumers, a producer of dead letters, and all errors.
 
-Their settings and errors, a client for questions that is replaced when a broker is silent, and one that writes dead letters.
+No other module imports librdkafka's clients, and this one is imported where a spout is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+import logging
+import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple, TypeVar
 
 from spouts.kafka.options import KafkaOptions
 from trident.errors import SourceAwayError, SpoutError
 from trident.extras import needs_package
 from trident.servers.kafka_client import STRANGER, Reports, error_of, is_away
+from trident.servers.patience import Retries
 
 with needs_package("Kafka", "kafka", "confluent-kafka", "confluent_kafka"):
     from confluent_kafka import (
@@ -33,9 +37,19 @@ with needs_package("Kafka", "kafka", "confluent-kafka", "confluent_kafka"):
     )
 
 __all__ = [
-    "UNKNOWN", "Brokers", "ConfigResource", "Consumer", "DeadTopic", "IsolationLevel", "KafkaError", "KafkaException",
-    "Message", "OffsetSpec", "ResourceType", "TopicPartition", "committed_in", "consumer_settings", "is_final",
+    "GONE", "OUT_OF_RANGE", "Brokers", "Consumer", "KafkaError", "KafkaException", "LogPosition", "Message",
+    "OffsetBounds", "Spot", "TopicPartition", "TopicView", "assign", "is_final", "partition_at", "reading_settings",
+    "truncation_of",
 ]  # fmt: skip
+
+K = TypeVar("K")
+_log = logging.getLogger(__name__)
+_ASK_S = 3.0  # for an answer
+_START_S = 5.0
+_STEP_S = 0.05
+_SEEK_S = 3.0
+_NONE = -1  # what a broker answers where it has no such offset
+_NO_ANSWER = -1001  # what the client says where a leader just went away, and where a group has no offset
 
 _FETCHING = {
     "fetch.wait.max.ms": 10,  # how long the end of a range is waited for that is no record (a transaction's marker)
@@ -43,16 +57,57 @@ _FETCHING = {
     "fetch.error.backoff.ms": 50,
     "queued.max.messages.kbytes": 16 << 10,  # what a task may hold beyond the table that it gives out
 }
-_WRITE_S = 5.0  # that a dead letter may take
+_LITTLE = {"queued.min.messages": 1, "max.partition.fetch.bytes": 64 << 10}  # some records of a partition, and no more
 _QUICK_METADATA = {"topic.metadata.refresh.interval.ms": 10_000, "reconnect.backoff.max.ms": 1000}
 
-UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
-"""There is no such topic or partition."""
+_UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
+GONE = (
+    "it is not there any more, or the user may not see it. Create it, permit Describe, or take it out of topics; if a pattern "
+    'found it, on_data_loss="skip" goes on without it'
+)
+"""What to do about a topic or partition that there is no longer."""
+OUT_OF_RANGE = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
+"""A partition has no record at an offset."""
 
 _FORBIDDEN = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
+_COMPARED = (*OUT_OF_RANGE, "_PARTITION_EOF", "_LOG_TRUNCATION")  # errors that come only once epochs were compared
+_ENDS = re.compile(r"broker end offset is (-?\d+)")
 
 
-def consumer_settings(options: KafkaOptions) -> dict[str, Any]:
+class Spot(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of topic {self.topic!r}"
+
+
+class LogPosition(NamedTuple):
+    """A position in a partition, and the epoch of a leader that had all records before it; -1: not known."""
+
+    offset: int
+    epoch: int
+
+
+class OffsetBounds(NamedTuple):
+    """Where a partition begins and ends, the end as the isolation level sees it; `epoch` is its leader's."""
+
+    low: int
+    end: int
+    epoch: int
+
+
+class TopicView(NamedTuple):
+    """A topic: its id, and by partition the broker that leads it, None if none does, and those that have a copy."""
+
+    id: str
+    leaders: Mapping[int, int | None]
+    copies: Mapping[int, list[int]]
+
+
+def reading_settings(options: KafkaOptions) -> dict[str, Any]:
     """Return the settings of a consumer whose partitions are assigned, and which never commits by itself."""
     return {
         **_QUICK_METADATA,
@@ -71,70 +126,81 @@ def consumer_settings(options: KafkaOptions) -> dict[str, Any]:
     }
 
 
-def _asking_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a consumer that also suit a client that reads no records."""
-    consumers_only = {*_FETCHING, "group.id", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset"}
-    consumers_only |= {"enable.partition.eof", "isolation.level"}
-    return {name: value for name, value in settings.items() if name not in consumers_only}
-
-
-def committed_in(consumer: Consumer, asked: Sequence[TopicPartition], timeout_s: float) -> list[TopicPartition]:
-    """Return what is committed to the consumer's group; `KafkaException` if of any partition that is not known."""
-    found = consumer.committed(list(asked), timeout=timeout_s) if asked else []
-    # Each partition answers for itself, and one that does not know must not pass for one without an offset.
-    for each in found:
-        if each.error is not None:
-            raise KafkaException(each.error)
-    return found
-
-
-@contextmanager
-def _refuse_settings() -> Iterator[None]:
-    try:
-        yield
-    except KafkaException as error:
-        raise SpoutError(f"config: {error_of(error).str()}") from error
+def _asking_settings(options: KafkaOptions) -> dict[str, Any]:
+    """Return the settings of a client that reads no records."""
+    given = {name: value for name, value in options.config.items() if name not in _FETCHING}
+    return {**_QUICK_METADATA, **given, "bootstrap.servers": options.bootstrap_servers}
 
 
 def is_final(error: KafkaError) -> bool:
     """Whether waiting cannot help."""
-    return error.fatal() or error.name() in (*STRANGER, *_FORBIDDEN)
+    return error.fatal() or error.name() in (*STRANGER, *_FORBIDDEN, *_UNKNOWN)
 
 
 class Brokers:
-    """The brokers as one reader sees them: its consumers, its questions to them, and the errors of both.
+    """The brokers as one reader sees them: its consumer, its questions to them, and the errors of both.
 
     Questions go over a client of their own, and over another one after an answer that did not come. A client keeps the broker
     that it asks as long as the connection is there. A broker that hangs keeps its connections, so that each question would go
     to it; another client learns from a broker that answers whom to ask.
 
-    `settings`: of a consumer.
+    `options`: what is read, and how.
+    `own`: settings of this reader's consumer; without any it reads just a few records.
     `reports`: keeps what all clients report.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.settings, self.reports, self.servers = settings, Reports(), settings["bootstrap.servers"]
+    def __init__(self, options: KafkaOptions, own: Mapping[str, Any] | None = None) -> None:
+        self.options, self.servers, self.reports = options, options.bootstrap_servers, Reports()
+        self._own = {**_LITTLE, "on_commit": self._hear_of_commit} if own is None else own
         self._admin: AdminClient | None = None
+        self._consumer: Consumer | None = None
         self._is_silent = False
 
-    def open_consumer(self, **own: Any) -> Consumer:
-        """Open a consumer; `SpoutError` for a setting that librdkafka does not take."""
-        with _refuse_settings():
-            return Consumer({**self.settings, "error_cb": self.reports.error, **own}, logger=self.reports)
+    @property
+    def consumer(self) -> Any:
+        """Return the consumer, opened when it is first used; `SpoutError` for a setting that librdkafka does not take."""
+        if self._consumer is None:
+            self._consumer = self._open_consumer(self._own)
+        return self._consumer
 
-    def spout_error(self, doing: str, error: KafkaError | KafkaException) -> SpoutError:
-        found = error_of(error) if isinstance(error, KafkaException) else error
-        cause = f"{doing} at {self.servers}: {found.str()}"
-        if is_away(found):
-            # A broker that refuses a handshake closes the connection, which looks as if it were away.
-            secured = "SSL" in str(self.reports) or "SASL" in str(self.reports)
-            check = "the settings security.protocol, sasl.* and ssl.* in config" if secured else "that the broker runs"
-            return SourceAwayError(f"{cause} ({self.reports}). Check bootstrap_servers, and {check}")
-        if found.name() in STRANGER:
-            return SpoutError(f"{cause} ({self.reports}). Check the settings sasl.* and ssl.* in config")
-        if found.name() in _FORBIDDEN:
-            return SpoutError(f"{cause}. The user needs the permissions Describe and Read on the topic")
-        return SpoutError(f"{cause} ({self.reports})")
+    def close(self) -> None:
+        consumer, self._consumer, self._admin = self._consumer, None, None  # the other has no call that closes it
+        if consumer is not None:
+            consumer.close()
+
+    def _open_consumer(self, own: Mapping[str, Any]) -> Consumer:
+        with self._refuse_settings():
+            settings = {**reading_settings(self.options), "error_cb": self.reports.error, **own}
+            return Consumer(settings, logger=self.reports)
+
+    def open_producer(self, **own: Any) -> Producer:
+        with self._refuse_settings():
+            # The topic's own limit counts: a producer's is lower than what a consumer reads.
+            settings = {
+                "message.max.bytes": 10**9,
+                **_asking_settings(self.options),
+                "error_cb": self.reports.error,
+                **own,
+            }
+            return Producer(settings, logger=self.reports)
+
+    @property
+    def _client(self) -> AdminClient:
+        """Return the client of questions; another one if the last one waited for an answer in vain."""
+        if self._admin is None or self._is_silent:
+            with self._refuse_settings():
+                settings = {**_asking_settings(self.options), "error_cb": self.reports.error}
+                self._admin, self._is_silent = AdminClient(settings, logger=self.reports), False
+        return self._admin
+
+    # ---- errors -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _refuse_settings(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise SpoutError(f"config: {error_of(error).str()}") from error
 
     @contextmanager
     def wrap_errors(self, doing: str) -> Iterator[None]:
@@ -142,85 +208,250 @@ class Brokers:
         try:
             yield
         except KafkaException as error:
-            raise self.spout_error(doing, error) from error
+            raise self.spout_error(doing, error_of(error)) from error
 
-    @property
-    def client(self) -> AdminClient:
-        """Return the client; another one if the last one waited for an answer in vain."""
-        if self._is_silent:
-            self._admin, self._is_silent = None, False  # it has no call that closes it
-        if self._admin is None:
-            own: dict[str, Any] = {**_asking_settings(self.settings), "error_cb": self.reports.error}
-            with _refuse_settings():
-                self._admin = AdminClient(own, logger=self.reports)
-        return self._admin
+    def spout_error(self, doing: str, error: KafkaError) -> SpoutError:
+        cause = f"{doing} at {self.servers}: {error.str()}"
+        if is_away(error):
+            # A broker that refuses a handshake closes the connection, which looks as if it were away.
+            secured = "SSL" in str(self.reports) or "SASL" in str(self.reports)
+            check = "the settings security.protocol, sasl.* and ssl.* in config" if secured else "that the broker runs"
+            return SourceAwayError(f"{cause} ({self.reports}). Check bootstrap_servers, and {check}")
+        if error.name() in STRANGER:
+            return SpoutError(f"{cause} ({self.reports}). Check the settings sasl.* and ssl.* in config")
+        if error.name() in _UNKNOWN:
+            return SpoutError(f"{cause}; {GONE}")
+        if error.name() in _FORBIDDEN:
+            return SpoutError(f"{cause}. The user needs the permissions Describe and Read on the topic")
+        return SpoutError(f"{cause} ({self.reports})")
 
-    def close(self) -> None:
-        self._admin = None
+    def _answers(self, asked: Mapping[K, Any]) -> dict[K, Any]:
+        """Wait for the answers to questions: each is what was answered, or a `KafkaException`.
 
-    def heed(self, error: KafkaException) -> None:
-        """Ask with another client from the next question on, if the error says that a broker is away.
-
-        The client stays until then: other answers may be under way, which would never come after it is closed.
+        After one that says that a broker is away, the next question goes to another client. This one stays until then: other
+        answers may be under way, which would never come after it is closed.
         """
-        self._is_silent |= is_away(error_of(error))
-
-    def ask_topics(self, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
-        """Return what the brokers say about topics, ids and leaders too, or the `KafkaException` for a topic.
-
-        If no answer comes, another client asks once more.
-        """
-        # The broker that was asked may hang, and another one may answer at once.
-        found = self._ask_topics_once(names, timeout_s)
-        return self._ask_topics_once(names, timeout_s) if self._is_silent else found
-
-    def _ask_topics_once(self, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        asked = self.client.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
-        for name, future in asked.items():
+        found: dict[K, Any] = {}
+        for key, future in asked.items():
             try:
-                found[name] = future.result()
+                found[key] = future.result()
             except KafkaException as error:
-                self.heed(error)
-                found[name] = error
+                self._is_silent |= is_away(error_of(error))
+                found[key] = error
         return found
 
+    # ---- topics -------------------------------------------------------------------------------------------------------
 
-class DeadTopic:
-    """Writes dead letters: a record as it was, and in its headers why it is there. All replicas have it when a call returns.
+    def wait_until_up(self) -> None:
+        """Return when a broker answers; `SpoutError` after some seconds."""
+        self.names(f"within {_START_S:g} seconds no broker answered", _START_S)
 
-    `topic`, `brokers`: its name, and where it is.
-    """
+    def names(self, doing: str = "listing the topics", timeout_s: float | None = None) -> list[str]:
+        """Return the names of all topics."""
+        try:
+            return list(self._client.list_topics(timeout=timeout_s or _ASK_S).topics)
+        except KafkaException as error:
+            self._client.poll(0)  # passes on what is in the client's log
+            self._is_silent |= is_away(error_of(error))
+            raise self.spout_error(doing, error_of(error)) from error
 
-    def __init__(self, topic: str, brokers: Brokers) -> None:
-        self._topic, self._brokers = topic, brokers
-        # The record counts as done when this has returned: so it must be on all replicas, and once.
-        own = {
-            **_asking_settings(brokers.settings), "acks": "all", "enable.idempotence": True, "linger.ms": 0,
-            "error_cb": brokers.reports.error,
-        }  # fmt: skip
-        with _refuse_settings():
-            self._producer = Producer(own, logger=brokers.reports)
+    def topics(self, names: Collection[str]) -> dict[str, TopicView]:
+        """Return topics, as far as they are there: who asks knows whether that is an error."""
+        views: dict[str, TopicView] = {}
+        for name, topic in self._describe(sorted(names)).items() if names else ():
+            if not isinstance(topic, KafkaException):
+                led = [(each.id, each.leader, [copy.id for copy in each.replicas]) for each in topic.partitions]
+                leaders = {at: None if leader is None or leader.id < 0 else leader.id for at, leader, _ in led}
+                views[name] = TopicView(str(topic.topic_id), leaders, {at: copies for at, _, copies in led})
+            elif error_of(topic).name() not in _UNKNOWN:
+                raise self.spout_error(f"asking for topic {name!r}", error_of(topic)) from topic
+        return views
 
-    def write(self, record: Message, why: Mapping[str, str]) -> None:
-        """Write a record with more headers; `SourceAwayError` if no broker takes it in time."""
-        ended: list[Any] = []
-        headers = [*(record.headers() or ()), *((name, text.encode()) for name, text in why.items())]
-        self._producer.produce(
-            self._topic, record.value(), record.key(), headers=headers, on_delivery=lambda error, _: ended.append(error)
-        )
-        self._producer.flush(_WRITE_S)
-        doing = f"writing a dead letter to topic {self._topic!r}"
-        if not ended:
-            # It will be tried again, so what is still in the queue must not arrive later as well.
-            self._producer.purge()
-            self._producer.flush(0)
+    def _describe(self, names: list[str]) -> dict[str, Any]:
+        def ask() -> dict[str, Any]:
+            return self._answers(self._client.describe_topics(TopicCollection(names), request_timeout=_ASK_S))
+
+        found = ask()
+        return ask() if self._is_silent else found  # another broker may answer at once
+
+    def compacted_topics(self, names: Iterable[str]) -> list[str]:
+        """Return the topics that are compacted, as far as the user may know; `SourceAwayError` if no broker answers."""
+        asked, compacted = [ConfigResource(ResourceType.TOPIC, name) for name in names], []
+        answers = self._answers(self._client.describe_configs(asked, request_timeout=_ASK_S) if asked else {})
+        for resource, found in answers.items():
+            # The right to describe configurations is a right of its own; a policy that is not told cannot be refused.
+            if not isinstance(found, KafkaException):
+                compacted += [resource.name] if "compact" in found["cleanup.policy"].value else []
+            elif is_away(error_of(found)):
+                doing = f"asking for the settings of topic {resource.name!r}"
+                raise self.spout_error(doing, error_of(found)) from found
+        return compacted
+
+    # ---- offsets ------------------------------------------------------------------------------------------------------
+
+    def bounds(self, spots: Iterable[Spot], isolation: str | None = None) -> dict[Spot, OffsetBounds]:
+        """Return where partitions begin and end; those that do not answer are not in the result.
+
+        `isolation`: in place of the options' one. Under read_committed the end lies before a transaction that is open.
+        """
+        specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        lows, ends = self._offsets(list(spots), isolation or self.options.isolation, *specs)
+        return {
+            spot: OffsetBounds(lows[spot].offset, *end)
+            for spot, end in ends.items()
+            if spot in lows and min(lows[spot].offset, end.offset) >= 0
+        }
+
+    def at(self, spots: Iterable[Spot], ms: int) -> dict[Spot, int | None]:
+        """Return the first offset whose record is from then or later; None if the broker says that there is none.
+
+        Raises `SourceAwayError`: a partition does not answer.
+        """
+        wanted = list(spots)
+        (answers,) = self._offsets(wanted, self.options.isolation, OffsetSpec.for_timestamp(ms))
+        found = {spot: answers[spot].offset if spot in answers else _NO_ANSWER for spot in wanted}
+        # -1 is an answer (no record is that late); below it are words of the client, which must not pass for offsets.
+        for spot in (spot for spot, offset in found.items() if offset < _NONE):
             raise SourceAwayError(
-                f"{doing} at {self._brokers.servers}: no broker took it in {_WRITE_S:g} seconds ({self._brokers.reports})"
+                f"asking for the first record of {spot} from {ms} ms on at {self.servers}: no answer ({self.reports})"
             )
-        if ended[0] is not None:
-            raise self._brokers.spout_error(doing, ended[0])
+        return {spot: None if offset == _NONE else offset for spot, offset in found.items()}
 
-    def close(self) -> None:
-        self._producer.purge()
-        self._producer.flush(0)
+    def _offsets(self, spots: list[Spot], isolation: str, *specs: OffsetSpec) -> list[dict[Spot, LogPosition]]:
+        """Return the answers to each of several questions for offsets, without the partitions that do not answer."""
+        level, asked = IsolationLevel[isolation.upper()], [TopicPartition(*spot) for spot in spots]
+        # All are on their way before an answer is waited for: a broker that is silent costs its time once.
+        questions = [
+            self._client.list_offsets(dict.fromkeys(asked, spec), isolation_level=level, request_timeout=_ASK_S)
+            if asked
+            else {}
+            for spec in specs
+        ]
+        return [
+            {
+                Spot(where.topic, where.partition): LogPosition(
+                    found.offset, -1 if found.leader_epoch is None else found.leader_epoch
+                )
+                for where, found in self._answers(each).items()
+                if not isinstance(found, KafkaException)
+            }
+            for each in questions
+        ]
+
+    def truncations(self, places: Mapping[Spot, LogPosition]) -> dict[Spot, int | None]:
+        """Return where partitions were cut off before a place, None if not; those that do not answer are left out."""
+        ends: dict[Spot, int | None] = {}
+        # A consumer of its own: answers to earlier questions come to whoever polls next.
+        with closing(self._open_consumer(_LITTLE)) as consumer:
+            assign(consumer, places)
+            for spot, message in _first_messages(consumer, _ASK_S):
+                error = message.error()
+                # What is no answer is passed over; a partition that gives nothing else is left out when the time is over.
+                if spot not in ends and (error is None or error.name() in _COMPARED):
+                    ends[spot] = None if error is None else truncation_of(error)
+                    consumer.incremental_unassign([TopicPartition(*spot)])
+        return ends
+
+    # ---- groups and records -------------------------------------------------------------------------------------------
+
+    def committed(self, asked: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return what is committed to the group; `SpoutError` if of any partition that is not known."""
+        wanted = list(asked)
+        with self.wrap_errors(f"asking for the offsets of group {self.options.group_id!r}"):
+            found = self.consumer.committed(wanted, timeout=_START_S) if wanted else []
+            # Each partition answers for itself, and one that does not know must not pass for one without an offset.
+            for each in found:
+                if each.error is not None:
+                    raise KafkaException(each.error)
+        return list(found)
+
+    def commit(self, ends: Mapping[Spot, int]) -> None:
+        """Commit offsets to the group, without waiting: they are for monitors only."""
+        try:
+            self.consumer.poll(0)  # hears of the last one
+            offsets = [TopicPartition(*spot, end) for spot, end in ends.items()]
+            self.consumer.commit(offsets=offsets, asynchronous=True)
+        except KafkaException as error:
+            self._hear_of_commit(error_of(error), ())
+
+    def _hear_of_commit(self, error: KafkaError | None, partitions: object) -> None:
+        if error is not None:
+            _log.warning("offsets were not committed to group %r: %s", self.options.group_id, error.str())
+
+    def sizes(self, starts: Mapping[Spot, int], most: int, patience_s: float) -> dict[Spot, float]:
+        """Return the mean bytes of key and value of `most` records from an offset on, where any came soon."""
+        consumer = self.consumer
+        seen: dict[Spot, list[int]] = {}
+        try:
+            consumer.assign([TopicPartition(*spot, offset) for spot, offset in starts.items()])
+            for spot, message in _first_messages(consumer, patience_s):
+                sizes = seen.setdefault(spot, [])
+                if message.error() is None:
+                    sizes.append(len(message.value() or b"") + len(message.key() or b""))
+                # Its end, or an error that its reader will report.
+                if message.error() is not None or len(sizes) >= most:
+                    consumer.incremental_unassign([TopicPartition(*spot)])
+            consumer.unassign()
+        except KafkaException as error:
+            _log.debug("measuring records: %s", error_of(error).str())
+        return {spot: sum(sizes) / len(sizes) for spot, sizes in seen.items() if sizes}
+
+
+def _first_messages(consumer: Consumer, patience_s: float) -> Iterator[tuple[Spot, Message]]:
+    """Give the messages of what is assigned, until the time is over.
+
+    Take off the assignment what has answered: its other records would fill the client's queue before the answers of others.
+    """
+    deadline = time.monotonic() + patience_s
+    while consumer.assignment() and time.monotonic() < deadline:
+        message = consumer.poll(_STEP_S)
+        if message is not None:
+            yield Spot(str(message.topic()), message.partition() or 0), message
+
+
+# ---- leader epochs --------------------------------------------------------------------------------------------------------
+
+
+def partition_at(spot: Spot, place: LogPosition, metadata: str = "") -> TopicPartition:
+    """Return what a consumer is assigned so that the broker compares the epoch first, or what is committed."""
+    # Before offset 0 there is nothing that could have been cut off.
+    known: dict[str, Any] = {"leader_epoch": place.epoch} if place.epoch >= 0 and place.offset > 0 else {}
+    if metadata:
+        known["metadata"] = metadata
+    return TopicPartition(*spot, place.offset, **known)
+
+
+def truncation_of(error: KafkaError) -> int | None:
+    """Return where a partition was cut off, if a consumer's error says so; -1: the broker does not know, None: it was not."""
+    text = error.str()
+    if error.name() != "_LOG_TRUNCATION" and "log truncation detected" not in text:
+        return None
+    # Where it was cut off librdkafka says in words only.
+    match = _ENDS.search(text)
+    return -1 if match is None else int(match[1])
+
+
+def assign(consumer: Consumer, places: Mapping[Spot, LogPosition]) -> None:
+    """Have a consumer go on at places; of those with an epoch nothing comes before the broker has compared it.
+
+    By itself a client compares when it hears of another leader, which it may have done before: only a `seek` always asks.
+
+    Raises `SourceAwayError`: the client does not take the places.
+    """
+    given = [partition_at(spot, place) for spot, place in places.items()]
+    consumer.assign(given)
+    # Behind the assignment, because only in a partition that is assigned can be sought.
+    for each, place in zip(given, places.values(), strict=True):
+        if place.epoch >= 0 and place.offset > 0:
+            _seek(consumer, each)
+
+
+def _seek(consumer: Consumer, place: TopicPartition) -> None:
+    def is_given_up(error: Any, failures: int, waited_s: float) -> bool:
+        return error_of(error).name() == "_STATE" and waited_s < _SEEK_S  # what was assigned before, still
+
+    try:
+        Retries(0, 0.01, 0.05).run(lambda: consumer.seek(place), KafkaException, is_given_up)
+    except KafkaException as error:
+        if error_of(error).name() != "_UNKNOWN_PARTITION":  # else nothing comes of it but the error that says so
+            raise SourceAwayError(f"going on at offset {place.offset} of {place.topic!r}: {error}") from error

@@ -12,9 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.clients import Consumer, KafkaError, KafkaException, TopicPartition, committed_in
-from spouts.kafka.lost_records import LogPosition, partition_at
+from spouts.kafka.clients import Brokers, KafkaError, KafkaException, LogPosition, Spot, TopicPartition, partition_at
 from spouts.kafka.options import ReadLimits
 from trident.errors import SourceAwayError
 from trident.servers.kafka_client import error_of
@@ -22,7 +20,6 @@ from trident.servers.kafka_client import error_of
 _log = logging.getLogger(__name__)
 _MOST_BYTES = 3800
 _MOST_FAILURES = 60
-_ASK_S = 5.0
 _RENEW_S = 3600.0  # Kafka forgets an offset that was committed long ago, however quiet it is: offsets.retention.minutes
 
 
@@ -156,13 +153,12 @@ class PartitionWork:
         self.window.finish(offset, offset + 1)
         self.failures.pop(offset, None)
 
-    def move(self, offset: int, epoch: int, is_ahead: bool) -> None:
-        """Go on at another offset: what is between is gone, or what was read from there on is."""
-        if is_ahead:
-            self.window.skip_to(offset)
-        else:
-            self.window.cut(offset)
-            self.failures = {at: count for at, count in self.failures.items() if at < offset}
+    def move(self, forgotten: int | None, offset: int, epoch: int) -> None:
+        """Forget what is known from an offset on, as other records are there, and go on at another one if that is behind."""
+        if forgotten is not None:
+            self.window.cut(forgotten)
+            self.failures = {at: count for at, count in self.failures.items() if at < forgotten}
+        self.window.skip_to(offset)
         # The committed offset is no place to go on from any more: where reading begins is committed before anything is read.
         self.epoch, self._is_where_committed = epoch, False
 
@@ -200,19 +196,23 @@ class PartitionWork:
 
 
 class Commits:
-    """The commits of one task."""
+    """The commits of one task.
 
-    def __init__(self, work: Mapping[Spot, PartitionWork], limits: ReadLimits) -> None:
-        self._work, self._every_s, self._most, self._done = work, limits.commit_every_s, limits.max_pending, 0
+    `brokers`: of the reader whose consumer commits; its `on_commit` is `take_answer`.
+    `succeeded`: whether a commit has succeeded; the reader sets it back.
+    """
+
+    def __init__(self, brokers: Brokers, work: Mapping[Spot, PartitionWork], limits: ReadLimits) -> None:
+        self._brokers, self._work = brokers, work
+        self._every_s, self._most, self._done = limits.commit_every_s, limits.max_pending, 0
         self._renewed = time.monotonic()
         self._due = self._renewed + self._every_s
         self.succeeded = False
-        """Whether a commit has succeeded; the reader sets it back."""
 
     def note_done(self, count: int) -> None:
         self._done += count
 
-    def if_due(self, consumer: Consumer) -> None:
+    def if_due(self) -> None:
         """Commit, without waiting for the answer, if it is time to."""
         now = time.monotonic()
         if now >= self._renewed + _RENEW_S:
@@ -221,37 +221,34 @@ class Commits:
                 work.commit_again()
         if now >= self._due or self._done >= self._most:
             self._due, self._done = now + self._every_s, 0
-            self.now(consumer, waits=False)
+            self.now(waits=False)
 
-    def begin(self, consumer: Consumer, begun: Mapping[Spot, PartitionWork]) -> None:
+    def begin(self, begun: Mapping[Spot, PartitionWork]) -> None:
         """Commit where partitions begin that are read from now on, and return once that is safe.
 
         The answer to a commit does not cover each partition, so it is read back.
 
-        Raises `KafkaException`: the commit failed, or what was committed cannot be read.
-        Raises `SourceAwayError`: another offset is committed.
+        Raises `SpoutError`: the commit failed, or what was committed cannot be read, or is another offset.
         """
-        offsets = {spot: offset for spot, each in begun.items() if (offset := each.to_commit(spot)) is not None}
+        offsets = _to_commit(begun)
         if not offsets:
             return
-        consumer.commit(offsets=list(offsets.values()), asynchronous=False)
-        for each in committed_in(consumer, list(offsets.values()), _ASK_S):
-            spot = Spot(each.topic, each.partition)
-            if each.offset != offsets[spot].offset:
+        with self._brokers.wrap_errors(f"committing where reading begins to group {self._brokers.options.group_id!r}"):
+            self._brokers.consumer.commit(offsets=list(offsets.values()), asynchronous=False)
+        for each in self._brokers.committed(offsets.values()):
+            wanted, spot = offsets[Spot(each.topic, each.partition)].offset, Spot(each.topic, each.partition)
+            if each.offset != wanted:
                 raise SourceAwayError(
-                    f"committing where reading of {spot} begins: offset {offsets[spot].offset} was committed, and "
+                    f"committing where reading of {spot} begins: offset {wanted} was committed, and "
                     f"{'none' if each.offset < 0 else each.offset} was read back"
                 )
 
-    def now(self, consumer: Consumer, waits: bool) -> None:
-        offsets = [offset for spot, work in self._work.items() if (offset := work.to_commit(spot)) is not None]
+    def now(self, waits: bool) -> None:
+        offsets = list(_to_commit(self._work).values())
         if not offsets:
             return
         try:
-            if waits:
-                consumer.commit(offsets=offsets, asynchronous=False)
-            else:
-                consumer.commit(offsets=offsets, asynchronous=True)
+            self._brokers.consumer.commit(offsets=offsets, asynchronous=not waits)
         except KafkaException as error:
             self.take_answer(error_of(error), offsets)
 
@@ -266,6 +263,10 @@ class Commits:
         for each in failed:
             if (work := self._work.get(Spot(each.topic, each.partition))) is not None:
                 work.commit_again()
+
+
+def _to_commit(works: Mapping[Spot, PartitionWork]) -> dict[Spot, TopicPartition]:
+    return {spot: offset for spot, work in works.items() if (offset := work.to_commit(spot)) is not None}
 
 
 def _json(notes: Mapping[str, Any]) -> str:

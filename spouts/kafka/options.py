@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
-from spouts.kafka.value_formats import Format, format_of
+from spouts.kafka.value_formats import Format
 from trident.errors import ConfigError
 from trident.fields import Fields
 from trident.redaction import Redacted
@@ -40,53 +40,46 @@ _OURS = {
 
 @dataclass(frozen=True)
 class Topics:
-    """Which partitions are read: of the topics with these names, or whose whole name matches the pattern.
+    """Which partitions are read.
 
-    `names`: names of topics.
-    `pattern`: a regular expression, or None.
-    `assigned`: the partitions of each topic, if not all of them are read.
+    `named`: by the name of a topic its partitions, None for all that it has.
+    `pattern`: instead of names, what the whole name of a topic matches.
     """
 
-    names: tuple[str, ...]
-    pattern: str | None = None
-    assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    named: Mapping[str, tuple[int, ...] | None]
+    pattern: re.Pattern[str] | None = None
 
     @classmethod
     def of(cls, topics: Any) -> Topics:
         """Make it of what a user gives: a name, several, a compiled pattern, or partitions by topic."""
-        if isinstance(topics, re.Pattern):
-            return cls((), topics.pattern)
-        if isinstance(topics, Mapping):
-            assigned = {name: _partitions(topics, found) for name, found in topics.items()}
-            return cls(_names(tuple(assigned), topics), None, assigned)
-        listed = topics if isinstance(topics, (list, tuple, set, frozenset)) else [topics]
-        return cls(_names(tuple(listed), topics))
+        if isinstance(topics, re.Pattern) and isinstance(topics.pattern, str):
+            return cls({}, topics)
+        names = list(topics) if isinstance(topics, (list, tuple, set, frozenset, Mapping)) else [topics]
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ConfigError(
+                f"topics={topics!r}: give the name of a topic, a list of names, re.compile(...), or {{name: [partitions]}}"
+            )
+        if not isinstance(topics, Mapping):
+            return cls(dict.fromkeys(names))
+        return cls({name: _partitions(topics, given) for name, given in topics.items()})
 
     def hold(self, topic: str, partition: int | None = None) -> bool:
         if self.pattern is not None:
             # Kafka keeps offsets and transactions in topics of its own, which a pattern such as .* would find.
-            return re.fullmatch(self.pattern, topic) is not None and not topic.startswith("__")
-        return topic in self.names and (partition is None or partition in self.assigned.get(topic, (partition,)))
+            return self.pattern.fullmatch(topic) is not None and not topic.startswith("__")
+        return topic in self.named and (partition is None or partition in (self.named[topic] or (partition,)))
 
     def __str__(self) -> str:
-        return f"pattern {self.pattern!r}" if self.pattern is not None else ", ".join(map(repr, self.names))
+        return ", ".join(map(repr, self.named)) if self.pattern is None else f"pattern {self.pattern.pattern!r}"
 
 
-def _partitions(given: Any, found: Any) -> tuple[int, ...]:
-    numbers = {*found} if isinstance(found, (list, tuple, set, frozenset, range)) else set()
+def _partitions(topics: Any, given: Any) -> tuple[int, ...]:
+    numbers = {*given} if isinstance(given, (list, tuple, set, frozenset, range)) else set()
     if not numbers or not all(type(one) is int and one >= 0 for one in numbers):
         raise ConfigError(
-            f"topics={given!r}: name at least one partition of each topic by its number, as in {{'orders': [0]}}"
+            f"topics={topics!r}: name at least one partition of each topic by its number, as in {{'orders': [0]}}"
         )
     return tuple(sorted(numbers))
-
-
-def _names(names: tuple[str, ...], given: Any) -> tuple[str, ...]:
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise ConfigError(
-            f"topics={given!r}: give the name of a topic, a list of names, re.compile(...), or {{name: [partitions]}}"
-        )
-    return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,26 +94,18 @@ class KafkaOptions(Redacted):
     first_poll: Literal["earliest", "latest", "committed"] | datetime
     isolation: Literal["read_committed", "read_uncommitted"]
     group_id: str | None
+    refresh_s: float
     on_data_loss: Literal["fail", "skip"]
     config: Mapping[str, Any]
-    refresh_s: float
     max_batch_records: int = 1
     max_batch_bytes: int = 1
     max_batch_s: float | None = None
     partition_timeout_s: float = 10.0
     on_bad: Literal["fail", "null"] = "fail"
 
-    @classmethod
-    def of(cls, bootstrap_servers: str, topics: Any, given: Mapping[str, Any]) -> KafkaOptions:
-        """Check the options of a user; `ConfigError` names the wrong one."""
-        if not bootstrap_servers.strip():
-            raise ConfigError(f'bootstrap_servers={bootstrap_servers!r}: write "host:port", several with commas')
-        fields = given["fields"]
-        columns = tuple(part.strip() for part in fields.split(",")) if isinstance(fields, str) else tuple(fields)
-        checked = dict(given, value=format_of(given["value"]), fields=columns, config=dict(given["config"] or {}))
-        return cls(bootstrap_servers, Topics.of(topics), **checked)
-
     def __post_init__(self) -> None:
+        if not self.bootstrap_servers.strip():
+            raise ConfigError(f'bootstrap_servers={self.bootstrap_servers!r}: write "host:port", several with commas')
         # Any of these would let the client move or commit positions by itself, behind the back of the log.
         for name in self.config:
             if name in _OURS:
@@ -142,6 +127,11 @@ class KafkaOptions(Redacted):
             raise ConfigError(
                 f"fields={', '.join(self.fields)!r} with ByColumns: its function gets every column and says what is emitted"
             )
+
+
+def columns_of(fields: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of fields, which a user gives as a list or with commas between."""
+    return tuple(part.strip() for part in fields.split(",")) if isinstance(fields, str) else tuple(fields)
 
 
 class ReadLimits(NamedTuple):

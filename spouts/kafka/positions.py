@@ -1,38 +1,239 @@
-"""Where a partition begins, and where it goes on if what comes next is gone: decided here for all Kafka spouts.
+"""Where a partition begins, where it goes on if what comes next is gone, and what was lost: decided here for all Kafka spouts.
 
 Of a spout of batches the log of the topology has the positions; a task of `KafkaSpout` takes them from its group.
+
+After an unclean leader election a partition ends earlier than it did, and other records take the numbers of those that are
+lost. Offsets alone do not show that once there are enough of them. So what was read has the epoch of the leader that it was
+read from, and a broker knows at which offset each epoch ended.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import time
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from zlib import crc32
 
-from spouts.kafka.admin import BrokerView, OffsetBounds, TopicView
-from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.clients import Consumer, KafkaException, TopicPartition, committed_in
-from spouts.kafka.lost_records import LogPosition, lost_before, truncation_error
+from spouts.kafka.clients import GONE, Brokers, LogPosition, OffsetBounds, Spot, TopicPartition, TopicView
 from spouts.kafka.offset_commits import PartitionWork
-from spouts.kafka.options import EPOCH, KafkaOptions
-from trident.errors import SourceAwayError, SpoutError
+from spouts.kafka.options import EPOCH
+from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 
 _log = logging.getLogger(__name__)
-_ASK_S = 5.0
+THERE_S = 2.0  # brokers learn of a new topic one after the other
+_PAUSE_S = 0.2
+_CHOICES = 'Bring the records back, or let on_data_loss="skip" go on without them (each skip is logged and counted)'
+_NEW_LOG = "Start with a new log (a KafkaSpout: with a new group_id)"
+_UNCLEAN = "(an unclean leader election: see unclean.leader.election.enable)"
 
 
-class PartitionPositions:
+class OffsetRange(NamedTuple):
+    """The records from offset `start` to before offset `end` of a partition, whose topic has the id `topic_id`.
+
+    No record before the end has a leader epoch above `epoch`, and none before the start one above `since`; -1: not known.
+    """
+
+    spot: Spot
+    topic_id: str
+    start: int
+    end: int
+    epoch: int
+    since: int = -1
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets it has; not all of them need be records."""
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"the batch was defined as offsets {self.start} to {self.end} of {self.spot}"
+
+
+# ---- what was lost --------------------------------------------------------------------------------------------------------
+
+
+def range_lost(one: OffsetRange, low: int, high: int) -> ReplayMismatchError:
+    what = f"{one}, which has {low} to {high} now: "
+    if one.start < low:
+        return ReplayMismatchError(
+            f"{what}its first {min(one.end, low) - one.start} offsets were deleted (retention, or delete-records). {_CHOICES}; "
+            "and raise retention.ms or retention.bytes of the topic"
+        )
+    return ReplayMismatchError(
+        f"{what}the end of the partition was lost (an unclean leader election, or the topic was created again). {_CHOICES}"
+    )
+
+
+def rewritten(one: OffsetRange, found: str) -> ReplayMismatchError:
+    """Say that other records have the numbers of a batch, or of what was before it, by what was `found`."""
+    return ReplayMismatchError(
+        f"{one} under leader epoch {one.epoch}; {found}: an unclean leader election lost the records, and others have their "
+        f"numbers. A replay cannot be the same; start with a new log. {_CHOICES}"
+    )
+
+
+def lost_before(spot: Spot, position: int, low: int, high: int) -> SpoutError:
+    """Say that the records that come next are gone, or that the end of what was read is."""
+    if position < low:
+        return SpoutError(
+            f"{spot} was read up to offset {position}, and begins at {low} now: {low - position} offsets were deleted before "
+            f"they were read (retention, or delete-records). {_CHOICES}; and raise retention.ms or retention.bytes"
+        )
+    return _replaced(spot, position, high, f"ends at {high} now", "new records take their numbers")
+
+
+def truncation_error(spot: Spot, position: int, offset: int) -> SpoutError:
+    """Say that a partition was cut off before what was read, and has other records since."""
+    if offset < 0:
+        return SpoutError(
+            f"{spot} was read up to offset {position}, and Kafka knows nothing of the leader that it was read from: what was "
+            f"read was lost {_UNCLEAN}. {_NEW_LOG}"
+        )
+    left = f"only what is before offset {offset} is still what was read"
+    return _replaced(spot, position, offset, left, "other records have or take their numbers")
+
+
+def _replaced(spot: Spot, position: int, offset: int, found: str, so: str) -> SpoutError:
+    return SpoutError(
+        f"{spot} was read up to offset {position}, and {found}: {position - offset} offsets that were read were lost in Kafka "
+        f'{_UNCLEAN}, and {so}. {_NEW_LOG}, or let on_data_loss="skip" go on at offset {offset}'
+    )
+
+
+def replaced_text(name: str, before: str, now: str) -> str:
+    return (
+        f"topic {name!r} had the id {before} when it was read and has {now} now: it was deleted and created again, so "
+        "offsets mean other records"
+    )
+
+
+def topic_replaced(name: str, before: str, now: str) -> ReplayMismatchError:
+    return ReplayMismatchError(
+        f"{replaced_text(name, before, now)}. What was not read of the old topic is lost. Start with a new log, or let "
+        'on_data_loss="skip" read the new topic from its beginning'
+    )
+
+
+def gone_topic(name: str) -> SpoutError:
+    return SpoutError(f"topic {name!r} was read before; {GONE}")
+
+
+# ---- topics ---------------------------------------------------------------------------------------------------------------
+
+
+class TopicWatch:
+    """The topics that are read, as last seen.
+
+    `also`: a topic that must be there too, and is not read even if a pattern finds it.
+    `refuse_compacted`: whether a compacted topic is an error.
+    """
+
+    def __init__(self, brokers: Brokers, also: str | None = None, refuse_compacted: bool = False) -> None:
+        self._brokers, self._options, self._refuse_compacted = brokers, brokers.options, refuse_compacted
+        self._also = () if also is None else (also,)
+        self._topics: Mapping[str, TopicView] = {}
+        self._looked = float("-inf")
+        self._policies: set[str] = set()
+        self._missing: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Make sure that a broker answers and that the named topics and partitions are there; `SpoutError` if not."""
+        self._brokers.wait_until_up()
+        # Not there is believed only when it lasts: one broker may know a topic that another has not heard of yet.
+        deadline = time.monotonic() + THERE_S
+        while missing := self._not_there():
+            if time.monotonic() > deadline:
+                raise SpoutError(
+                    f"{missing} is not there on {self._brokers.servers}, or the user may not see it. Create it, correct the "
+                    "name, or permit Describe"
+                )
+            time.sleep(_PAUSE_S)
+        if not self._topics.keys() - set(self._also):
+            _log.warning("no topic matches %s on %s yet", self._options.topics, self._brokers.servers)
+
+    def _not_there(self) -> str:
+        self._look(())
+        for name in (*self._options.topics.named, *self._also):
+            if name not in self._topics:
+                return f"topic {name!r}"
+            for partition in self._options.topics.named.get(name) or ():
+                if partition not in self._topics[name].leaders:
+                    return str(Spot(name, partition))
+        return ""
+
+    def look_again(self) -> None:
+        self._looked = float("-inf")
+
+    def look(self, read: Collection[str]) -> Mapping[str, TopicView]:
+        """Return the topics; asked for after some seconds, and if one that was `read` is not known.
+
+        Raises `SourceAwayError`: no broker answers, or a topic that was read is not there at the moment.
+        Raises `SpoutError`: it has not been there for seconds, or is compacted.
+        """
+        if time.monotonic() - self._looked >= self._options.refresh_s or not self._topics.keys() >= set(read):
+            self._look(read)
+        missing = [name for name in read if name not in self._topics]
+        # A broker that has just started may not know its topics yet, so one that is missing gets some seconds, each.
+        self._missing = {name: self._missing.get(name, time.monotonic()) for name in missing}
+        for name, since in self._missing.items():
+            if time.monotonic() - since < THERE_S:
+                raise SourceAwayError(f"topic {name!r} is not there at the moment")
+            if self._options.on_data_loss == "fail":
+                raise gone_topic(name)
+        return self._topics
+
+    def _look(self, read: Iterable[str]) -> None:
+        choice = self._options.topics
+        found = [] if choice.pattern is None else filter(choice.hold, self._brokers.names())
+        # What was read is asked for even if no pattern finds it any more: only its id says whether it was created again.
+        topics = self._brokers.topics({*choice.named, *self._also, *read, *found})
+        if self._refuse_compacted:
+            # Each topic is asked about once: the answer takes another request, and every look would wait for it.
+            for name in self._brokers.compacted_topics(topics.keys() - self._policies):
+                raise SpoutError(
+                    f"topic {name!r} is compacted (cleanup.policy): Kafka may delete records between two attempts at a batch, "
+                    "so a replay need not be the same. Use OpaqueTridentKafkaSpout, which promises no more than the topic "
+                    "can keep"
+                )
+            self._policies |= topics.keys()
+        self._topics, self._looked = topics, time.monotonic()
+
+    def partitions(self) -> dict[Spot, bool]:
+        """Return the partitions that are to be read, and whether each has a leader."""
+        return {
+            Spot(name, partition): leader is not None
+            for name, topic in self._topics.items()
+            for partition, leader in topic.leaders.items()
+            if self._options.topics.hold(name, partition) and name not in self._also
+        }
+
+
+# ---- positions ------------------------------------------------------------------------------------------------------------
+
+
+class KafkaPositions:
     """Decides where partitions are read, and asks the brokers what it has to know for that.
 
     `skipped`: how many offsets were left out because of `on_data_loss="skip"`.
     """
 
-    def __init__(self, options: KafkaOptions, view: BrokerView) -> None:
-        self._options, self._view, self.skipped = options, view, 0
+    def __init__(self, brokers: Brokers) -> None:
+        self._options, self._brokers, self.skipped = brokers.options, brokers, 0
         self._intact: dict[Spot, LogPosition] = {}  # with the epoch under which all before it was there
         self._ended: dict[Spot, int] = {}  # where a partition ended before what was read of it: more records hide that
+
+    def chosen(self, new: Collection[Spot], begun: Mapping[str, int], is_first: bool) -> list[Spot]:
+        """Return the partitions of which `first_poll` decides where they begin; the others begin at their first record.
+
+        It decides of all topics at first, and later of one that the user names. What is added to Kafka later, a partition or
+        a topic that a pattern finds, begins at its first record.
+
+        `begun`: the topics that were begun with, and how many partitions each had then that need not have begun yet.
+        """
+        by_option = is_first or self._options.topics.pattern is None
+        return [spot for spot in new if (spot.partition < begun[spot.topic] if spot.topic in begun else by_option)]
 
     def choose_starts(self, spots: Collection[Spot], bounds: Mapping[Spot, OffsetBounds]) -> dict[Spot, int]:
         """Return where partitions begin of which `first_poll` decides; `SourceAwayError` if that is not answered."""
@@ -40,12 +241,12 @@ class PartitionPositions:
         if first == "latest":
             return {spot: bounds[spot].end for spot in spots}
         if first == "committed" and spots:
-            committed = self._view.committed_offsets(spots)
-            starts.update((spot, offset) for spot, offset in committed.items() if offset is not None)
+            committed = self._brokers.committed(TopicPartition(*spot) for spot in spots)
+            starts.update((Spot(each.topic, each.partition), each.offset) for each in committed if each.offset >= 0)
         if isinstance(first, datetime) and spots:
             # The first millisecond that is not before it; what is below 0 names other places to a broker, such as the end.
             ms = max(0, -((EPOCH - first) // timedelta(milliseconds=1)))
-            found = self._view.at(spots, ms)
+            found = self._brokers.at(spots, ms)
             return {spot: bounds[spot].end if offset is None else offset for spot, offset in found.items()}
         return starts
 
@@ -64,35 +265,43 @@ class PartitionPositions:
             and place.offset > 0
             and self._intact.get(spot) != LogPosition(place.offset, bounds[spot].epoch)
         }
-        answers = self._view.truncations(doubtful) if doubtful else {}
+        answers = self._brokers.truncations(doubtful) if doubtful else {}
         # Asked once for each leader: what is intact under one stays so until the next.
         for spot, cut in answers.items():
             if cut is None:
                 self._intact[spot] = LogPosition(read[spot].offset, bounds[spot].epoch)
         return {**{spot: None for spot in read if spot not in doubtful}, **answers}
 
-    def go_on(self, spot: Spot, position: int, furthest: int, bounds: OffsetBounds, cut: int | None) -> int | None:
-        """Return where records are, if those that come next are gone, or some that were read; None: reading goes on.
+    def go_on(
+        self, spot: Spot, position: int, furthest: int, bounds: OffsetBounds, cut: int | None
+    ) -> tuple[int | None, int]:
+        """Return from which offset on other records are than were read, None if from none, and where reading goes on.
 
         `position`, `furthest`: what comes next, and what is behind all that was read.
         `cut`: where the partition was cut off, if that is known.
 
         Raises `SpoutError`: `on_data_loss` does not permit to leave anything out.
         """
-        error: SpoutError
         # A cut comes first: behind it are other records, however well their numbers fit.
         if cut is not None:
-            offset, error = cut, truncation_error(spot, furthest, cut)
-        elif position < bounds.low:
-            offset, error = bounds.low, lost_before(spot, position, bounds.low, bounds.end)
-        else:
-            end = self._ended.get(spot, bounds.end)
-            high = end if furthest <= end or spot in self._ended else self._view.high(spot)
-            if high is None or furthest <= high:  # behind an open transaction: the isolation was another one before
-                return None
-            offset, error = high, lost_before(spot, furthest, bounds.low, high)
-            if self._options.on_data_loss == "fail":
-                self._ended[spot] = high
+            self._skip(position, cut, truncation_error(spot, furthest, cut))
+            position = furthest = min(position, cut)
+        if position < bounds.low:
+            self._skip(position, bounds.low, lost_before(spot, position, bounds.low, bounds.end))
+            return cut, bounds.low
+        end = self._ended.get(spot, bounds.end)
+        if furthest > end and spot not in self._ended:
+            # Behind an open transaction nothing is lost: the isolation was another one before.
+            whole = self._brokers.bounds([spot], "read_uncommitted")
+            end = whole[spot].end if spot in whole else furthest
+        if furthest <= end:
+            return cut, position
+        if self._options.on_data_loss == "fail":
+            self._ended[spot] = end
+        self._skip(position, end, lost_before(spot, furthest, bounds.low, end))
+        return end, min(position, end)
+
+    def _skip(self, position: int, offset: int, error: SpoutError) -> None:
         # Below 0 the broker does not know where to go on; any offset would be a guess.
         if self._options.on_data_loss == "fail" or offset < 0:
             raise error
@@ -100,41 +309,30 @@ class PartitionPositions:
         _log.warning(
             "on_data_loss=skip: %s; reading goes on at offset %d (%d offsets skipped)", error, offset, self.skipped
         )
-        return offset
 
 
-class OwnPartitions:
-    """Finds the partitions of one task of several: always the same ones, however many topics there are.
+class GroupPositions:
+    """Decides which partitions one task of several reads, however many topics there are, and where: always as its group says.
 
-    `options`, `view`: what is read, and who answers.
+    `brokers`: of a reader whose consumer has the group.
     `task`, `tasks`: the number of the task in its component, from 0, and how many there are.
     """
 
-    def __init__(self, options: KafkaOptions, view: BrokerView, task: int, tasks: int) -> None:
-        self._options, self._view, self._task, self._tasks = options, view, task, tasks
-        self._positions = PartitionPositions(options, view)
+    def __init__(self, brokers: Brokers, task: int, tasks: int) -> None:
+        self._brokers, self._task, self._tasks = brokers, task, tasks
+        self._positions = KafkaPositions(brokers)
 
-    def topics(self, more: Iterable[str] = ()) -> Mapping[str, TopicView]:
-        """Return the topics that are read, and `more`; `SpoutError` if one that was named is not there."""
-        found = self._view.topics(more)
-        for name in (*self._options.topics.names, *more):
-            if name not in found:
-                raise SpoutError(
-                    f"topic {name!r} at {self._options.bootstrap_servers}: it is not there, or the user may not see it. "
-                    "Create it, or permit Describe"
-                )
-        return found
-
-    def of(self, topics: Mapping[str, TopicView], dead_letters: str | None) -> dict[Spot, bool]:
+    def own(self, partitions: Mapping[Spot, bool]) -> dict[Spot, bool]:
+        """Return the task's partitions of all that are read."""
         # A checksum and not Python's hash, which differs between processes; with the number, so that one topic spreads evenly.
         return {
             spot: is_led
-            for spot, is_led in sorted(self._view.partitions_to_read(topics).items())
-            if spot.topic != dead_letters and (crc32(spot.topic.encode()) + spot.partition) % self._tasks == self._task
+            for spot, is_led in sorted(partitions.items())
+            if (crc32(spot.topic.encode()) + spot.partition) % self._tasks == self._task
         }
 
     def starts(
-        self, new: Mapping[Spot, bool], topics: Mapping[str, TopicView], consumer: Consumer, is_first: bool
+        self, new: Mapping[Spot, bool], topics: Mapping[str, TopicView], is_first: bool
     ) -> dict[Spot, PartitionWork]:
         """Return the work on each partition, from where it begins: where the group has committed, or as `first_poll` says.
 
@@ -142,25 +340,42 @@ class OwnPartitions:
 
         Raises `SourceAwayError`: `first_poll` would choose another beginning later for a partition that does not answer.
         """
-        bounds = self._view.bounds([spot for spot, is_led in new.items() if is_led])
+        bounds = self._brokers.bounds([spot for spot, is_led in new.items() if is_led])
         # Of all partitions of these topics, not of this task's alone: only together they say what the group has seen.
-        names = {spot.topic for spot in new}
-        committed = self._committed_work([Spot(name, each) for name in names for each in topics[name].led], consumer)
-        at_first = self._at_first(new, committed, is_first)
-        silent = sorted(spot for spot in at_first if spot not in bounds)
-        if silent and self._options.first_poll != "earliest":
-            raise SourceAwayError(
-                f"no leader answers for {silent[0]} at {self._options.bootstrap_servers}: where new partitions begin "
-                f"is chosen for all of them at once (first_poll={self._options.first_poll!r})"
-            )
-        found = self._gone_on({spot: work for spot, work in committed.items() if spot in bounds}, topics, bounds)
-        # What was added later begins at its first record.
+        every = (TopicPartition(name, at) for name in {spot.topic for spot in new} for at in topics[name].leaders)
+        answers = self._brokers.committed(every)
+        committed = {Spot(each.topic, each.partition): PartitionWork.of(each) for each in answers if each.offset >= 0}
+        by_option = self._begun_by_option(new, committed, bounds, is_first)
         first = {spot: bounds[spot].low for spot in bounds if spot not in committed}
-        first.update(self._positions.choose_starts([spot for spot in at_first if spot in bounds], bounds))
+        first.update(self._positions.choose_starts([spot for spot in by_option if spot in bounds], bounds))
+        found = self._gone_on({spot: work for spot, work in committed.items() if spot in bounds}, topics, bounds)
         found.update((spot, PartitionWork(offset, bounds[spot].epoch)) for spot, offset in first.items())
         for spot, work in found.items():
-            work.begin(topics[spot.topic].id, len(topics[spot.topic].led))
+            work.begin(topics[spot.topic].id, len(topics[spot.topic].leaders))
         return found
+
+    def _begun_by_option(
+        self,
+        new: Mapping[Spot, bool],
+        committed: Mapping[Spot, PartitionWork],
+        bounds: Mapping[Spot, OffsetBounds],
+        is_first: bool,
+    ) -> list[Spot]:
+        """Return the new partitions of which `first_poll` decides where they begin."""
+        begun: dict[str, int] = {}
+        for spot, work in committed.items():
+            if work.partitions:
+                begun[spot.topic] = min(work.partitions, begun.get(spot.topic, work.partitions))
+        is_new = is_first and not any(work.partitions for spot, work in committed.items() if spot in new)
+        by_option = self._positions.chosen([spot for spot in new if spot not in committed], begun, is_new)
+        silent = sorted(spot for spot in by_option if spot not in bounds)
+        first_poll = self._brokers.options.first_poll
+        if silent and first_poll != "earliest":
+            raise SourceAwayError(
+                f"no leader answers for {silent[0]} at {self._brokers.servers}: where new partitions begin is chosen for all "
+                f"of them at once (first_poll={first_poll!r})"
+            )
+        return by_option
 
     def _gone_on(
         self,
@@ -185,52 +400,24 @@ class OwnPartitions:
             found[spot] = work
         return found
 
-    def learn_leaders(self, topics: Iterable[str], consumer: Consumer) -> None:
-        """Have a consumer ask for the leaders of partitions; by itself it would do so after a second."""
-        for topic in topics:
-            with contextlib.suppress(KafkaException):  # it asks again by itself
-                consumer.list_topics(topic, _ASK_S)
-
     def move(self, spot: Spot, work: PartitionWork, cut: int | None) -> bool:
         """Go on with a partition whose next records are gone; `SpoutError` if that is not permitted. Whether it answers.
 
         `cut`: where it was cut off, if that is known.
         """
-        bounds = self._view.bounds([spot])
+        bounds = self._brokers.bounds([spot])
         if spot not in bounds:
             return False
         position, epoch = work.window.position, bounds[spot].epoch
         self._go_on(spot, work, position, bounds[spot], cut)
         if work.window.position == position:  # what is behind it may be other records than those that were done
-            work.move(position, epoch, is_ahead=False)
+            work.move(position, position, epoch)
         work.epoch = epoch
         return True
 
     def _go_on(self, spot: Spot, work: PartitionWork, furthest: int, limits: OffsetBounds, cut: int | None) -> None:
         """Go on where records are, if those that come next are gone, or those that were read, and that is permitted."""
         position = work.window.position
-        offset = self._positions.go_on(spot, position, furthest, limits, cut)
-        if offset is not None:
-            work.move(offset, limits.epoch, is_ahead=cut is None and position < limits.low)
-
-    def _committed_work(self, spots: list[Spot], consumer: Consumer) -> dict[Spot, PartitionWork]:
-        with self._view.wrap_errors(f"asking for the offsets of group {self._options.group_id!r}"):
-            answers = committed_in(consumer, [TopicPartition(*spot) for spot in spots], _ASK_S)
-        return {Spot(each.topic, each.partition): PartitionWork.of(each) for each in answers if each.offset >= 0}
-
-    def _at_first(self, new: Collection[Spot], committed: Mapping[Spot, PartitionWork], is_first: bool) -> list[Spot]:
-        """Return the partitions of which `first_poll` decides: nothing is committed, and they were not added later."""
-        # A number from this on is a partition that was added after the group began, and is read from its first record.
-        before: dict[str, int] = {}
-        for spot, work in committed.items():
-            if work.partitions:
-                before[spot.topic] = min(work.partitions, before.get(spot.topic, work.partitions))
-        is_new = is_first and not any(work.partitions for spot, work in committed.items() if spot in new)
-        # A topic that a pattern finds and the group does not know is later.
-        finds_more = self._options.topics.pattern is not None and not is_new
-        return [
-            spot
-            for spot in new
-            if spot not in committed
-            and spot.partition < before.get(spot.topic, 0 if finds_more else spot.partition + 1)
-        ]
+        went_on = forgotten, offset = self._positions.go_on(spot, position, furthest, limits, cut)
+        if went_on != (None, position):
+            work.move(forgotten, offset, limits.epoch)

@@ -1,27 +1,27 @@
-"""Chooses the offsets that make up a batch: the driver's side of a Kafka spout."""
+"""Chooses the offsets that make up a batch, the driver's side of a Kafka spout: what a definition is, and how much it may hold.
+
+A definition is plain data:
+
+``topics``
+    By topic: its ``id``, which a topic that is deleted and created again does not keep, and its ``ranges``: a flat list of
+    partition, start, end and leader epoch. Start is the first offset of the batch, end the first one after it. A partition
+    with nothing in this batch is there too (start and end are equal), because nothing else says how far it was read. No
+    record before the end has a leader epoch above the epoch. ``since`` has one such epoch for each start.
+``bytes``
+    About how many bytes the keys and values have.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import NamedTuple
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
 
-from spouts.kafka.admin import BrokerView, OffsetBounds, TopicView, TopicWatch
-from spouts.kafka.batch_ranges import (
-    BatchLimits,
-    OffsetRange,
-    Spot,
-    definition_of,
-    parts_of,
-    positions_of,
-    ranges_of,
-    records_of,
-)
-from spouts.kafka.clients import consumer_settings
-from spouts.kafka.lost_records import LogPosition, replaced_text, topic_replaced
+from spouts.files.ranges import cut_evenly
+from spouts.kafka.clients import Brokers, LogPosition, OffsetBounds, Spot, TopicView
 from spouts.kafka.options import KafkaOptions
-from spouts.kafka.positions import PartitionPositions
+from spouts.kafka.positions import KafkaPositions, OffsetRange, TopicWatch, replaced_text, topic_replaced
 from spouts.kafka.range_reader import READERS
 from trident.errors import SourceAwayError
 from trident.roles import close_on_error
@@ -30,23 +30,13 @@ from trident.spout.interfaces import BatchCoordinator, BatchTraits, Definition, 
 _log = logging.getLogger(__name__)
 _FRESH_S = 0.5  # how old the ends of partitions may be while more waits than a batch may have
 _COMPLAIN_EVERY_S = 30.0
+_UNMEASURED_BYTES = 1000.0  # of a record
+_FIRST_RECORDS = 10_000  # of a batch whose speed is not known
+_GROWTH = 4  # one batch is at most so many times as large as the speed was measured with
+_MEASURE_EVERY_S = 10.0
+_SAMPLE = 50
 
-
-class _Seen(NamedTuple):
-    """What the brokers say before a batch.
-
-    `replaced`: the topics that were created again since they were read.
-    `held`: how far the other partitions were read.
-    `bounds`, `cut`: of the partitions that answer: where they begin and end, and at which offset one was cut off, if it was.
-    `away`: the partitions that do not answer.
-    """
-
-    topics: Mapping[str, TopicView]
-    replaced: Set[str]
-    held: Mapping[Spot, OffsetRange]
-    bounds: Mapping[Spot, OffsetBounds]
-    cut: Mapping[Spot, int | None]
-    away: Sequence[Spot]
+Measure = Callable[[Mapping[Spot, int], int, float], Mapping[Spot, float]]
 
 
 class KafkaCoordinator(BatchCoordinator):
@@ -57,19 +47,18 @@ class KafkaCoordinator(BatchCoordinator):
 
     def __init__(self, options: KafkaOptions, spout_type: SpoutType) -> None:
         self._options, self._waits = options, spout_type is SpoutType.TRANSACTIONAL
-        self._view = BrokerView(options)
+        self._brokers = Brokers(options)
         self._limits = BatchLimits(
-            options.max_batch_records, options.max_batch_bytes, options.max_batch_s, self._view.sizes
+            options.max_batch_records, options.max_batch_bytes, options.max_batch_s, self._brokers.sizes
         )
-        self._positions = PartitionPositions(options, self._view)
-        self._watch = TopicWatch(options, self._view, refuse_compacted=self._waits)
+        self._positions = KafkaPositions(self._brokers)
+        self._watch = TopicWatch(self._brokers, refuse_compacted=self._waits)
         self._bounds: dict[Spot, OffsetBounds] = {}
         self._asked, self._txid = float("-inf"), 0
         self._complaint, self._complained = "", 0.0
-        self._resting: set[Spot] = set()
         self._warned: dict[Spot, str] = {}
         self._is_unsure = self._is_waited_for = False
-        with close_on_error(self._view.close):
+        with close_on_error(self._brokers.close):
             self._watch.start()
 
     @property
@@ -84,7 +73,9 @@ class KafkaCoordinator(BatchCoordinator):
 
         Raises `SpoutError`: records that come next are gone.
         """
-        if txid <= self._txid:  # an attempt failed: what was known may be the reason
+        self._is_unsure = True  # until all is known
+        if txid <= self._txid or self._is_waited_for:  # an attempt failed: what was known may be the reason
+            self._is_waited_for = False
             self._watch.look_again()
             self._asked = float("-inf")
         try:
@@ -100,78 +91,114 @@ class KafkaCoordinator(BatchCoordinator):
         return made
 
     def _define(self, read: dict[Spot, OffsetRange], is_first: bool) -> Definition | None:
-        seen = self._look(read, may_leave_out=not (self._waits or is_first))
-        if seen is None:
+        topics, held, replaced = self._held(read)
+        bounds, cuts, away = self._ask_leaders(held)
+        self._warn_away(away)
+        if away and (self._waits or is_first):
             return None
-        held, bounds = seen.held, seen.bounds
-        starts = {spot: held[spot].end for spot in bounds if spot in held}
-        chosen = self._begin(starts, seen, read, is_first)
-        moved = self._skip_lost(starts, seen) or any(spot.topic in seen.replaced for spot in starts)
+        self._is_unsure = bool(away)
+        starts, is_chosen = self._begin(bounds, held, away, {spot.topic for spot in read}, is_first)
+        begun = {spot.topic for spot in starts} & replaced
+        is_moved = self._go_on(starts, held, bounds, cuts) or bool(begun)
         backlogs = {spot: bounds[spot].end - start for spot, start in starts.items() if bounds[spot].end > start}
-        if chosen or moved:  # it is only written down where reading goes on: asking again may give another answer
+        if is_chosen or is_moved:  # it is only written down where reading goes on: asking again may give another answer
             backlogs = {}
         elif not backlogs:
             return None
         counts, size = self._limits.divide(starts, backlogs) if backlogs else ({}, 0)
-        return definition_of(_ranges(read, seen, starts, counts), size)
+        new = [
+            _range_of(spot, topics[spot.topic].id, start, counts.get(spot, 0), bounds[spot].epoch, held.get(spot))
+            for spot, start in starts.items()
+        ]
+        return definition_of([*new, *_still_held(read, starts, begun)], size)
 
-    def _look(self, read: Mapping[Spot, OffsetRange], may_leave_out: bool) -> _Seen | None:
-        """Ask the brokers; None if a partition does not answer that may not be left out."""
-        self._is_unsure = True  # until all is known
-        if self._is_waited_for:
-            self._is_waited_for = False
-            self._watch.look_again()
-            self._asked = float("-inf")
-        held = self._held_ranges(read)
-        # Ids come before offsets: those of a topic that was created again are other records'.
-        topics = self._watch.look({spot.topic for spot in held})
-        replaced = self._find_replaced(held, topics)
-        held = {spot: one for spot, one in held.items() if spot.topic not in replaced and spot.topic in topics}
-        led = {**dict.fromkeys(held, False), **self._view.partitions_to_read(topics)}
-        ends = self._ends(led, held)
+    def _ask_leaders(
+        self, held: Mapping[Spot, OffsetRange]
+    ) -> tuple[dict[Spot, OffsetBounds], Mapping[Spot, int | None], list[Spot]]:
+        """Return the bounds of the partitions that answer, where those were cut off, and which partitions do not answer."""
+        led = {**dict.fromkeys(held, False), **self._watch.partitions()}
+        ends = self._ends([spot for spot, has_leader in led.items() if has_leader], held)
         # The ends bring the epochs along, which say whom to ask whether something was cut off.
-        cut = self._positions.find_cuts(
-            {spot: LogPosition(held[spot].end, held[spot].epoch) for spot in ends if spot in held}, ends
-        )
+        places = {spot: LogPosition(held[spot].end, held[spot].epoch) for spot in ends if spot in held}
+        cuts = self._positions.find_cuts(places, ends)
         # One that does not say whether what was read is still there counts as away: reading on could mix two histories.
-        bounds = {spot: found for spot, found in ends.items() if spot not in held or spot in cut}
-        away = [spot for spot in led if spot not in bounds]
-        self._warn_away(away)
-        if away and not may_leave_out:
-            return None
-        self._is_unsure = bool(away)
-        return _Seen(topics, replaced, held, bounds, cut, away)
+        bounds = {spot: end for spot, end in ends.items() if spot not in held or spot in cuts}
+        return bounds, cuts, [spot for spot in led if spot not in bounds]
 
-    def traits(self, definition: Definition) -> BatchTraits:
-        return BatchTraits(is_start_position=not records_of(definition))
+    def _go_on(
+        self,
+        starts: dict[Spot, int],
+        held: Mapping[Spot, OffsetRange],
+        bounds: Mapping[Spot, OffsetBounds],
+        cuts: Mapping[Spot, int | None],
+    ) -> bool:
+        """Add where partitions that were read go on; return whether one was moved, or has other records than were read."""
+        is_moved = False
+        for spot in [spot for spot in bounds if spot in held]:
+            end = held[spot].end
+            _, starts[spot] = went_on = self._positions.go_on(spot, end, end, bounds[spot], cuts[spot])
+            is_moved |= went_on != (None, end)
+        return is_moved
 
-    def _begin(self, starts: dict[Spot, int], seen: _Seen, read: Mapping[Spot, OffsetRange], is_first: bool) -> bool:
-        """Add where new partitions begin to `starts`; whether `first_poll` chose any, or that there is none yet.
+    def _held(
+        self, read: Mapping[Spot, OffsetRange]
+    ) -> tuple[Mapping[str, TopicView], dict[Spot, OffsetRange], set[str]]:
+        """Return the topics; how far those that are there were read; which others were created again since."""
+        held: dict[Spot, OffsetRange] = {}
+        for spot, one in read.items():
+            if self._options.topics.hold(*spot):
+                held[spot] = one
+            else:
+                self._warn_once(
+                    one, f"is not in topics any more ({self._options.topics}): it is not read. Its position stays in the log; "
+                    "reading goes on there when topics has it again",
+                )  # fmt: skip
+        # Ids come before offsets: those of a topic that was created again are other records'.
+        topics, replaced = self._watch.look({spot.topic for spot in held}), set[str]()
+        for spot, one in held.items():
+            topic = topics.get(spot.topic)
+            if topic is None:
+                self._warn_once(one, "is gone (on_data_loss=skip)")
+            elif topic.id != one.topic_id:
+                if self._options.on_data_loss == "fail":
+                    raise topic_replaced(spot.topic, one.topic_id, topic.id)
+                self._warn_once(
+                    one, f"is gone (on_data_loss=skip): {replaced_text(spot.topic, one.topic_id, topic.id)}"
+                )
+                replaced.add(spot.topic)
+        there = topics.keys() - replaced
+        return topics, {spot: one for spot, one in held.items() if spot.topic in there}, replaced
 
-        It chooses for all topics at first (the log knows nothing, not even that there was none), and later for one that the
-        user names: for all partitions at once. What is added to Kafka later begins at its first record.
+    def _begin(
+        self,
+        bounds: Mapping[Spot, OffsetBounds],
+        held: Mapping[Spot, OffsetRange],
+        away: Sequence[Spot],
+        known: Set[str],
+        is_first: bool,
+    ) -> tuple[dict[Spot, int], bool]:
+        """Return where new partitions begin; whether `first_poll` chose any, or that there is none yet.
+
+        It chooses at first (the log knows nothing, not even that there was none), for all partitions of a topic at once.
 
         An `"earliest"` beginning need not be logged before anything else: asking later would give no other answer.
         """
-        known, incomplete = {spot.topic for spot in read}, {spot.topic for spot in seen.away}
-        bounds, is_named = seen.bounds, self._options.topics.pattern is None
-        new = [spot for spot in bounds if spot not in starts]
-        by_option = [spot for spot in new if is_first or (is_named and spot.topic not in known)]
-        starts.update((spot, bounds[spot].low) for spot in new if spot not in by_option)
+        new, incomplete = [spot for spot in bounds if spot not in held], {spot.topic for spot in away}
+        by_option = self._positions.chosen(new, dict.fromkeys(known, 0), is_first)
         complete = [spot for spot in by_option if spot.topic not in incomplete]
-        starts.update(self._positions.choose_starts(complete, bounds))
-        return self._options.first_poll != "earliest" and (is_first or bool(complete))
+        starts = {spot: bounds[spot].low for spot in set(new).difference(by_option)}
+        starts |= self._positions.choose_starts(complete, bounds)
+        return starts, self._options.first_poll != "earliest" and (is_first or bool(complete))
 
-    def _ends(self, led: Mapping[Spot, bool], read: Mapping[Spot, OffsetRange]) -> Mapping[Spot, OffsetBounds]:
+    def _ends(self, wanted: Sequence[Spot], read: Mapping[Spot, OffsetRange]) -> Mapping[Spot, OffsetBounds]:
         """Return where the partitions begin and end, those that answer; of late, if enough for a batch waits anyway."""
-        wanted = [spot for spot, has_leader in led.items() if has_leader]
         # While more waits than fits a batch, newer ends would not change the batch, and each question costs a round trip.
-        known = set(wanted) <= self._bounds.keys() and time.monotonic() - self._asked < _FRESH_S
-        if known and self._waiting(read.values()) >= self._limits.records:
+        is_known = set(wanted) <= self._bounds.keys() and time.monotonic() - self._asked < _FRESH_S
+        if is_known and self._waiting(read.values()) >= self._limits.records:
             return {spot: self._bounds[spot] for spot in wanted}
         self._bounds = {
             spot: found
-            for spot, found in self._view.bounds(wanted).items()
+            for spot, found in self._brokers.bounds(wanted).items()
             # one that hung and does not know yet that another leads now has an end from before
             if spot not in read or not 0 <= found.epoch < read[spot].epoch
         }
@@ -181,57 +208,21 @@ class KafkaCoordinator(BatchCoordinator):
     def _waiting(self, ranges: Iterable[OffsetRange]) -> int:
         return sum(max(0, self._bounds[one.spot].end - one.end) for one in ranges if one.spot in self._bounds)
 
-    # ---- what is said once --------------------------------------------------------------------------------------------
+    # ---- what is said -------------------------------------------------------------------------------------------------
 
-    def _held_ranges(self, read: Mapping[Spot, OffsetRange]) -> dict[Spot, OffsetRange]:
-        """Return how far the partitions were read that `topics` names; the others rest where they are."""
-        held = {spot: one for spot, one in read.items() if self._options.topics.hold(*spot)}
-        for spot, one in read.items():
-            if spot not in held and spot not in self._resting:
-                self._resting.add(spot)
-                _log.warning(
-                    "%s was read up to offset %d and is not in topics any more (%s): it is not read. Its position stays in "
-                    "the log; reading goes on there when topics has it again", spot, one.end, self._options.topics
-                )  # fmt: skip
-        return held
+    def _warn_once(self, one: OffsetRange, what: str) -> None:
+        if self._warned.get(one.spot) != what:
+            self._warned[one.spot] = what
+            _log.warning("%s was read up to offset %d and %s", one.spot, one.end, what)
 
     def _warn_away(self, away: Sequence[Spot]) -> None:
         if away:
-            self._complain(f"no leader answers for {_names(away)}{'' if self._waits else '; left out until one does'}")
+            names = ", ".join(map(str, away[:3])) + (f" and {len(away) - 3} others" if len(away) > 3 else "")
+            self._complain(f"no leader answers for {names}{'' if self._waits else '; left out until one does'}")
             self._watch.look_again()
         elif self._complaint:
             _log.warning("all partitions are back")
             self._complaint = ""
-
-    # ---- what is lost -------------------------------------------------------------------------------------------------
-
-    def _find_replaced(self, held: Mapping[Spot, OffsetRange], topics: Mapping[str, TopicView]) -> set[str]:
-        """Return the topics that were created again since they were read; a topic that is gone is not one yet."""
-        replaced = set()
-        for spot, one in held.items():
-            topic = topics.get(spot.topic)
-            if topic is not None and topic.id == one.topic_id:
-                continue
-            if topic is not None and self._options.on_data_loss == "fail":
-                raise topic_replaced(spot.topic, one.topic_id, topic.id)
-            now = "" if topic is None else topic.id
-            if self._warned.get(spot) != now:
-                self._warned[spot] = now
-                what = "it is gone" if topic is None else replaced_text(spot.topic, one.topic_id, now)
-                _log.warning("on_data_loss=skip: %s was read up to offset %d; %s", spot, one.end, what)
-            if topic is not None:
-                replaced.add(spot.topic)
-        return replaced
-
-    def _skip_lost(self, starts: dict[Spot, int], seen: _Seen) -> bool:
-        """Move positions to where there are records; whether any was moved."""
-        moved = False
-        for spot in starts:
-            for cut in dict.fromkeys((seen.cut.get(spot), None)):  # what is there after a cut may be deleted by now
-                offset = self._positions.go_on(spot, starts[spot], starts[spot], seen.bounds[spot], cut)
-                if offset is not None:
-                    starts[spot], moved = offset, True
-        return moved
 
     def _complain(self, text: str) -> None:
         now = time.monotonic()
@@ -240,6 +231,9 @@ class KafkaCoordinator(BatchCoordinator):
             self._complaint, self._complained = text, now
 
     # ---- a defined batch ----------------------------------------------------------------------------------------------
+
+    def traits(self, definition: Definition) -> BatchTraits:
+        return BatchTraits(is_start_position=not records_of(definition))
 
     def parts(
         self, attempt: TransactionAttempt, definition: Definition, parallelism: int
@@ -251,7 +245,7 @@ class KafkaCoordinator(BatchCoordinator):
         if self._options.group_id is not None:
             # Behind the record, so that a crash leaves the group behind the topology and never ahead of it.
             ends = {one.spot: one.end for one in ranges_of(definition) if one.spot in self._bounds}
-            self._view.commit(ends)  # of those that are there
+            self._brokers.commit(ends)  # of those that are there
 
     def size(self, definition: Definition) -> int | None:
         size: int = definition["bytes"]
@@ -273,29 +267,145 @@ class KafkaCoordinator(BatchCoordinator):
         self._limits.share = share
 
     def close(self) -> None:
-        self._view.close()
+        self._brokers.close()
         # Batches that ran in this process have left their readers here, with connections and records fetched ahead.
-        READERS.close(consumer_settings(self._options))
+        READERS.close(self._options)
 
 
-def _names(spots: Sequence[Spot]) -> str:
-    shown = ", ".join(map(str, spots[:3]))
-    return shown if len(spots) <= 3 else f"{shown} and {len(spots) - 3} others"
+# ---- definitions ----------------------------------------------------------------------------------------------------------
 
 
-def _ranges(
-    read: Mapping[Spot, OffsetRange], seen: _Seen, starts: Mapping[Spot, int], counts: Mapping[Spot, int]
-) -> list[OffsetRange]:
-    """Return how far each partition is read with a batch; those without a start rest where they are."""
+def _still_held(read: Mapping[Spot, OffsetRange], starts: Container[Spot], begun: Set[str]) -> list[OffsetRange]:
+    """Return empty ranges where those end that were read and are not read now."""
     # What was read of a topic under its former id is dropped when the new one begins, also of partitions that it lacks.
-    begun = seen.replaced & {spot.topic for spot in starts}
-    ranges = {
-        spot: one._replace(start=one.end, since=one.epoch) for spot, one in read.items() if spot.topic not in begun
-    }
-    for spot, start in starts.items():
-        end, epoch = start + counts.get(spot, 0), seen.bounds[spot].epoch
-        before = seen.held.get(spot)
-        # Where reading was moved, what is before belongs to no batch: the epoch of now is the only one known.
-        since = before.epoch if before is not None and before.end == start else epoch
-        ranges[spot] = OffsetRange(spot, seen.topics[spot.topic].id, start, end, epoch, since)
-    return list(ranges.values())
+    there = [each for each in read.values() if each.spot not in starts and each.spot.topic not in begun]
+    return [each._replace(start=each.end, since=each.epoch) for each in there]
+
+
+def _range_of(spot: Spot, topic_id: str, start: int, count: int, epoch: int, before: OffsetRange | None) -> OffsetRange:
+    # Where reading was moved, what is before belongs to no batch: the epoch of now is the only one known.
+    since = before.epoch if before is not None and before.end == start else epoch
+    return OffsetRange(spot, topic_id, start, start + count, epoch, since)
+
+
+def definition_of(ranges: Sequence[OffsetRange], size: int) -> Definition:
+    topics: dict[str, dict[str, Any]] = {}
+    # Sorted, so that equal positions are equal definitions, in whatever order the brokers have answered.
+    for one in sorted(ranges):
+        topic = topics.setdefault(one.spot.topic, {"id": one.topic_id, "ranges": [], "since": []})
+        topic["ranges"].extend((one.spot.partition, one.start, one.end, one.epoch))
+        topic["since"].append(one.since)
+    return {"topics": topics, "bytes": size}
+
+
+def ranges_of(definition: Definition) -> Iterator[OffsetRange]:
+    """Iterate over the ranges of a definition, empty ones too."""
+    for name, topic in definition["topics"].items():
+        flat, since = topic["ranges"], topic["since"]
+        for at in range(0, len(flat), 4):
+            partition, start, end, epoch = flat[at : at + 4]
+            yield OffsetRange(Spot(name, partition), topic["id"], start, end, epoch, since[at // 4])
+
+
+def positions_of(definition: Definition | None) -> dict[Spot, OffsetRange]:
+    """Return how far each partition was read: the ends of its ranges."""
+    return {} if definition is None else {one.spot: one for one in ranges_of(definition)}
+
+
+def records_of(definition: Definition) -> int:
+    """Return how many offsets a batch has; not all of them need be records."""
+    return sum(one.offsets for one in ranges_of(definition))
+
+
+def parts_of(definition: Definition, parallelism: int) -> list[tuple[OffsetRange, ...]]:
+    """Cut a batch into parts of about as many offsets each, not more than `parallelism`, in the order of the ranges."""
+    ranges = list(ranges_of(definition))
+
+    def part_of(at: int, start: int, end: int) -> OffsetRange:
+        one = ranges[at]
+        # Of what is within a range no record has a later epoch than the range, so a piece may claim that one at its start.
+        return one._replace(start=one.start + start, end=one.start + end, since=one.epoch if start else one.since)
+
+    parts = cut_evenly([one.offsets for one in ranges], parallelism, definition["bytes"])
+    return [tuple(part_of(*piece) for piece in part) for part in parts]
+
+
+# ---- how much a batch holds -----------------------------------------------------------------------------------------------
+
+
+class BatchLimits:
+    """Divides a batch among partitions.
+
+    The number of records is exact. Kafka does not say how many bytes a range of offsets has, so that is estimated from
+    samples: some records at the beginning of each range, and at its end, every ten seconds; the larger mean counts.
+
+    `records`, `size`, `seconds`: the limits of a batch; `seconds` may be None.
+    `share`: how much of them a batch may have now.
+    `measure`: returns the mean size of some records from an offset on: `(starts, how many, seconds to wait)`.
+    """
+
+    def __init__(self, records: int, size: int, seconds: float | None, measure: Measure) -> None:
+        self._records, self._size, self._seconds, self._measure = records, size, seconds, measure
+        self.share = 1.0
+        self._mean: dict[Spot, float] = {}
+        self._measured = -_MEASURE_EVERY_S
+        self._defined: dict[int, tuple[float, int]] = {}
+        self._rate: float | None = None
+        self._largest = 0
+        self._last_done = 0.0
+
+    @property
+    def records(self) -> int:
+        most = float(self._records)
+        if self._seconds is not None:
+            # A speed that was measured with few records says little about many, so batches grow step by step.
+            known = _FIRST_RECORDS if self._rate is None else min(self._rate * self._seconds, _GROWTH * self._largest)
+            most = min(most, known)
+        return max(1, int(most * self.share))
+
+    def divide(self, starts: Mapping[Spot, int], backlogs: Mapping[Spot, int]) -> tuple[dict[Spot, int], int]:
+        """Return how many offsets of each partition a batch gets, and about how many bytes they have."""
+        total, most = sum(backlogs.values()), self.records
+        counts = dict(backlogs)
+        if total > most:  # in proportion to what waits there; each that has any gets one
+            counts = {spot: min(waiting, max(1, waiting * most // total)) for spot, waiting in backlogs.items()}
+        self._measure_if_due({spot: (starts[spot], count) for spot, count in counts.items()})
+        # Each keeps at least one record: a mean that is far too large must not stop the partition.
+        size = self._size_of(counts)
+        limit = max(1.0, self._size * self.share)
+        if size > limit:
+            counts = {spot: max(1, int(count * limit / size)) for spot, count in counts.items()}
+            size = self._size_of(counts)
+        return counts, int(size)
+
+    def _size_of(self, counts: Mapping[Spot, int]) -> float:
+        return sum(count * self._mean.get(spot, _UNMEASURED_BYTES) for spot, count in counts.items())
+
+    def _measure_if_due(self, ranges: Mapping[Spot, tuple[int, int]]) -> None:
+        now = time.monotonic()
+        if now - self._measured < _MEASURE_EVERY_S and ranges.keys() <= self._mean.keys():
+            return
+        # Records of last year may be small and those of today large, so a long range is measured at both ends.
+        first = {spot: start for spot, (start, _) in ranges.items()}
+        last = {spot: start + count - _SAMPLE for spot, (start, count) in ranges.items() if count > 10 * _SAMPLE}
+        samples = [self._measure(starts, _SAMPLE, 1.0) for starts in (first, last) if starts]
+        for spot in ranges:
+            found = max(sample.get(spot, 0.0) for sample in samples)
+            self._mean[spot] = found or self._mean.get(spot, _UNMEASURED_BYTES)
+        self._measured = time.monotonic()
+
+    # ---- speed --------------------------------------------------------------------------------------------------------
+
+    def note_defined(self, txid: int, records: int) -> None:
+        self._defined[txid] = (time.monotonic(), records)
+
+    def note_done(self, txid: int) -> None:
+        began, records = self._defined.pop(txid, (0.0, 0))
+        now = time.monotonic()
+        if records:
+            # Batches overlap: of one that waited behind another only the time after that one is its own.
+            rate = records / max(1e-3, now - max(began, self._last_done))
+            self._rate = rate if self._rate is None else (self._rate + rate) / 2
+            # Halved each time, so that one exceptional batch does not permit another one for ever.
+            self._largest = max(records, self._largest // 2)
+        self._last_done = now

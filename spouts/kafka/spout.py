@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from spouts.kafka.options import KafkaOptions, ReadLimits, emitted_fields
-from spouts.kafka.value_formats import ByColumns, ByRecord, Json
+from spouts.kafka.options import KafkaOptions, ReadLimits, Topics, columns_of, emitted_fields
+from spouts.kafka.value_formats import ByColumns, ByRecord, Json, format_of
 from spouts.messages.deliveries import RetryPolicy
 from spouts.messages.spout import MessageSpout
 from trident.errors import ConfigError
@@ -47,13 +47,11 @@ class _KafkaSpout:
         on_bad: Literal["fail", "null"] = "fail",
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        given = {
-            "value": value, "key": key, "fields": fields, "first_poll": first_poll, "max_batch_records": max_batch_records,
-            "max_batch_bytes": max_batch_bytes, "max_batch_s": max_batch_s, "isolation": isolation, "group_id": group_id,
-            "refresh_s": refresh_s, "on_data_loss": on_data_loss, "on_bad": on_bad, "config": config,
-            "partition_timeout_s": partition_timeout_s,
-        }  # fmt: skip
-        self._options = KafkaOptions.of(bootstrap_servers, topics, given)
+        self._options = KafkaOptions(
+            bootstrap_servers, Topics.of(topics), format_of(value), key, columns_of(fields), first_poll, isolation, group_id,
+            refresh_s, on_data_loss, dict(config or {}), max_batch_records, max_batch_bytes, max_batch_s, partition_timeout_s,
+            on_bad,
+        )  # fmt: skip
         # The offsets of a group are committed behind the record of a batch, and not waited for: they may be too low.
         self.on_new_log: OnNewLog = "elsewhere" if first_poll in ("latest", "committed") else "start"
 
@@ -144,7 +142,7 @@ class KafkaSpout(MessageSpout):
     Parameters
     ----------
     bootstrap_servers, topics, key, fields, isolation, refresh_s, on_data_loss, config
-        As for `OpaqueTridentKafkaSpout`; a skip by `on_data_loss` is logged.
+        As for `OpaqueTridentKafkaSpout`; a skip by `on_data_loss` is logged. A topic created again is read from its beginning.
     value
         As there, but for `ByColumns`.
     group_id
@@ -189,13 +187,12 @@ class KafkaSpout(MessageSpout):
         on_data_loss: Literal["fail", "skip"] = "fail",
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        given = {
-            "value": value, "key": key, "fields": fields, "first_poll": first_poll, "isolation": isolation,
-            "group_id": group_id, "refresh_s": refresh_s, "on_data_loss": on_data_loss, "config": config,
-        }  # fmt: skip
-        self._options = KafkaOptions.of(bootstrap_servers, topics, given)
+        self._options = KafkaOptions(
+            bootstrap_servers, Topics.of(topics), format_of(value), key, columns_of(fields), first_poll, isolation, group_id,
+            refresh_s, on_data_loss, dict(config or {}),
+        )  # fmt: skip
         self._dead_letters, self._limits = dead_letters, ReadLimits(max_pending, max_uncommitted, commit_every_s)
-        if dead_letters in self._options.topics.names:
+        if dead_letters in self._options.topics.named:
             raise ConfigError(f"dead_letters={dead_letters!r} is a topic that is read: dead letters would come again")
         policy = RetryPolicy(max_failures, first_pause_s, longest_pause_s, dead_letters)
         super().__init__(emitted_fields(self._options), policy, max_pending)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from spouts.kafka.admin import BrokerView
-from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.clients import UNKNOWN, DeadTopic, KafkaError, Message, TopicPartition, is_final
-from spouts.kafka.lost_records import OUT_OF_RANGE, assign, gone_topic, truncation_of
+from spouts.kafka.clients import (
+    OUT_OF_RANGE,
+    Brokers,
+    KafkaError,
+    KafkaException,
+    Message,
+    Spot,
+    TopicPartition,
+    assign,
+    is_final,
+    truncation_of,
+)
 from spouts.kafka.offset_commits import Commits, PartitionWork
 from spouts.kafka.options import KafkaOptions, ReadLimits
-from spouts.kafka.positions import OwnPartitions
-from spouts.kafka.record_tables import RecordValues
+from spouts.kafka.positions import GroupPositions, TopicWatch, replaced_text
+from spouts.kafka.record_tables import RecordTables
 from spouts.messages.deliveries import Message as Taken
 from spouts.messages.deliveries import MessageQueue, decode_all
 from trident.errors import SourceAwayError, SpoutError
@@ -23,6 +32,8 @@ from trident.roles import close_on_error
 _log = logging.getLogger(__name__)
 _ASK_EVERY_S = 5.0
 _LOOK_AWAY_S = 30.0  # while no broker answers
+_LEADER_S = 5.0
+_WRITE_S = 5.0  # that a dead letter may take
 
 
 class TopicQueue(MessageQueue):
@@ -44,19 +55,24 @@ class TopicQueue(MessageQueue):
         self._options, self._dead_letters = options, dead_letters
         self._max_uncommitted = limits.max_uncommitted
         self._look_at = 0.0
-        self._values = RecordValues(options)
+        self._tables = RecordTables(options)
         self._is_down = self._is_reported = self._is_awaited = False
         self._ends: dict[Spot, int] | None = {}  # that are waited for; None: they are to be asked for
         self._ask_at = 0.0
         self._is_first, self._silent = True, set[Spot]()
         self._work: dict[Spot, PartitionWork] = {}
-        self._commits = Commits(self._work, limits)
-        self._dead: DeadTopic | None = None
-        self._view = BrokerView(options)
-        self._consumer: Any = self._view.open_consumer(error_cb=self._error, on_commit=self._commits.take_answer)
-        self._own = OwnPartitions(options, self._view, task, tasks)
+        self._is_assigned = True
+        self._arrived: list[
+            Message
+        ] = []  # that `fetch` has not given yet: it may end with an error that came behind them
+        self._producer: Any = None
+        self._brokers = Brokers(options, {"error_cb": self._error, "on_commit": self._take_answer})
+        self._commits = Commits(self._brokers, self._work, limits)
+        self._positions = GroupPositions(self._brokers, task, tasks)
+        # The topic of dead letters is never read, even if a pattern finds it: what is given up would come again.
+        self._watch = TopicWatch(self._brokers, dead_letters)
         with close_on_error(self._release):
-            self._view.wait_for_brokers()
+            self._watch.start()
             self._look()
 
     # ---- what a queue does --------------------------------------------------------------------------------------------
@@ -69,24 +85,25 @@ class TopicQueue(MessageQueue):
         if self._is_down and not self._is_reported:
             self._is_reported = True
             raise SourceAwayError(
-                f"reading at {self._view.servers}: no broker answers ({self._view.reports}). Check that they run"
+                f"reading at {self._brokers.servers}: no broker answers ({self._brokers.reports}). Check that they run"
             )
-        if time.monotonic() >= self._look_at or self._is_awaited:
+        if time.monotonic() >= self._look_at or self._is_awaited or not self._is_assigned:
             self._is_awaited = False
+            self._watch.look_again()
             self._look()
         self._find_ends()
         # Without waiting: the thread that asks also acknowledges and commits.
-        taken = self._consumer.consume(min(room, self._pause_lagging()), 0) if self._work else []
-        records = []
+        taken = self._brokers.consumer.consume(min(room, self._pause_lagging()), 0) if self._work else []
         for each in taken:
             if each.error() is not None:
                 self._heed(each, each.error())
                 continue
             spot, offset = _where(each)
             if self._work[spot].arrive(offset, each.leader_epoch()):
-                records.append(each)
+                self._arrived.append(each)
         if taken or self._commits.succeeded:
             self._is_down = self._is_reported = self._commits.succeeded = False
+        records, self._arrived = self._arrived, []
         return self._messages(records)
 
     def refresh(self) -> None:
@@ -111,86 +128,97 @@ class TopicQueue(MessageQueue):
             self._work[spot].failures[offset] = message.failures
 
     def dead_letter(self, message: Taken, reason: str) -> None:
-        """Write the record to the topic of dead letters, and only then count it as done."""
-        assert self._dead_letters is not None
-        if self._dead is None:
-            self._dead = DeadTopic(self._dead_letters, self._view)
-        record = message.raw
+        """Write the record, as it was, and in its headers why; once all replicas have it, it counts as done."""
+        record, ended = message.raw, list[Any]()
         why = {
-            "dead_letter.reason": reason, "dead_letter.failures": str(message.failures),
-            "dead_letter.topic": record.topic(), "dead_letter.partition": str(record.partition()),
-            "dead_letter.offset": str(record.offset()),
+            "reason": reason, "failures": str(message.failures), "topic": record.topic(),
+            "partition": str(record.partition()), "offset": str(record.offset()),
         }  # fmt: skip
-        self._dead.write(record, why)
+        headers = [*(record.headers() or ()), *((f"dead_letter.{name}", text.encode()) for name, text in why.items())]
+        doing = f"writing a dead letter to topic {self._dead_letters!r}"
+        if self._producer is None:
+            own: dict[str, Any] = {"acks": "all", "enable.idempotence": True, "linger.ms": 0}
+            self._producer = self._brokers.open_producer(**own)
+        with self._brokers.wrap_errors(doing):
+            self._producer.produce(
+                self._dead_letters, record.value(), record.key(), headers=headers,
+                on_delivery=lambda error, _: ended.append(error),
+            )  # fmt: skip
+            self._producer.flush(_WRITE_S)
+            if ended and ended[0] is not None:
+                raise KafkaException(ended[0])
+        if not ended:
+            self._drop_letters()  # it will be tried again, so what is still in the queue must not arrive later as well
+            raise SourceAwayError(
+                f"{doing} at {self._brokers.servers}: no broker took it in {_WRITE_S:g} seconds ({self._brokers.reports})"
+            )
         self.acknowledge([message])
 
     def maintain(self) -> None:
-        self._commits.if_due(self._consumer)
+        self._commits.if_due()
 
     def rest(self) -> None:
-        self._commits.now(self._consumer, waits=False)
+        self._commits.now(waits=False)
 
     def close(self) -> None:
         # The last chance: what is done and not committed now is emitted again after the restart.
-        self._commits.now(self._consumer, waits=True)
+        self._commits.now(waits=True)
         self._release()
 
     def _release(self) -> None:
-        self._consumer.close()
-        self._view.close()
-        if self._dead is not None:
-            self._dead.close()
+        self._brokers.close()
+        if self._producer is not None:
+            self._drop_letters()
+
+    def _drop_letters(self) -> None:
+        self._producer.purge()
+        self._producer.flush(0)
 
     # ---- partitions ---------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         self._look_at = time.monotonic() + _LOOK_AWAY_S
         self._is_down = self._is_reported = True  # by the error of a question that gets no answer
-        more = () if self._dead_letters is None else (self._dead_letters,)
-        topics = self._own.topics(more)
-        # The topic of dead letters is never read, even if a pattern finds it: what is given up would come again.
-        own = self._own.of(topics, self._dead_letters)
+        topics = self._watch.look({spot.topic for spot in self._work})
+        for spot, work in self._work.items():
+            if spot.topic in topics and topics[spot.topic].id != work.topic_id:
+                # Its offsets mean other records now, and the client reads on at the old ones silently.
+                text = replaced_text(spot.topic, work.topic_id, topics[spot.topic].id)
+                raise SpoutError(f"{text}; the worker starts again at its beginning")
+        own = self._positions.own(self._watch.partitions())
         new = {spot: is_led for spot, is_led in own.items() if spot not in self._work}
-        starts = self._own.starts(new, topics, self._consumer, self._is_first) if new else {}
+        starts = self._positions.starts(new, topics, self._is_first) if new else {}
         if starts:
-            self._begin(starts)
-        self._warn([spot for spot in own if spot not in self._work], is_empty=topics.keys() <= set(more))
-        self._is_first = False
+            # Once it is safe where they begin: so a restart begins where this start did.
+            self._commits.begin(starts)
+            self._work.update(starts)
+        if starts or not self._is_assigned:
+            self._assign()
+        silent = [spot for spot in own if spot not in self._work]
+        if set(silent) - self._silent:
+            _log.warning("no leader answers for %s; left out until one does", ", ".join(map(str, silent)))
+        self._silent, self._is_first = set(silent), False
         self._is_down = self._is_reported = False
         self._look_at = time.monotonic() + self._options.refresh_s
 
-    def _begin(self, work: Mapping[Spot, PartitionWork]) -> None:
-        """Read more partitions, once it is safe where they begin: so a restart begins where this start did."""
-        with self._view.wrap_errors(f"committing where reading begins to group {self._options.group_id!r}"):
-            self._commits.begin(self._consumer, work)
-        self._work.update(work)
-        self._assign()
-
-    def _warn(self, silent: Sequence[Spot], is_empty: bool) -> None:
-        """Say once which partitions are not read, and that a pattern matches none."""
-        if self._is_first and is_empty and self._options.topics.pattern is not None:
-            _log.warning(
-                "no topic matches %s on %s yet. A topic that appears while this task runs is read from its first "
-                "record. A group has no offsets before it has a topic: one that appears between runs begins as first_poll says",
-                self._options.topics, self._options.bootstrap_servers,
-            )  # fmt: skip
-        if set(silent) - self._silent:
-            _log.warning("no leader answers for %s; left out until one does", ", ".join(map(str, silent)))
-        self._silent = set(silent)
-
     def _assign(self) -> None:
-        self._own.learn_leaders({spot.topic for spot in self._work}, self._consumer)
+        consumer, self._is_assigned = self._brokers.consumer, False
+        for topic in {spot.topic for spot in self._work}:
+            # Has it ask who leads: by itself it would do so after a second.
+            with contextlib.suppress(KafkaException):
+                consumer.list_topics(topic, _LEADER_S)
         # An assignment replaces the one before, and pauses with it: so it names all partitions, and none is paused.
-        assign(self._consumer, {spot: work.place for spot, work in self._work.items()})
+        assign(consumer, {spot: work.place for spot, work in self._work.items()})
         for work in self._work.values():
             work.is_paused = False
+        self._is_assigned = True
 
     def _find_ends(self) -> None:
         """Ask where the partitions end, if that is waited for; those that do not answer are asked again after seconds."""
         if self._ends is not None or time.monotonic() < self._ask_at:
             return
         self._ask_at = time.monotonic() + _ASK_EVERY_S
-        bounds = self._view.bounds(self._work)
+        bounds = self._brokers.bounds(self._work)
         if bounds.keys() == self._work.keys() and not self._is_awaited:
             self._ends = {spot: found.end for spot, found in bounds.items()}
 
@@ -204,8 +232,8 @@ class TopicQueue(MessageQueue):
             # A paused partition keeps its place; the others of the task are read on.
             if (room <= 0) is not work.is_paused:
                 work.is_paused = not work.is_paused
-                change = self._consumer.pause if work.is_paused else self._consumer.resume
-                change([TopicPartition(*spot)])
+                consumer = self._brokers.consumer
+                (consumer.pause if work.is_paused else consumer.resume)([TopicPartition(*spot)])
         return least
 
     def _heed(self, message: Message, error: KafkaError) -> None:
@@ -215,33 +243,34 @@ class TopicQueue(MessageQueue):
             self._work[spot].window.skip_to(offset)
         elif (cut := truncation_of(error)) is not None or name in OUT_OF_RANGE:
             self._recover_position(spot, cut)
-        elif name in UNKNOWN:
-            raise gone_topic(spot.topic)
         elif is_final(error):
-            raise self._view.spout_error(f"reading {spot}", error)
+            raise self._brokers.spout_error(f"reading {spot}", error)
 
     def _recover_position(self, spot: Spot, cut: int | None) -> None:
         """Go on where there are records, if that is permitted; `SpoutError` if not."""
         work = self._work[spot]
         position = work.window.position
-        answers = self._own.move(spot, work, cut)
-        self._assign()  # if it does not, the broker says it again
+        answers = self._positions.move(spot, work, cut)
         if answers and work.window.position < position:  # what is in the topology has the offsets of other records now
-            self._commits.now(self._consumer, waits=True)
+            self._commits.now(waits=True)
             raise SpoutError(
                 f"{spot} lost the records from offset {work.window.position} on; the worker starts again there"
             )
+        self._assign()  # if it does not answer, the broker says it again
 
     def _error(self, error: KafkaError) -> None:
         if error.name() == "_ALL_BROKERS_DOWN" and not self._is_down:
             self._is_down, self._look_at = True, time.monotonic() + _LOOK_AWAY_S
-        self._view.reports.error(error)
+        self._brokers.reports.error(error)
+
+    def _take_answer(self, error: KafkaError | None, offsets: Sequence[Any]) -> None:
+        self._commits.take_answer(error, offsets)
 
     # ---- records -------------------------------------------------------------------------------------------------------
 
     def _messages(self, records: list[Message]) -> list[Taken]:
         messages = []
-        for record, (values, trouble) in zip(records, decode_all(records, self._values), strict=True):
+        for record, (values, trouble) in zip(records, decode_all(records, self._tables.rows), strict=True):
             spot, offset = _where(record)
             work = self._work[spot]
             if values is not None:

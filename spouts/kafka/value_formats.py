@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 
 from spouts.files.parsed_columns import json_error, read_objects
 from trident.arrow import UNFIT, arrow_type, python_of, row_of, schema_of, strict_column, table_of
-from trident.errors import ConfigError, SpoutError, TridentError
+from trident.errors import ConfigError, TridentError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
+
+_HINT = 'on_bad="null" would read it as None'
 
 
 class BadValue(Exception):
@@ -53,8 +55,10 @@ class Format(ABC):
         """
         raise NotImplementedError
 
-    def columns(self, values: pa.Array, bad_is_null: bool) -> Sequence[pa.Array]:
-        """Return the columns; bad values become null, or raise `BadValue`."""
+    def columns(
+        self, values: pa.Array, bad_is_null: bool, what: str = "value", hint: str = _HINT
+    ) -> Sequence[pa.Array]:
+        """Return the columns; bad values become null, or raise `BadValue`, which says `what` is bad and gives a `hint`."""
         try:
             return self.read(values)
         except TridentError:  # not the values' fault
@@ -63,18 +67,14 @@ class Format(ABC):
             bad = dict(self._bad(values, 0))
         if not bad_is_null or not bad:
             told = bad or {0: "it cannot be read with the others"}
-            hint = 'on_bad="null" would read it as None'
-            raise BadValue({at: f"its value is not {self.name}: {why}; {hint}" for at, why in told.items()})
+            raise BadValue({at: f"its {what} is not {self.name}: {why}; {hint}" for at, why in told.items()})
         # Read once more without them: a format gives all columns of a row or none.
         mask = pa.array([at in bad for at in range(len(values))])
         return self.read(pc.if_else(mask, pa.scalar(None, values.type), values))
 
-    def lists(self, values: Sequence[bytes | None]) -> list[list[Any]]:
-        """Return the columns as lists of plain values; `SpoutError` for a value that cannot be read."""
-        try:
-            return [python_of(array) for array in self.columns(pa.array(values, pa.binary()), False)]
-        except BadValue as bad:
-            raise SpoutError(bad.why.partition("; on_bad=")[0]) from bad
+    def lists(self, values: Sequence[bytes | None], what: str = "value", hint: str = _HINT) -> list[list[Any]]:
+        """Do what `columns` does with lists of plain values; a bad value raises."""
+        return [python_of(array) for array in self.columns(pa.array(values, pa.binary()), False, what, hint)]
 
     def _bad(self, values: pa.Array, start: int) -> Iterable[tuple[int, str]]:
         try:
@@ -106,6 +106,15 @@ class Plain(Format):
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
         """Check the encoding; the bytes are not copied."""
         return [values.cast(arrow_type(self.type))]
+
+    def lists(self, values: Sequence[bytes | None], what: str = "value", hint: str = _HINT) -> list[list[Any]]:
+        """Do it without Arrow, which takes longer for a single value; a bad one is told by Arrow."""
+        try:
+            return [
+                list(values) if self.type == "binary" else [each if each is None else each.decode() for each in values]
+            ]
+        except UnicodeDecodeError:
+            return super().lists(values, what, hint)
 
 
 @dataclass(frozen=True)
@@ -195,41 +204,44 @@ class ByRecord(_Declared):
     function: Callable[[KafkaRecord], Sequence[Any] | None]
     replaces_all = True
 
-    def row(self, record: KafkaRecord) -> tuple[Any, ...] | None:
-        """Call the function for a record; None if it leaves it out. Raises what it raises, `TypeError` if that is no row."""
-        row = self.function(record)
-        return None if row is None else row_of(row)
-
     def translate(self, table: pa.Table) -> pa.Table:
         """Call the function for each record; `BadValue` for those where it raises, or gives what does not fit the fields."""
+        return self.fit(self.call(map(KafkaRecord, *(table[name].to_pylist() for name in KafkaRecord._fields))))
+
+    def call(self, records: Iterable[KafkaRecord]) -> dict[int, tuple[Any, ...]]:
+        """Return what the function gives for the records that it does not leave out, by their number."""
         rows, causes = dict[int, tuple[Any, ...]](), dict[int, Exception]()
-        for at, record in enumerate(zip(*(table[name].to_pylist() for name in KafkaRecord._fields), strict=True)):
+        for at, record in enumerate(records):
             try:
-                row = self.row(KafkaRecord(*record))
+                row = self.function(record)
                 if row is not None:
-                    rows[at] = row
+                    rows[at] = row if type(row) is tuple else row_of(row)
             except Exception as error:  # noqa: BLE001  whatever it raises
                 causes[at] = error
         if causes:
             said = "the function of ByRecord raised"
             raise BadValue({at: f"{said} {type(error).__name__}: {error}" for at, error in causes.items()}, causes)
+        return rows
+
+    def fit(self, rows: Mapping[int, tuple[Any, ...]]) -> pa.Table:
         fields = self.fields
         try:
             return table_of(fields, list(rows.values()))
         except UNFIT:
-            unfit = dict(self._unfit(fields, rows))
+            unfit = dict(_unfit(fields, rows))
             if not unfit:
                 raise
         raise BadValue(
             {at: f"what the function of ByRecord gave does not fit ({fields}): {why}" for at, why in unfit.items()}
         )
 
-    def _unfit(self, fields: Fields, rows: Mapping[int, tuple[Any, ...]]) -> Iterable[tuple[int, str]]:
-        for at, row in rows.items():
-            try:
-                table_of(fields, [row])
-            except UNFIT as error:
-                yield at, str(error)
+
+def _unfit(fields: Fields, rows: Mapping[int, tuple[Any, ...]]) -> Iterable[tuple[int, str]]:
+    for at, row in rows.items():
+        try:
+            table_of(fields, [row])
+        except UNFIT as error:
+            yield at, str(error)
 
 
 @dataclass(frozen=True)

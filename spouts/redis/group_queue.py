@@ -54,6 +54,7 @@ class GroupQueue(MessageQueue):
         self._whose = f"the consumer {consumer!r} of the group {reading.group!r}"
         self._turns = deque(reading.streams)  # whose turn it is, if there is not room for an entry of each
         self._own = dict.fromkeys(reading.streams, NOTHING)  # up to where this consumer's own pending entries are read
+        self._newest = dict(self._own)  # the last entry that was given, but for those taken over
         self._held: dict[str, dict[str, None]] = {stream: {} for stream in reading.streams}
         self._claim_at = 0.0
         self._sign_at = time.monotonic() + reading.claim_idle_s / 3
@@ -75,6 +76,8 @@ class GroupQueue(MessageQueue):
     def reconnect(self) -> None:
         """Ask for a sign of life; the client connects by itself."""
         self._server.call("asking for a sign of life", lambda client: client.ping())
+        # New entries whose answer was lost are pending for this consumer, and no other takes them before `claim_idle_s`.
+        self._own = {**self._newest, **self._own}
 
     def describe(self, message: Message) -> str:
         return f"entry {message.raw.id} of the stream {message.raw.stream!r}"
@@ -143,22 +146,25 @@ class GroupQueue(MessageQueue):
         if not entries:
             del self._own[stream]
             return []
-        self._own[stream] = entries[-1].id
-        return self._delivered_again(entries)
+        held = self._held[stream]
+        given = self._delivered_again([entry for entry in entries if entry.id not in held])
+        self._own[stream] = self._newest[stream] = entries[-1].id
+        return given
 
     def _claim_streams(self, room: int) -> list[Message]:
-        messages: list[Message] = []
         for stream in self._reading.streams:
-            if len(messages) < room:
-                # Its own that it holds are never among them: `maintain` came before.
-                messages += self._delivered_again(self._claim(stream, room - len(messages)))
-        return messages
+            # Its own that it holds are never among them: `maintain` came before. Of one stream only: what it holds is given at
+            # once, before the next call may find the server away.
+            if messages := self._delivered_again(self._claim(stream, room)):
+                return messages
+        return []
 
     def _new(self, room: int) -> list[Message]:
         chosen = [self._turns[at] for at in range(min(room, len(self._turns)))]
         self._turns.rotate(-len(chosen))
         # The number that Redis is given holds for each stream.
         entries = self._read(dict.fromkeys(chosen, ">"), room // len(chosen), "new entries")
+        self._newest.update((entry.stream, entry.id) for entry in entries)
         return self._messages(entries, {})
 
     def _delivered_again(self, entries: list[Entry]) -> list[Message]:

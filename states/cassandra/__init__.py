@@ -1,7 +1,7 @@
 """States in Apache Cassandra, exact at QUORUM.
 
-Begin with `state.py`; `map.py` reads and writes, `statements.py` has the rows, `fence.py` the sentinel and the
-timestamps of writes, `cql_columns.py` the columns of `layout="columns"`.
+Begin with `state.py`; `map.py` reads and writes rows, `fence.py` has the sentinel and the timestamps of writes,
+`cql_columns.py` the columns of `layout="columns"`.
 """
 
 from states.cassandra.state import CassandraOptions, CassandraState

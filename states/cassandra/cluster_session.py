@@ -39,6 +39,7 @@ _AWAY = (
     cassandra.OperationTimedOut,
     cassandra.Timeout,
     cassandra.Unavailable,
+    cassandra.UnresolvableContactPoints,
     ConnectionException,
 )
 _ANY = (cassandra.DriverException, cassandra.RequestExecutionException, NoHostAvailable, OSError)
@@ -59,7 +60,8 @@ class CassandraConnection:
         self.address, self.key, self.process = options.address, options.connection, os.getpid()
         self._prepared: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
-        self._cluster = _cluster(options)
+        with self.translate_errors("find a node"):
+            self._cluster = _cluster(options)
         with close_on_error(self._cluster.shutdown), self.translate_errors("open a session"):
             self._session = self._cluster.connect()
 
@@ -150,6 +152,8 @@ def _backend_error(tried: str, address: str, error: Exception) -> BackendError:
     text = "; ".join(dict.fromkeys(str(cause) or type(cause).__name__ for cause in causes[:3]))
     if any(isinstance(cause, _REFUSED) for cause in causes):
         return BackendError(f"{tried}: {text}. Check user, password and the account's rights", retryable=False)
+    if isinstance(error, cassandra.UnresolvableContactPoints):
+        text = "no name of contact_points has an address: are they right, and does DNS answer"
     if isinstance(error, _WRONG):
         return BackendError(f"{tried}: the server refuses it: {text}", retryable=False)
     message = f"{tried}: {type(error).__name__}: {text}. The batch may be replayed"

@@ -67,9 +67,7 @@ class CassandraFence:
     def claim(self, sentinel: Sentinel, force: bool = False) -> int:
         """Replace the record that was read or claimed last; return the stamp for writes under the sentinel.
 
-        `sentinel`, `force`: forward, or anywhere with `force`. The own sentinel, sealed, keeps its stamp.
-        Raises `FencedError`: another writer has moved the sentinel, or it would go back.
-        Raises `StateLossDetected`: it is gone, or was rolled back. Nothing was changed.
+        Forward, or anywhere with `force`. The own sentinel, sealed, keeps its stamp.
         """
         found, own = self._record.check_move(sentinel, force), self._record.own
         if own is not None and own == found and own.sentinel == sentinel and not own.sentinel.sealed and not force:

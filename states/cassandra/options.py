@@ -120,7 +120,7 @@ class CassandraOptions(Account, Expiring):
     def _check_names(self) -> None:
         if not self.contact_points or not all(self.contact_points):
             raise self.refused("contact_points", "give the host name or address of a node")
-        if any("://" in point or "," in point for point in self.contact_points):
+        if any("://" in point or "," in point or point.count(":") == 1 for point in self.contact_points):
             raise ConfigError(
                 f"contact_points={redacted(repr(self.contact_points))}: give host names or addresses in a list, "
                 "and the port as port="

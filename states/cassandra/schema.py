@@ -153,7 +153,8 @@ def _check_table(full: str, found: tuple[dict[str, Any], str, int] | None, form:
     if ttl:
         raise StateError(
             f"table {full} has default_time_to_live = {ttl}, so its records of commits would expire. Nothing was "
-            f"written. Run: ALTER TABLE {full} WITH default_time_to_live = 0; and give the state ttl_s={ttl}"
+            f"written. Run: ALTER TABLE {full} WITH default_time_to_live = 0; and if values are to expire, give the "
+            f"state ttl_s={ttl}"
         )
 
 
@@ -177,13 +178,11 @@ def _check_mark(full: str, form: TableForm, layout: str, version: str, buckets: 
 
 
 def _has_form(columns: Mapping[str, Any], form: TableForm) -> bool:
-    """Whether a table has the columns of a form; an owner may add columns to one with columns."""
+    """Whether a table has the columns of a form; an owner may add others."""
     more = columns.keys() - form.columns.keys()
     former = {name for name in more if name.startswith(f"{BEFORE}_") and BEFORE_NULL in form.columns}
-    is_own = form.layout == CqlColumns.layout and not any(
-        name.startswith(OWN) or columns[name][0] != "regular" for name in more - former
-    )
-    return form.columns.items() <= columns.items() and (is_own or not more)
+    is_own = not any(name.startswith(OWN) or columns[name][0] != "regular" for name in more - former)
+    return form.columns.items() <= columns.items() and is_own
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------

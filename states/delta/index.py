@@ -18,7 +18,7 @@ from states.delta.state_table import ABSENT
 from states.delta.state_tables import StateTables
 from trident.errors import StateError
 from trident.object_stores import short
-from trident.state.columns.number_table import KeptValues
+from trident.state.number_table import KeptValues
 from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue

@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 from trident.arrow import array_of, arrow_type, one_array, python_of
 from trident.errors import ConfigError, CorruptValueError
 from trident.fields import normal_type
-from trident.state.columns.number_columns import NumberColumn, NumberForm
-from trident.state.columns.number_table import NumberTable
 from trident.state.encoding.codec import decode, encode, encode_tuples
 from trident.state.encoding.equal_keys import canonical, canonical_keys
 from trident.state.interfaces import Key, StateConf, StateType
+from trident.state.number_columns import NumberColumn, NumberForm
+from trident.state.number_table import NumberTable
 from trident.state.table import OpaqueTable, as_list
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue

@@ -38,9 +38,9 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
 from states.delta.fence import CommitNote, newest_sentinel, shown_commits
 from states.delta.index import IndexedValues
@@ -63,6 +63,8 @@ from trident.storekit import SpecKinds, called_as, kinds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+P = ParamSpec("P")
 
 
 class DeltaStateAt(State):
@@ -166,12 +168,30 @@ class DeltaMapState(SnapshottableMap):
         self._backing.wait_for_maintenance()
 
 
+class _StateAt(Protocol[P]):
+    def __call__(
+        self,
+        path: str | os.PathLike[str],
+        txid: int | Snapshot,
+        conf: StateConf,
+        kind: StateType | str = StateType.OPAQUE,
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> DeltaStateAt: ...
+
+
+def _with_options(declared: Callable[P, DeltaOptions]) -> Callable[[Any], _StateAt[P]]:
+    """Let type checkers know the options of a call."""
+    return lambda function: function
+
+
+@_with_options(DeltaOptions)
 def delta_state_at(
     path: str | os.PathLike[str],
     txid: int | Snapshot,
     conf: StateConf,
     kind: StateType | str = StateType.OPAQUE,
-    **options: Any,
+    **options: object,
 ) -> DeltaStateAt:
     """Read a Delta state as it was after batch `txid`, from any process.
 

@@ -138,11 +138,15 @@ def _others(names: Sequence[str], rows: Iterable[Sequence[Any]], used: Container
 def _encode_values(given: str | Avro | Encode, values: Sequence[Any], what: str) -> list[bytes | None]:
     if given == "auto":
         return [
-            value.encode() if type(value) is str else value if type(value) is bytes or value is None else _json(value)
+            value.encode()
+            if type(value) is str
+            else value
+            if type(value) is bytes or value is None
+            else _json(value, what)
             for value in values
         ]
     if given == "json":
-        return [None if value is None else _json(value) for value in values]
+        return [None if value is None else _json(value, what) for value in values]
     encode: Any = given.encoder() if isinstance(given, Avro) else given
     return [_bytes(encode(value), what) for value in values]
 
@@ -152,14 +156,19 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    raise TypeError(f"it has {type(value).__name__}")
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode
 
 
-def _json(value: Any) -> bytes:
-    return _to_json(value).encode()
+def _json(value: Any, what: str) -> bytes:
+    try:
+        return _to_json(value).encode()
+    except (TypeError, ValueError) as error:
+        raise CorruptValueError(
+            f"encode {what} of a record: {value!r:.300} has no form in JSON ({error}); change it, or give encode= a function"
+        ) from error
 
 
 def _bytes(encoded: Any, what: str) -> bytes | None:

@@ -194,11 +194,7 @@ class CommitGuard:
         return sentinel._replace(incarnation=f"{sentinel.incarnation} (lost data: {lost})")
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Replace the record that was read or laid last; the first one, or a forced one, takes the servers as they are.
-
-        Raises `FencedError`: another writer has moved it, or it would go back.
-        Raises `StateLossDetected`: it is gone, or was rolled back. Nothing was written.
-        """
+        """Replace the record that was read or laid last; the first one, or a forced one, takes the servers as they are."""
         self._inspect()
         found = self._fence.check_move(sentinel, force)
         self._learn(found)

@@ -62,17 +62,7 @@ class MemcachedMap(BackingMap):
         return named.unwrap(keys, values)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[bytes]) -> None:
-        """Write many keys, in chunks.
-
-        Raises
-        ------
-        FencedError
-            Another writer has moved the sentinel. Nothing that it wrote was changed.
-        StateLossDetected
-            The sentinel or the epoch of a server is gone.
-        BackendError
-            A server did not answer, has no room, or another client wrote one of the keys; any part may be written.
-        """
+        """Write many keys, in chunks; `StateLossDetected` also if the epoch of a server is gone."""
         self._refuse_read_only(f"write {len(keys)} keys")
         named = self._names_of(keys)
         names, stored = named.names, named.wrap(values)
@@ -149,15 +139,7 @@ class MemcachedMap(BackingMap):
         self._committing = True
 
     def end(self, txid: Txid) -> None:
-        """Look once more at the sentinel and at every server: what was acknowledged must still be there.
-
-        Raises
-        ------
-        FencedError
-            Another writer has taken over.
-        StateLossDetected
-            A server has forgotten something since the commit began.
-        """
+        """Look once more at the sentinel and at every server: what was acknowledged must still be there."""
         self._committing = False
         self._forget_tokens()
         self._guard.check_own()

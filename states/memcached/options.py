@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from trident.storekit import Expiring, ServerCalls, seconds, whole
+
+_SERVER = re.compile(r"(unix:|/).+|\[.+\]|[^:/\s]+|[^/\s]+:\d+")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -40,7 +43,8 @@ class MemcachedOptions(ServerCalls, Expiring):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.servers or len(set(self.servers)) != len(self.servers) or not all(self.servers):
+        names = {*self.servers}
+        if not names or len(names) != len(self.servers) or not all(map(_SERVER.fullmatch, names)):
             raise self.refused("servers", "give at least one host:port, and each once")
 
     @classmethod

@@ -51,10 +51,16 @@ def gets_command(names: Iterable[bytes]) -> bytes:
 
 
 def store_commands(
-    names: Sequence[bytes], flags: bytes, expiration: bytes, values: Sequence[bytes], tokens: Sequence[bytes | None]
+    names: Sequence[bytes],
+    flags: bytes,
+    expiration: bytes,
+    values: Sequence[bytes],
+    tokens: Sequence[bytes | None] | None,
 ) -> bytes:
-    """Store each item if its token still stands; one without a token if there is no such item."""
+    """Store each item if its token still stands; one without a token if there is no such item; without tokens, anyway."""
     settings, sizes = b" %b %b %%d" % (flags, expiration), map(len, values)
+    if tokens is None:
+        return b"".join(map((b"set %b" + settings + b"\r\n%b\r\n").__mod__, zip(names, sizes, values, strict=True)))
     cas, add = b"cas %b" + settings + b" %b\r\n%b\r\n", b"add %b" + settings + b"%b\r\n%b\r\n"
     ends = [b"" if token is None else token for token in tokens] if None in tokens else tokens
     rows = zip(names, sizes, ends, values, strict=True)
@@ -253,9 +259,9 @@ class MemcachedConnection:
         flags: bytes,
         expiration: bytes,
         values: Sequence[bytes],
-        tokens: Sequence[bytes | None],
+        tokens: Sequence[bytes | None] | None,
     ) -> list[bytes]:
-        """Store items and return one reply for each: `STORED`, or why not; the token None: there must be no such item.
+        """Store items as `store_commands` says, and return one reply for each: `STORED`, or why not.
 
         All are sent before the replies are read, so the caller bounds how many there are: what the server answers
         must find room in the buffers on the way.
@@ -265,7 +271,7 @@ class MemcachedConnection:
 
     def put(self, name: bytes, flags: bytes, data: bytes) -> None:
         """Store an item, whatever is there."""
-        (reply,) = self.set_many(flags, b"0", [(name, data)])
+        (reply,) = self.write([name], flags, b"0", [data], None)
         if reply != b"STORED":
             raise BackendError(f"write {name.decode()} to memcached server {self.name}: {reply.decode()}")
 
@@ -276,15 +282,6 @@ class MemcachedConnection:
         for name, reply in zip(names, self._command(f"delete {len(names)} names", data, len(names)), strict=True):
             if reply not in (b"DELETED", b"NOT_FOUND"):
                 raise BackendError(f"delete {name.decode()} on memcached server {self.name}: {reply.decode()}")
-
-    def set_many(self, flags: bytes, expiration: bytes, entries: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
-        """Store items whatever is there, and return one reply for each."""
-        parts = [
-            part
-            for name, data in entries
-            for part in (b"set %b %b %b %d\r\n" % (name, flags, expiration, len(data)), data, b"\r\n")
-        ]
-        return self._command(f"write {len(entries)} names", b"".join(parts), len(entries))
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""

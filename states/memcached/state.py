@@ -18,9 +18,9 @@ Limits of the server
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol
 
 from states.memcached.key_names import Names, prefix_of
 from states.memcached.map import MemcachedMap
@@ -35,6 +35,23 @@ from trident.state.map_state import BackingMapFactory, MapStateFactory
 from trident.storekit import StoreState, called_as, kinds
 
 __all__ = ["MemcachedCache", "MemcachedMap", "MemcachedOptions", "MemcachedState"]
+
+P = ParamSpec("P")
+
+
+class _CacheFor(Protocol[P]):
+    def __call__(
+        self,
+        durable: StateSpec,
+        servers: str | Sequence[str] | MemcachedOptions | None = None,
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> StateSpec: ...
+
+
+def _with_options(declared: Callable[Concatenate[Any, P], MemcachedOptions]) -> Callable[[Any], _CacheFor[P]]:
+    """Let type checkers know the options of a call."""
+    return lambda function: function
 
 
 class MemcachedState(StoreState[str | Sequence[str] | MemcachedOptions]):
@@ -52,8 +69,9 @@ class MemcachedState(StoreState[str | Sequence[str] | MemcachedOptions]):
     def __new__(cls, target: str | Sequence[str] | MemcachedOptions, /) -> Any: ...
 
     @staticmethod
+    @_with_options(MemcachedOptions)
     def cache_for(
-        durable: StateSpec, servers: str | Sequence[str] | MemcachedOptions | None = None, **options: Any
+        durable: StateSpec, servers: str | Sequence[str] | MemcachedOptions | None = None, **options: object
     ) -> StateSpec:
         """Put Memcached before a durable state: it answers reads of a commit, and may forget without harm.
 
@@ -130,14 +148,14 @@ class MemcachedCache(SpacedCache[Any]):
         there = iter(self._serializer.serialize_many([value for value in values if value is not None]))
         entries = named.wrap([_ABSENT if value is None else _VALUE + next(there) for value in values])
         for connection, chunk in self._servers.chunks(named.names, entries):
-            self._put(connection, [(named.names[at], entries[at]) for at in chunk])
+            self._put(connection, [named.names[at] for at in chunk], [entries[at] for at in chunk])
 
     def close(self) -> None:
         self._servers.close()
 
-    def _put(self, connection: MemcachedConnection, chunk: list[tuple[bytes, bytes]]) -> None:
-        replies = connection.set_many(_FLAGS, self._expiration, chunk)
-        failed = [(name, reply) for (name, _), reply in zip(chunk, replies, strict=True) if reply != b"STORED"]
+    def _put(self, connection: MemcachedConnection, names: list[bytes], entries: list[bytes]) -> None:
+        replies = connection.write(names, _FLAGS, self._expiration, entries, None)
+        failed = [(name, reply) for name, reply in zip(names, replies, strict=True) if reply != b"STORED"]
         if any(b"too large" not in reply and b"out of memory" not in reply for _, reply in failed):
             raise BackendError(f"fill the cache on memcached server {connection.name}: {failed[0][1].decode()}")
         # What could not be replaced must not stay. Servers of today see to it themselves; nothing promises it.

@@ -5,7 +5,7 @@ factory is made, kept by pickling) and state, so a state that is built again in 
 the keys; each has a sentinel. Values are stored by reference. Every `MemoryBackingMap` is one *writer* over its partition's
 data: once another writer has moved the sentinel, its puts raise `FencedError` (R9). An opaque state whose aggregate is a
 `Count`, `Sum`, `Min` or `Max`, or several of these and of `Avg`, is kept in arrays, anything else in a dict
-(`trident/state/columns/number_table.py`).
+(`trident/state/number_table.py`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from uuid import uuid4
 
 from trident.errors import ConfigError, FencedError, UnsupportedOperation
 from trident.state.backing_map import BackingMap, MapFacts
-from trident.state.columns.number_columns import NumberForm
-from trident.state.columns.number_table import KeptValues, NumberTable
 from trident.state.interfaces import FormerTypes, Key, StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import map_for
+from trident.state.number_columns import NumberForm
+from trident.state.number_table import KeptValues
 from trident.state.table import OpaqueTable
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue
@@ -56,16 +56,6 @@ class MemoryData:
 
     def __len__(self) -> int:
         return len(self.values)
-
-    @property
-    def entries(self) -> dict[Key, Any]:
-        """The values, while they are a dict."""
-        return self.values.entries
-
-    @property
-    def columns(self) -> NumberTable | None:
-        """The values as arrays; None while they are a dict."""
-        return self.values.columns
 
     def keep(self, partitions: int) -> None:
         """Keep `max_size` entries for each of so many partitions."""
@@ -122,19 +112,13 @@ class MemoryBackingMap(BackingMap, Generic[V]):
             return self.data.values.get(keys)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[V]) -> None:
-        """Write many keys, all or none.
-
-        Raises
-        ------
-        FencedError
-            Another writer has moved the sentinel since this one did. Nothing was written.
-        """
+        """Write many keys, all or none."""
         with self.data.lock:
             self._check_fence("put {} keys to memory", len(keys))
             self.data.values.put(keys, values)
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete many keys, all or none; fenced as `multi_put` is."""
+        """Delete many keys, all or none."""
         with self.data.lock:
             self._check_fence("delete {} keys from memory", len(keys))
             self.data.values.delete(keys)
@@ -150,7 +134,6 @@ class MemoryBackingMap(BackingMap, Generic[V]):
         return found
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Move the sentinel on from what was read or laid last; this is the writer from now on."""
         data = self.data
         with data.lock:
             found = data.sentinel

@@ -25,6 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 _AGAIN = ("40001", "40P01", "57P01", "57P02", "57P03", "25006")  # codes of errors that another connection may avoid
 _ADVICE = {
+    "22P05": "the encoding of the database has no such character: use one with ENCODING 'UTF8'",
     "25006": "the server is a standby: give the address of the primary (several hosts with "
     "?target_session_attrs=read-write find it), or wait until the failover is over",
     "3F000": "make the schema with CREATE SCHEMA, or give another one",
@@ -33,19 +34,10 @@ _ADVICE = {
         ("42703", "42804", "42809", "42883", "42P10"),
         "it is not a table of this state, or was changed: restore it, or give another table",
     ),
+    **dict.fromkeys(("26000", "42P05"), "PgBouncer has to pool sessions, not transactions"),
     "53300": "raise max_connections, or lower the number of partitions",
     "57014": "it took longer than timeout_s",
 }
-# A writer that sleeps in a transaction holds a lock; compiling a statement (jit) takes longer than running it.
-_GREETING = """
-    SELECT set_config('statement_timeout', %(ms)s, false),
-        set_config('idle_in_transaction_session_timeout', %(idle_ms)s, false),
-        set_config('jit', 'off', false),
-        set_config('TimeZone', 'UTC', false),
-        set_config('default_transaction_read_only', %(read_only)s, false),
-        set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), false),
-        current_setting('fsync')
-"""
 
 
 class _PackedDumper(Dumper):
@@ -158,10 +150,8 @@ class Session:
             raise ConfigError(
                 f"libpq cannot read url={redacted(options.url)!r} of a PostgreSQL state: quote special characters with %"
             ) from None
-        connection.limit_s = options.timeout_s + 1  # so that the server gives up first
-        ms, read_only = round(options.timeout_s * 1000), "on" if self._read_only else "off"
-        (row,) = connection.execute(_GREETING, {"ms": str(ms), "idle_ms": str(ms // 2), "read_only": read_only})
-        if row[-1] != "on" and not self._read_only:
+        connection.greet(options.timeout_s, options.timeout_s / 2, self._read_only)  # it holds a lock in a transaction
+        if not self._read_only and connection.execute("SHOW fsync").fetchone() != ("on",):
             warn_once(_LOG, redacted(options.url), "fsync=off, so a crash of its machine may corrupt it")
         return connection
 

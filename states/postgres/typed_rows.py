@@ -16,9 +16,19 @@ import numpy as np
 from psycopg import Cursor, errors
 
 from states.postgres.beside_table import ChangeTable, CommittedView
-from states.postgres.columns import AT, Columns, Packed, column_list, offsets_of, pack_array
+from states.postgres.columns import (
+    AT,
+    Columns,
+    Packed,
+    column_list,
+    found_table,
+    number_form,
+    offsets_of,
+    pack_array,
+    select_list,
+    value_arrays,
+)
 from states.postgres.connection import FencedWrite, Session
-from states.postgres.number_arrays import found_table, number_form, select_list, value_arrays
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
 from trident.errors import StateError

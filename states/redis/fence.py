@@ -143,9 +143,7 @@ class RedisFence:
     def move(self, sentinel: Sentinel, force: bool) -> None:
         """Replace what was read or written last by this sentinel, in each bucket; this is the writer from now on.
 
-        Raises `FencedError`, `StateLossDetected`, `StatePlaceError`: there is something else, or (without `force`) something
-        that is not behind this sentinel.
-        Raises `BackendError`: it seals a commit, and Redis has lost writes of it.
+        Raises `BackendError` also if it seals a commit of which Redis has lost writes.
         """
         doing, own = "move the sentinel", self.own
         if self._seen is None:

@@ -203,8 +203,8 @@ class PlainHashes:
                 columns += self._value_texts(befores)
         return list(zip(*columns, strict=True))
 
-    def decode(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
-        """Return what is stored in hashes, whose fields are given one hash after the other; None for a key without one.
+    def decode(self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]) -> list[Any]:
+        """Return what is stored in hashes, of which the fields are given; None for a key without one.
 
         Raises `CorruptValueError`: another program wrote a hash: it does not say which batch did, or has a text that is no
         value of the type.
@@ -246,12 +246,12 @@ class PlainHashes:
         return [*columns, nulls]
 
     def _present_columns(
-        self, keys: Sequence[Key], stored: Sequence[bytes | None]
+        self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]
     ) -> tuple[Sequence[int], Sequence[list[Any]]]:
         """Return the places of the hashes that are there, and the fields of what they hold, column by column."""
-        columns: list[Sequence[bytes | None]] = [stored[at :: len(self.fields)] for at in range(len(self.fields))]
+        columns: list[Sequence[bytes | None]] = list(zip(*stored, strict=True)) or [()] * len(self.fields)
         there: Sequence[int] = range(len(keys))
-        if None in stored and not any(None not in column for column in columns):
+        if all(None in column for column in columns):
             there = [at for at, row in enumerate(zip(*columns, strict=True)) if row.count(None) < len(row)]
             keys, columns = [keys[at] for at in there], [[column[at] for at in there] for column in columns]
         return there, self._columns(keys, columns)

@@ -25,7 +25,7 @@ from states.redis.evictions import Evictions, inspect_server
 from states.redis.fence import RedisFence, fenced_script
 from states.redis.layout import PlainHashes, RedisLayout
 from states.redis.options import RedisOptions
-from states.redis.wire import Call, Command, Link, Server, Wire, Words, script
+from states.redis.wire import Call, Command, Each, Link, Server, Wire, Words
 from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues, keeps_attempts
@@ -73,17 +73,6 @@ for i = 2, #names do
   if gone then call('HDEL', names[i], unpack(gone)) end
   if ttl ~= '' then call('EXPIRE', names[i], ttl) end
 end"""
-)
-# KEYS: the hashes. ARGV: the fields. One list for all, because Lua takes longer for a list of lists, and so does its reader.
-_PLAIN_GET = script(
-    """\
-local all, names, fields, count, at, call = {}, KEYS, ARGV, #ARGV, 0, redis.call
-for i = 1, #names do
-  local row = call('HMGET', names[i], unpack(fields))
-  for field = 1, count do all[at + field] = row[field] end
-  at = at + count
-end
-return all"""
 )
 
 
@@ -186,17 +175,6 @@ class RedisBackingMap(BackingMap):
         return None if decode is None else self._read(keys, decode, OpaqueTable.absent)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write many distinct keys.
-
-        Raises
-        ------
-        FencedError
-            Another writer has moved the sentinel. The calls from then on wrote nothing.
-        StateLossDetected
-            The sentinel that this writer moved there is gone.
-        BackendError, CorruptValueError
-            Redis refused or did not answer, or a value cannot be encoded. Any of the keys may be written.
-        """
         if len(keys) != len(values):
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
         self._write(f"write {len(keys)} keys", self._puts(keys, values))
@@ -243,15 +221,6 @@ class RedisBackingMap(BackingMap):
         return sentinel
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Replace the sentinel that was read or written last; this is the writer from now on. See `BackingMap`.
-
-        Raises
-        ------
-        FencedError, StateLossDetected, StatePlaceError
-            The store has another one.
-        BackendError
-            It was to be sealed, and Redis has lost writes of the commit.
-        """
         refuse_read_only(self._read_only, "move the sentinel", self._what)
         self._fence.move(sentinel, force)
 
@@ -314,13 +283,17 @@ class RedisBackingMap(BackingMap):
         """Read what `decode` makes of stored values; `absent` makes the answer for so many keys that were never written."""
         if not self._fence.is_layout_checked:
             self._fence.check_layout()
-        found: list[tuple[KeyGroup, Any]] = []
+        found, plain = list[tuple[KeyGroup, Any]](), self._layout.plain
 
-        def take(group: KeyGroup, answer: list[bytes | None]) -> None:
+        def take(group: KeyGroup, answer: list[Any]) -> None:
             found.append((group, decode(group.of(keys), answer)))
 
         def call(group: KeyGroup) -> Call:
-            return Call(group.bucket, self._get(group), partial(take, group), reads=True)
+            if plain is None:
+                return Call(group.bucket, (b"MGET", group.words), partial(take, group), reads=True)
+            # Not in Lua, which takes twice as long. A slot on its way is waited for, because ASKING is for one command only.
+            each = Each(b"HMGET", group.names, Words(plain.stored_fields))
+            return Call(group.bucket, each, partial(take, group), reads=False)
 
         groups: Iterable[KeyGroup] = self._groups(keys)
         if len(keys) <= self._options.max_keys_per_call:  # there is no call during which the next can be made
@@ -363,11 +336,6 @@ class RedisBackingMap(BackingMap):
         for some in by_size(range(count), sizes, count, room):
             part = slice(some[0], some[-1] + 1)
             yield KeyGroup(group.bucket, part, group.names[part]), values[part]
-
-    def _get(self, group: KeyGroup) -> Command:
-        if self._layout.plain is not None:
-            return (b"EVALSHA", _PLAIN_GET, group.words.count, group.words, Words(self._layout.plain.stored_fields))
-        return (b"MGET", group.words)
 
     def _put(self, group: KeyGroup, values: Sequence[Any], common: dict[bytes, bytes]) -> Callable[[], Command]:
         """Return what makes the call that writes a group; it has the sentinel's record as it is then."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Container, Hashable, Iterable,
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha1
-from itertools import count
+from itertools import count, islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -35,7 +35,7 @@ _WINDOW = 8
 
 _LUA: dict[bytes, bytes] = {}
 _MOVING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"})
-_AWAY = frozenset({"", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS"})
+_AWAY = frozenset({"", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS"})
 """A server that is out of reach, or that cannot serve for a while; no code: nothing answered."""
 
 _LATER = frozenset({"OOM", "MISCONF", "NOREPLICAS"})
@@ -59,15 +59,31 @@ class Words:
     __slots__ = ("count", "packed")
 
     def __init__(self, words: Sequence[bytes]) -> None:
-        sizes = list(map(len, words))
-        is_short = max(sizes, default=0) < len(_HEADS)
         pieces = [b""] * (2 * len(words))
-        pieces[::2] = map(_HEADS.__getitem__ if is_short else b"\r\n$%d\r\n".__mod__, sizes)
-        pieces[1::2] = words
+        pieces[::2], pieces[1::2] = _heads(words), words
         self.count, self.packed = len(words), b"".join(pieces)
 
 
-def pack(command: Command) -> bytes:
+class Each:
+    """A command for each of many words, whose other words are the same; packed, as `Words`."""
+
+    __slots__ = ("count", "packed")
+
+    def __init__(self, name: bytes, words: Sequence[bytes], rest: Words) -> None:
+        start, end = b"*%d%b" % (2 + rest.count, Words([name]).packed), rest.packed + b"\r\n"
+        pieces = [start, b"", b"", end] * len(words)
+        pieces[1::4], pieces[2::4] = _heads(words), words
+        self.count, self.packed = len(words), b"".join(pieces)
+
+
+def _heads(words: Sequence[bytes]) -> Iterable[bytes]:
+    sizes = list(map(len, words))
+    return map(_HEADS.__getitem__ if max(sizes, default=0) < len(_HEADS) else b"\r\n$%d\r\n".__mod__, sizes)
+
+
+def pack(command: Command | Each) -> bytes:
+    if isinstance(command, Each):
+        return command.packed
     parts = [
         word if type(word) is Words else Words([word if isinstance(word, bytes) else str(word).encode()])
         for word in command
@@ -80,19 +96,19 @@ class Call:
     """One command.
 
     `bucket`: the bucket whose slot it belongs to; below 0: none, and it is not sent again.
-    `command`: the words of the command, or what makes them each time that it is sent.
+    `command`: the words of the command, or what makes them each time that it is sent. Of an `Each` the answer is a list.
     `take`: gets the answer; it may raise.
     `reads`: it writes nothing, so it may be sent to the target of a moving slot. A write waits until the slot has arrived,
     because the slot's owner may still have the old values.
     """
 
     bucket: int
-    command: Command | Callable[[], Command]
+    command: Command | Each | Callable[[], Command]
     take: Callable[[Any], object]
     reads: bool = False
 
-    def words(self) -> Command:
-        return self.command if isinstance(self.command, tuple) else self.command()
+    def words(self) -> Command | Each:
+        return self.command if isinstance(self.command, (tuple, Each)) else self.command()
 
 
 class Link:
@@ -108,6 +124,8 @@ class Link:
         self.waiting: deque[Call] = deque()
         self._connection, self._greet = connection, greet
         self._connected = False
+        # The answers that have come, as hiredis itself gives them.
+        self._come: Callable[[], Iterator[Any]] | None = None
 
     @classmethod
     def to(cls, arguments: dict[str, Any], greet: Callable[[Link], None]) -> Link:
@@ -127,6 +145,11 @@ class Link:
             self._connection.connect()
             self._connected = True
             self._greet(self)
+            try:  # redis-py takes longer for an answer than the server, and has no public way past that
+                gets = self._connection._parser._reader.gets  # noqa: SLF001
+                self._come = partial(iter, gets, gets())
+            except AttributeError:  # another release, which has it elsewhere
+                self._come = None
 
     def send(self, *calls: Call) -> None:
         """Send calls over the open link; their answers are outstanding before the first byte is sent."""
@@ -139,6 +162,17 @@ class Link:
             return self._connection.read_response()
         except driver().exceptions.ResponseError as error:
             return error
+
+    def read_all(self, count: int) -> Any:
+        """Return the list of the next answers, or the error of the server that is among them."""
+        answers: list[Any] = []
+        while len(answers) < count:
+            answers.append(self.read())
+            if self._come is not None:
+                answers += islice(self._come(), count - len(answers))
+        if any(issubclass(kind, Exception) for kind in set(map(type, answers))):
+            return next(answer for answer in answers if isinstance(answer, Exception))
+        return answers
 
     def ask(self, *commands: Command) -> list[Any]:
         """Send commands and return their answers; an error of the server is an answer. Nothing else is outstanding."""
@@ -324,7 +358,8 @@ class Wire:
             raise
 
     def _receive(self, link: Link) -> None:
-        call, answer = link.waiting[0], link.read()
+        call = link.waiting[0]
+        answer = link.read_all(call.command.count) if isinstance(call.command, Each) else link.read()
         if not isinstance(answer, Exception):
             call.take(answer)
         elif isinstance(answer, driver().exceptions.NoScriptError):
@@ -350,7 +385,7 @@ def script(source: str) -> bytes:
     return digest
 
 
-def eval_of(command: Command) -> Command:
+def eval_of(command: Any) -> Command:
     """Return the EVAL that does what an EVALSHA does, for a server that has not seen the script."""
     _evalsha, digest, *rest = command
     return (b"EVAL", _LUA[digest], *rest)

@@ -196,7 +196,6 @@ def write_topologies(cluster: StormClusterState, count: int) -> None:
         base = _base(name, WantedStatus("active", _START))
         driver = Assignment.DRIVER
         given = Assignment("code", {slot.node: "127.0.0.1"}, {driver: slot}, {driver: _START}, "0" * 64, 1)
-        cluster.setup_heartbeats(name)
         set_assignment(cluster, name, given)
         cluster.activate_storm(name, base)
 

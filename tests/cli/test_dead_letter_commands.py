@@ -207,6 +207,9 @@ def test_letters_elsewhere_and_a_driver_that_is_at_work(folder: Path) -> None:
     missing = invoke("list", LOG)
     assert (missing.exit_code, missing.stdout) == (0, "no dead letter waits\n")
     assert f"2 more are waiting, but are not in {LOG}/dead_letters" in missing.stderr
+    (folder / LOG / "dead_letters").mkdir()
+    shutil.copy(min((folder / "elsewhere").glob("*.jsonl")), folder / LOG / "dead_letters")
+    assert f"1 more is waiting, but is not in {LOG}/dead_letters" in invoke("list", LOG).stderr
     log = FileLog.open(folder / LOG, "counts")
     asked = dead_letters("replay", LOG, "1-0", "--dead-letter-dir", "elsewhere")
     assert asked.startswith("asked for 1 dead letter, to be put back by the running driver, ")

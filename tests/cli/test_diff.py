@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.harness.commands import COUNTS, trident, write_module
+from trident.cli.submitting import _ask_stores
+from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+from trident.config import Config
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +102,20 @@ def test_what_a_store_cannot_hold_is_refused_as_at_the_start(tmp_path: Path, old
     why = "'revenue' of state 'sales' is of type array<bigint>, and what had this name before is of type bigint"
     assert why in done.stdout
     assert why in trident("run", new, "--once", "--conf", "engine=in_process", cwd=tmp_path).stderr
+    log = ("--conf", f"log_dir={tmp_path}/trident-log/revenue")
+    with NimbusDaemon(str(tmp_path / "trident-cluster"), "token", tmp_path / "code") as nimbus:
+        nimbus.wait_until_known()
+        trident("submit", "without.py:topology", *log, cwd=tmp_path, TRIDENT_TOKEN="token")
+        upgraded = trident("upgrade", "revenue", new, cwd=tmp_path, TRIDENT_TOKEN="token")
+        shown = json.loads(trident("show", "revenue", "--json", cwd=tmp_path).stdout)
+    assert (upgraded.returncode, why in upgraded.stderr, shown["generation"]) == (1, True, 1), upgraded.stderr
+    assert "does not fit its stores:\n  state 'sales', where it is declared now\n    To do: " in upgraded.stderr
+
+
+def test_an_upgrade_needs_no_package_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kazoo.client", None)
+    unused: Any = SimpleNamespace(storm_name="revenue")
+    _ask_stores(unused, unused, Config(log_dir="zookeeper://127.0.0.1:1/revenue"))
 
 
 def test_a_state_in_another_place_is_refused_as_at_the_start(tmp_path: Path, old: str) -> None:
@@ -111,7 +131,10 @@ def test_a_state_in_another_place_is_refused_as_at_the_start(tmp_path: Path, old
 
 def test_what_is_no_log_and_no_declaration_is_a_wrong_use(tmp_path: Path, old: str) -> None:
     (tmp_path / "empty").mkdir()
-    for what, text in (("empty", "there is no log in empty"), ("nothing", "expected MODULE:TOPOLOGY")):
+    for what, text in (
+        ("empty", "no transaction log in empty: it has no segment"),
+        ("nothing", "expected MODULE:TOPOLOGY"),
+    ):
         done = trident("diff", what, old, cwd=tmp_path)
         assert (done.returncode, text in done.stderr) == (2, True), done.stderr
 

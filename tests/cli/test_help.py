@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from tests.command_list import PAGE, with_tables
 from tests.harness.commands import trident
 from trident import __version__
+from trident.cli import main
 from trident.cli.app import app
 from trident.log.file_log import FileLog
 
@@ -51,6 +53,17 @@ def test_output_that_finds_no_room_is_an_error_in_a_line(words: list[str], tmp_p
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr == "error: No space left on device: what the command writes is not complete. Make room\n"
+
+
+@pytest.mark.quick
+def test_ctrl_c_while_modules_are_loaded_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 def test_the_help_names_every_command() -> None:
@@ -104,6 +117,9 @@ def test_an_address_is_no_folder(words: list[str], tmp_path: Path, monkeypatch: 
         ("upgrade words words.py:topology --timeout 5", "--timeout says nothing without --wait; add that"),
         ("run words.py:topology --ui-port 0", "--ui-port says nothing without --ui; add that"),
         ("run words.py:topology --drpc-host db", "--drpc-host says nothing without --drpc-port; add that"),
+        ("changes words.py:topology count --follow --host db", "--host says nothing without --port; add that"),
+        ("changes words.py:topology count --snapshot --since 5", "say --since, or --snapshot"),
+        ("log words --history --last 5", "--last: is not for --history"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_wrong_usage(words: str, said: str) -> None:

@@ -8,12 +8,14 @@ import re
 import shutil
 import subprocess
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.harness.commands import trident
-from trident.cli.log import _no_log, report, short
+from trident.cli.cluster_commands import print_logs
+from trident.cli.log import _no_log, print_history, report, short
 from trident.cli.log import log as print_log
 from trident.errors import CorruptLogError, LogError
 from trident.log import log_state
@@ -61,6 +63,15 @@ def test_everything_that_a_log_says_is_reported(log: FileLog) -> None:
         "spouts": {"lines": {"start": 2, "at": ["<2 bytes>", 1]}},
         "touched": {"count": [0]},
     }
+
+
+def test_what_json_has_not_is_a_text_in_it(log: FileLog, capsys: pytest.CaptureFixture[str]) -> None:
+    log.append(replace(commit(3, ATTEMPT + 1), spouts={"lines": {"at": [float("nan"), float("-inf"), 0.5]}}))
+    print_log(log.path, 1, as_json=True)
+    print_history(log.path, 3, None, as_json=True)
+    for line in capsys.readouterr().out.splitlines():
+        found = json.loads(line, parse_constant=pytest.fail)  # NaN, which strict readers refuse
+        assert found.get("commits", [found])[-1]["spouts"] == {"lines": {"at": ["nan", "-inf", 0.5]}}
 
 
 @pytest.mark.parametrize(("last", "txids"), [(0, []), (1, [2]), (2, [1, 2])])
@@ -236,3 +247,13 @@ def test_secrets_in_definitions_are_not_shown(tmp_path: Path) -> None:
         assert "host/x" in text
         assert "pw" not in text
         assert "abc" not in text
+
+
+@pytest.mark.quick
+def test_the_log_of_a_driver_does_not_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    class Client:
+        def log(self, topology: str) -> dict[str, str]:
+            return {"text": "poison \x1b[31m \u202e\n\tat line 1\n"}
+
+    print_logs(Client(), "words", follow=False)  # type: ignore[arg-type]
+    assert capsys.readouterr().out == "poison \\u001b[31m \\u202e\n\tat line 1\n"

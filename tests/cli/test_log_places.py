@@ -107,9 +107,8 @@ def test_what_is_not_there_is_said(target: str, address: str) -> None:
     ):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 1
-        assert f"there is no transaction log {'at' if words[0] == 'log' else 'in'} {address}" in " ".join(
-            done.output.split()
-        )
+        there = "in" if words[0] == "get" else "at"
+        assert f"there is no transaction log {there} {address}" in " ".join(done.output.split())
     with pytest.raises(LogError, match="there is no transaction log in [a-z0-9]+://"):
         open_state(load_topology(target), "count", log_dir=address)
 

@@ -11,6 +11,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
+from tests import house_figures
 from tests.cli.test_doctor import answer, ask
 from tests.harness.commands import trident
 from trident import TridentTopology
@@ -112,8 +113,9 @@ def test_a_start_reads_no_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_said_to_bring_a_package_is_an_extra() -> None:
     place, said = {"needs_package": 1, "driver_package": 2}, set[str]()
-    for path in (path for package in ("trident", "states", "spouts") for path in (ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    texts = (path.read_text(encoding="utf-8") for path in house_figures.modules(*house_figures.PRODUCT))
+    for text in (text for text in texts if any(name in text for name in place)):
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and (at := place.get(ast.unparse(node.func))):
                 said |= {str(each.value) for each in node.args[at : at + 1] if isinstance(each, ast.Constant)}
     assert {"redis", "postgres", "spark"} <= said

@@ -195,7 +195,7 @@ def test_ctrl_c_ends_a_run_on_spark_with_all_of_its_processes(folder: Path) -> N
 
 
 def test_what_tests_start_heeds_ctrl_c_also_in_a_suite_that_ignores_it(tmp_path: Path) -> None:
-    write_module(tmp_path, "asks", "import signal; raise SystemExit(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)")
+    write_module(tmp_path, "asks", "import os, signal; os._exit(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)")
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it runs in the background
     try:
         with started("explain", "asks:topology", cwd=tmp_path) as explain:
@@ -412,8 +412,9 @@ def test_on_a_terminal_the_figures_of_several_sources_stand_under_each_other() -
 def test_batches_that_were_cut_are_told_of() -> None:
     running = Watched("lines")
     running.read(2, {"lines": 0})
-    running.status["share"] = 0.0625
-    assert plain_lines(running)[0].endswith("waiting for tuples, batches cut to 6 % because they take long")
+    running.status |= {"share": 0.0625, "failures": 1, "lastFailure": "away", "deadLetters": 1}
+    cut = "batches cut to 6 % because they take long"
+    assert plain_lines(running)[0].endswith(f"waiting for tuples, {cut}, 1 failure (the last: away), 1 dead letter")
 
 
 LEAVING_OUT = """

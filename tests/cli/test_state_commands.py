@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import trident
 from tests.harness.commands import write_module
 from tests.harness.topology_runs import run_all
 from trident.cli.app import app
+from trident.cli.state_commands import _MoveLines
 from trident.targets import load_topology
 
 pytestmark = pytest.mark.slow
@@ -152,3 +155,13 @@ def test_wrong_usage_is_said(words: tuple[str, ...], said: str) -> None:
     done = command(*words)
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("is_terminal", "end"), [(True, "\x1b[2K"), (False, "s left\n")])
+def test_how_far_a_move_is_leaves_nothing_on_a_terminal(is_terminal: bool, end: str) -> None:
+    console = Console(file=io.StringIO(), force_terminal=is_terminal, width=60)
+    with _MoveLines(console, "count", every_s=0.0) as lines:
+        lines.note("copied", 5, 10)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ("count: copied, 5 of 10 rows" in shown, shown.endswith(end)) == (True, True), shown

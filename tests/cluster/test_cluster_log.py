@@ -13,8 +13,7 @@ from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from trident import TridentTopology, open_state
 from trident.cli.app import app
-from trident.cluster_state.cluster_address import STATE_FILE, open_cluster_state
-from trident.cluster_state.cluster_log import log_of, submitted_log
+from trident.cluster_state.cluster_address import STATE_FILE, log_of, open_cluster_state, submitted_log
 from trident.cluster_state.cluster_records import StormBase, WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.drpc import LocalDRPC

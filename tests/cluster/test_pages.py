@@ -39,8 +39,8 @@ from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.operations import Count
 from trident.web.cluster_pages import OneTopology
+from trident.web.rest import UIServer
 from trident.web.running_pages import TridentPages
-from trident.web.ui_server import UIServer
 
 TOKEN = "secret"
 
@@ -284,7 +284,7 @@ def test_a_driver_that_is_started_again_says_what_its_last_one_died_of(cluster: 
     pages = ClusterOverview(cluster, TOKEN)
     assert pages.topology_summary()["topologies"][0]["verdict"]["lines"] == [{"tone": "quiet", "text": "It starts."}]
     cluster.report_error(storm_id, DRIVER, ErrorInfo(time.time(), "exit code 1; it said last: killed", "host", 6700))
-    line = {"tone": "warn", "text": "It starts again; its last driver died: exit code 1; it said last: killed"}
+    line = {"tone": "warn", "text": "It starts again, after: exit code 1; it said last: killed"}
     assert line in pages.topology_summary()["topologies"][0]["verdict"]["lines"]
     assert line in pages.of_topology(storm_id).topology()["verdict"]["lines"]
 

@@ -347,7 +347,7 @@ class Store:
     def contents(cls, directory: Path) -> list[Any]:
         """Return all that a case has stored in memory, as it is stored."""
         kept = sorted((key[1:], data) for key, data in cls._memory.items() if key[0] == directory)
-        return [(place, data.sentinel, dict(data.entries)) for place, data in kept]
+        return [(place, data.sentinel, dict(data.values.entries)) for place, data in kept]
 
     @classmethod
     def forget(cls, directory: Path) -> None:

@@ -1,8 +1,8 @@
-"""A driver in a process of its own: `python -m tests.crash.driver '{...}'` runs one, which may kill itself.
+"""Drivers in processes of their own, which may kill themselves, and the server that forks them.
 
-Without an argument it is a server that forks drivers: an interpreter that has everything imported already starts one in
-milliseconds. It answers two requests, a line of JSON each: `{"start": life}` with the process id, `{"wait": pid}` with
-what `waitpid` says once that process has ended or stopped.
+An interpreter that has everything imported already starts one in milliseconds. The server answers two requests, a line of
+JSON each: `{"start": life}` with the process id, `{"wait": pid}` with what `waitpid` says once that process has ended or
+stopped. A life may say `kill_after_s`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 from tests.crash.case import SEGMENT_BYTES, Case, Pairing
 from tests.crash.fuse import Arm, Fuse
 from tests.crash.fused_wrappers import crashing_log
+from tests.harness.forked import die
 from trident.run.running import start
 from trident.spout.interfaces import TransactionAttempt
 
@@ -40,9 +41,6 @@ def observer(fuse: Fuse) -> Any:
 
 def live(life: dict[str, Any]) -> str:
     """Run a driver until its source is exhausted; return the name of the error that ended it, or `done`."""
-    signal.alarm(TIME_LIMIT_S)
-    if "kill_after_s" in life:
-        threading.Timer(life["kill_after_s"], os.kill, (os.getpid(), signal.SIGKILL)).start()
     case = Case(**{**life["case"], "pairing": Pairing(**life["case"]["pairing"])})
     directory, fuse = Path(life["directory"]), Fuse([Arm(**arm) for arm in life["arms"]])
     graph = case.topology(directory, life["number"], fuse).graph()
@@ -65,6 +63,9 @@ def main(life: dict[str, Any]) -> None:
 def _fork(life: dict[str, Any], run: Callable[[dict[str, Any]], None]) -> int:
     child = os.fork()
     if child == 0:
+        signal.alarm(TIME_LIMIT_S)
+        if "kill_after_s" in life:
+            threading.Timer(life["kill_after_s"], die).start()
         try:
             run(life)
         except BaseException:  # noqa: BLE001  the child must not return into the server
@@ -90,10 +91,3 @@ def serve(run: Callable[[dict[str, Any]], None]) -> None:
         answer = {"pid": _fork(request["start"], run)} if "start" in request else _wait(request["wait"])
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(json.loads(sys.argv[1]))
-    else:
-        serve(main)

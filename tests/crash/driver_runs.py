@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,9 +29,10 @@ from tests.crash.case import (
     expected,
     stored,
 )
-from tests.crash.driver import observer
+from tests.crash.driver import main, observer, serve
 from tests.crash.fuse import OPENING, RECONCILING, Arm, Died, Fuse
 from tests.crash.fused_wrappers import crashing_log
+from tests.harness.forked import ROOT, command_of
 from tests.log.log_homes import PostgresHome, stored_home
 from trident.errors import FencedError
 from trident.log.log_address import open_reader
@@ -40,7 +41,6 @@ from trident.log.log_state import LogState
 from trident.run.running import RunningTopology, start
 from trident.servers.log_addresses import ZooKeeperAddress
 
-ROOT = Path(__file__).parent.parent.parent
 WAIT_S = 60
 
 
@@ -116,11 +116,11 @@ def lives_of(case: Case) -> list[list[Arm]]:
 
 
 class DriverServer:
-    """A process that forks drivers of a module."""
+    """A process that forks drivers, each a call of a function with what it is told."""
 
-    def __init__(self, module: str = "tests.crash.driver") -> None:
+    def __init__(self, run: Callable[[dict[str, Any]], None] = main) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            command_of(serve, run),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

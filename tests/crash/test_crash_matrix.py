@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,9 +19,8 @@ from tests.crash.case import (
     Case,
     Pairing,
 )
-from tests.crash.driver import observer
+from tests.crash.driver import main, observer
 from tests.crash.driver_runs import (
-    ROOT,
     DriverServer,
     Outcome,
     life_of,
@@ -34,6 +30,7 @@ from tests.crash.driver_runs import (
 )
 from tests.crash.fuse import POINTS, Arm, Fuse
 from tests.crash.matrix import DIES, PAIRINGS, delta_cases, in_turn, memory_cases, run_all, table
+from tests.harness.forked import exit_code_of
 from trident.errors import InexactPairingError
 from trident.log.log_reader import LogReader
 from trident.run.running import start
@@ -109,9 +106,7 @@ def test_a_driver_that_was_not_forked_dies_and_goes_on_alike(tmp_path: Path, out
     case = Case("P9", EXACT[3], "delta")
     outcome = Outcome(case)
     for number, arms in enumerate([[case.arm()], []], 1):
-        life = json.dumps(life_of(case, tmp_path, number, arms))
-        ended = subprocess.run([sys.executable, "-m", "tests.crash.driver", life], cwd=ROOT, timeout=60, check=False)
-        assert ended.returncode == (-signal.SIGKILL if arms else 0)
+        assert exit_code_of(main, life_of(case, tmp_path, number, arms)) == (-signal.SIGKILL if arms else 0)
         if arms:
             outcome.crash(tmp_path, LogReader(tmp_path / "log").refresh())
     check(outcome.finish(tmp_path, LogReader(tmp_path / "log").refresh()), outcomes)

@@ -13,20 +13,79 @@ from typing import Any
 
 import pytest
 
-from tests.crash.case import rows_of
+import trident
+from states.postgres import PostgresState
+from states.redis import RedisState
+from tests.crash.case import ScriptedSpout, rows_of
 from tests.crash.driver_runs import DriverServer
-from tests.crash.feed_driver import BATCH_SIZE, ROWS, config_of, topology_of
+from tests.crash.fuse import Fuse
 from tests.harness.servers import Server
-from trident import open_state
+from trident import Config, TridentTopology, open_state
 from trident.errors import LogError
 from trident.log.log_address import open_reader
+from trident.operations import Sum
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 
+ROWS, BATCH_SIZE = 1000, 10  # a log remembers 100 batches
+
+
+def topology_of(life: dict[str, Any]) -> TridentTopology:
+    """Sum weights by word; what a replay of a batch has is another draw."""
+    spout = ScriptedSpout("changing", life["seed"], life["number"], Fuse(), ROWS, BATCH_SIZE)
+    store, target = life["store"]
+    made: Any = {"postgres": PostgresState, "redis": RedisState}[store]
+    spec = made.opaque(target, changes="1d", **life["options"])
+    topology = TridentTopology(life["name"])
+    words = topology.new_stream("rows", spout).group_by("word")
+    words.persistent_aggregate(spec, "weight", Sum(), "weight", state_name="weights").parallelism_hint(
+        life["partitions"]
+    )
+    return topology
+
+
+def config_of(life: dict[str, Any]) -> Config:
+    """Return the settings of a driver and of a reader."""
+    return Config(
+        engine="in_process",
+        log_dir=life["log_dir"],
+        max_spout_pending=3,
+        retry_backoff_ms=0,
+        poll_interval_ms=1,
+        takeover=True,
+    )
+
+
+def write_or_read(life: dict[str, Any]) -> None:
+    """Run a driver until its source is read, or a reader until it is killed."""
+    if life["role"] == "reader":
+        read(life)
+    else:
+        with topology_of(life).start(config_of(life)) as running:
+            running.process_all_available()
+        (Path(life["folder"]) / "done").touch()
+
+
+def read(life: dict[str, Any]) -> None:
+    """Fold the feed into a file, which names the batch up to which it has: both change at once."""
+    path = Path(life["folder"]) / "fold.json"
+    fold: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"txid": 0, "values": {}}
+    with trident.changes(topology_of(life), "weights", fold["txid"], config_of(life)) as feed:
+        while fold["txid"] < life["until"]:
+            for batch in feed.read(life["most"]):
+                for (word,), before, after in batch.changes:
+                    assert fold["values"].get(word) == before, (batch.txid, word, before, fold["values"].get(word))
+                    fold["values"][word] = after
+                fold["txid"] = batch.txid
+                new = path.with_suffix(".new")
+                new.write_text(json.dumps(fold))
+                new.replace(path)
+
+
 @pytest.fixture
 def drivers() -> Iterator[DriverServer]:
-    server = DriverServer("tests.crash.feed_driver")
+    server = DriverServer(write_or_read)
     yield server
     server.close()
 

@@ -114,13 +114,6 @@ def database(postgres_server: Any) -> str:
     return SERVERS["PostgreSQL"][1](postgres_server)
 
 
-@pytest.fixture
-def drivers() -> Iterator[DriverServer]:
-    server = DriverServer()
-    yield server
-    server.close()
-
-
 def in_database(store: str, pairing: Pairing, pendings: Iterable[int], log_at: str) -> list[Case]:
     return [replace(case, store=store) for case in on_server(delta_cases(pairing, 0, pendings), log_at)]
 

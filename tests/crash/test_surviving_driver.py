@@ -20,16 +20,17 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
 from tests.crash.case import Case, Pairing
 from tests.crash.driver_runs import DriverServer, run_here
-from tests.crash.partition_driver import config_of, topology_of
-from tests.spout.folder_source import noted, numbers_in, write
-from trident.config import Config
+from tests.harness.forked import die
+from tests.harness.sqlite_map import sqlite_state
+from tests.spout.folder_source import noted, numbers_in, spout_of, write
+from trident import Config, TridentTopology
 from trident.errors import BackendError, FencedError, LogHeldError
 from trident.log.log_interface import MemoryLog
-from trident.operations import Count, ReducerAggregator
+from trident.operations import Count, ReducerAggregator, Sum
 from trident.run.running import start
+from trident.spout import SpoutType
 from trident.state import Key, OpaqueMap, Sentinel, StateConf, StateSpec
 from trident.steps.key_columns import partition_of
-from trident.topology import TridentTopology
 from trident.tuples import TridentTuple
 
 WAIT_S = 30
@@ -167,9 +168,52 @@ def test_killed_executors_cost_no_tuple_and_double_none(tmp_path: Path) -> None:
 PAIRINGS = [("transactional", "transactional"), ("transactional", "opaque"), ("opaque", "opaque")]
 
 
+POINTS = {"logged": "processed", "committed": "committed", "recorded": "recorded"}
+"""Where a driver dies: when the metadata are logged, when all states have committed, when the record is written."""
+
+
+def topology_of(life: dict[str, Any], before: Any = None) -> TridentTopology:
+    """Count each row by itself, and sum those of each partition."""
+    folder, kind = Path(life["folder"]), SpoutType(life["spout"])
+    spout = spout_of(kind, folder / "source", before=before) if before else spout_of(kind, folder / "source")
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", spout)
+    rows, sums = (sqlite_state(str(folder / f"{name}.db"), life["state"]) for name in ("rows", "sums"))
+    stream.group_by("partition", "n").persistent_aggregate(rows, Count(), "count", state_name="rows")
+    stream.group_by("partition").persistent_aggregate(sums, "n", Sum(), "sum", state_name="sums")
+    return topology
+
+
+def config_of(life: dict[str, Any]) -> Config:
+    """Return the settings of a driver."""
+    return Config(
+        engine="in_process",
+        log_dir=str(Path(life["folder"], "log")),
+        max_spout_pending=life["pending"],
+        poll_interval_ms=1,
+        retry_backoff_ms=1,
+    )
+
+
+def count_rows(life: dict[str, Any]) -> None:
+    """Run until the source is read."""
+
+    def before(partition: str, attempt: Any) -> None:
+        if life["point"] == "reading" and attempt.txid == life["txid"] and partition == life["partition"]:
+            die()
+
+    def observe(step: str, attempt: Any) -> None:
+        if POINTS.get(life["point"]) == step and attempt.txid == life["txid"]:
+            die()
+
+    with start(topology_of(life, before).graph(), config_of(life), None, observe) as running:
+        running.process_all_available()
+    Path(life["folder"], "done").touch()
+
+
 @pytest.fixture(scope="module")
 def drivers() -> Iterator[DriverServer]:
-    drivers = DriverServer("tests.crash.partition_driver")
+    drivers = DriverServer(count_rows)
     yield drivers
     drivers.close()
 

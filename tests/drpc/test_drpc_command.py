@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.commands import Background, complaints, started, trident, write_module
-from trident.drpc import DRPCClient
+from tests.harness.drpc_functions import echo
+from trident.drpc import DRPCClient, DRPCServer, LocalDRPC
 from trident.errors import DRPCExecutionException
 
 pytestmark = pytest.mark.slow
@@ -20,10 +21,14 @@ MODULE = """
     from states.delta import DeltaState
     from states.memory import MemoryMapState
     from tests.harness.drpc_functions import word_counts
+    from trident import TridentTopology
 
     stored, _ = word_counts(DeltaState.opaque("table"))
     endless, _ = word_counts(DeltaState.opaque("table"), cycle=True)
     in_memory, _ = word_counts(MemoryMapState(), cycle=True)
+
+    silent = TridentTopology("silent")
+    silent.new_stream("lines", FixedBatchSpout("line: string", 2, ["the"]))
 """
 
 
@@ -102,3 +107,15 @@ def test_what_cannot_be_served_is_explained(folder: Path, words: list[str], code
     assert done.returncode == code
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_cannot_serve_what_it_is_asked_for_does_not_begin(folder: Path) -> None:
+    with LocalDRPC(echo()) as drpc, DRPCServer(drpc, port=0) as taken:
+        for target, options, cause in (
+            ("nowhere:topology", ("--drpc-port", taken.port), f"DRPC cannot listen on 127.0.0.1:{taken.port}"),
+            ("nowhere:topology", ("--ui", "--ui-port", taken.port), f"be served at 127.0.0.1:{taken.port}"),
+            ("module:silent", ("--drpc-port", 0), "topology 'silent' has no DRPC function"),
+        ):
+            done = trident("run", target, "--once", *IN_PROCESS, *map(str, options), cwd=folder)
+            assert (done.returncode, cause in done.stderr, "Traceback" in done.stderr) == (1, True, False), done.stderr
+    assert not (folder / "trident-log").exists()

@@ -194,18 +194,10 @@ def test_a_request_that_fails_fails_alone() -> None:
         ]
 
 
-class Broken(BaseQueryFunction[Any, Any]):
-    output_types = ("bigint",)
-
-    def __init__(self) -> None:
-        self.calls = 0
-
+class Broken(Slow):
     def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
         self.calls += 1
         raise BackendError("the store does not answer")
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        collector.emit([result])
 
 
 def test_a_store_that_does_not_answer_is_asked_once_for_all() -> None:

@@ -22,12 +22,13 @@ from tests.harness.commands import until
 from tests.harness.drpc_functions import echo, word_counts
 from tests.harness.topology_runs import GATES, start
 from trident import TridentTopology
+from trident import drpc as drpc_package
 from trident.cli.changes import ChangeServer
 from trident.drpc import DRPCClient, DRPCServer, LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, EnvironmentProblem
 from trident.observe.open_metrics import Metrics, MetricsServer
 from trident.web.cluster_pages import HttpTopologyPages
-from trident.web.ui_server import UIServer
+from trident.web.rest import UIServer
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
 
@@ -166,7 +167,7 @@ def test_a_token_may_be_any_text(token: str) -> None:
         assert client.execute("echo", "a") == [["a"]]
 
 
-@pytest.mark.parametrize("token", ["hush\n", " hush", "hu\nsh", "hush\udce9", " "])
+@pytest.mark.parametrize("token", ["hush\n", " hush", "hu\nsh", "hush\udce9", " ", ""])
 def test_a_token_that_no_request_can_have_is_refused_and_not_said(token: str) -> None:
     opened: Any = None
     with LocalDRPC(echo()) as drpc:
@@ -229,6 +230,7 @@ def test_a_page_of_another_site_cannot_run_a_function(who: str, token: str | Non
         ("POST", "/drpc/echo", "[" * 100_000, "application/json", 400, "expected a JSON object"),
         ("POST", "/drpc/echo", b"\xff", "text/plain", 400, "in UTF-8"),
         ("GET", "/drpc/echo", None, "text/plain", 405, "this server has POST /drpc/FUNCTION"),
+        ("POST", "/drpc/", "a", "text/plain", 404, "this server has POST /drpc/FUNCTION"),
         ("GET", "/", None, "text/plain", 404, "this server has POST /drpc/FUNCTION"),
     ],
 )
@@ -304,22 +306,19 @@ def test_an_address_that_cannot_be_one_is_refused(host: str, port: int, cause: s
         MetricsServer("t", Metrics("t"), host, port)
 
 
-LIMITS = [
-    *({name: 0} for name in ("timeout_s", "max_request_bytes", "max_concurrency", "max_connections")),
-    {"token": ""},
-]
-
-
-@pytest.mark.parametrize("limit", LIMITS)
-def test_impossible_limits_are_refused(limit: dict[str, Any]) -> None:
+@pytest.mark.parametrize("limit", ["timeout_s", "max_request_bytes", "max_concurrency", "max_connections"])
+def test_impossible_limits_are_refused(limit: str) -> None:
+    limits: dict[str, Any] = {limit: 0}
     with LocalDRPC(failing()) as drpc, pytest.raises(ConfigError, match="of a DRPC server must"):
-        DRPCServer(drpc, port=0, **limit)
+        DRPCServer(drpc, port=0, **limits)
 
 
-def test_without_its_packages_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
+@pytest.mark.parametrize("package", ["uvicorn", "starlette.applications"])
+def test_without_its_packages_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "trident.drpc.server")
     with LocalDRPC(failing()) as drpc, pytest.raises(EnvironmentProblem, match=r"pip install 'trident-spark\[drpc\]'"):
-        DRPCServer(drpc, port=0)
+        drpc_package.DRPCServer(drpc, port=0)
 
 
 @pytest.mark.parametrize(

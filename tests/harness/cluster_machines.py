@@ -15,9 +15,8 @@ import psutil
 from tests.harness.commands import environment, interruptible, until, write_module
 from trident.cluster.client import ClusterClient
 from trident.cluster.code.topology_package import make_package
-from trident.cluster.machine.machine_folder import DriverOrder
-from trident.cluster_state.cluster_address import folder_of, is_embedded, open_cluster_state
-from trident.cluster_state.cluster_log import log_of
+from trident.cluster.machine.driver_slot import adopt
+from trident.cluster_state.cluster_address import folder_of, log_of, open_cluster_state
 from trident.cluster_state.cluster_records import WorkerHeartbeat
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.log.log_address import open_reader
@@ -107,12 +106,9 @@ class Machine(DaemonProcess):
         """Return the drivers that run on it."""
         found = []
         for each in sorted((self.folder / "slots").glob("*.json")):
-            order = None if each.name.endswith(".end.json") else DriverOrder.read(each)
-            if order is None:
-                continue
-            with contextlib.suppress(psutil.NoSuchProcess, ValueError):
-                process = psutil.Process(order.pid)
-                if order.pid and abs(process.create_time() - order.created_secs) < 1 and _lives(process):
+            driver = None if each.name.endswith(".end.json") else adopt(each)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if driver is not None and _lives(process := psutil.Process(driver.pid)):
                     found.append(process)
         return found
 
@@ -289,9 +285,8 @@ def freeze(processes: Sequence[psutil.Process], address: str) -> None:
             each.suspend()
         for each in processes:
             _await_stop(each)
-        if not is_embedded(address) or not writers_of(folder_of(address) / "cluster.db") & {
-            each.pid for each in processes
-        }:
+        folder = folder_of(address)
+        if folder is None or not writers_of(folder / "cluster.db") & {each.pid for each in processes}:
             return
         for each in processes:
             each.resume()

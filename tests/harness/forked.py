@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import pickle
 import runpy
 import signal
 import socket
@@ -26,6 +27,7 @@ from trident import Config, TridentTopology
 from trident.run.running import start
 from trident.spout import TransactionAttempt
 
+ROOT = Path(__file__).parents[2]
 _NEEDED = (
     "deltalake",
     "pandas",
@@ -156,32 +158,40 @@ def _become(request: dict[str, Any]) -> None:
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
-def live(topology_in: Callable[[Path], TridentTopology]) -> None:
-    """Run a topology as the arguments of the program say: `FOLDER [POINT TXID]`; its log is in the folder.
+def command_of(function: Callable[..., object], *told: object) -> list[str]:
+    """Return the words of a process of its own in which a function of a module is called with what it is told."""
+    program = "import pickle, sys; call, told = pickle.loads(bytes.fromhex(sys.argv[1])); call(*told)"
+    return [sys.executable, "-c", program, pickle.dumps((function, told)).hex()]
 
-    It runs until the sources are exhausted, or until the point.
-    """
-    folder, (point, txid) = Path(sys.argv[1]), sys.argv[2:] or ("", "0")
+
+def exit_code_of(function: Callable[..., object], *told: object) -> int:
+    """Call a function in a process of its own, to its end."""
+    return subprocess.run(command_of(function, *told), cwd=ROOT, check=False, timeout=200).returncode
+
+
+def die() -> None:
+    """Die without a chance to tidy up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def live(
+    declared: Callable[[Path], TridentTopology], folder: Path, point: str = "", txid: int = 0, **settings: Any
+) -> None:
+    """Run the topology of a folder, beside its log, until its sources are exhausted, or to death at a point of a batch."""
 
     def observe(reached: str, attempt: TransactionAttempt) -> None:
-        if (reached, attempt.txid) == (point, int(txid)):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if (reached, attempt.txid) == (point, txid):
+            die()
 
-    config = Config(engine="in_process", log_dir=str(folder / "log"), takeover=True)
-    with start(topology_in(folder).graph(), config, None, observe) as running:
+    config = Config.of({"engine": "in_process", "log_dir": str(folder / "log"), "takeover": True, **settings})
+    with start(declared(folder).graph(), config, None, observe) as running:
         running.process_all_available()
 
 
-def exit_code_of(module: str, *told: object) -> int:
-    """Run a program of the tests in a process of its own, to its end."""
-    command = [sys.executable, "-m", module, *map(str, told)]
-    return subprocess.run(command, cwd=Path(__file__).parents[2], check=False, timeout=200).returncode
-
-
-def die_in_turn(module: str, folder: Path, *deaths: tuple[str, int]) -> None:
+def die_in_turn(declared: Callable[[Path], TridentTopology], folder: Path, *deaths: tuple[str, int]) -> None:
     """Let a driver die at each of these points and batches, one after the other, and the last one run to its end."""
-    assert [exit_code_of(module, folder, *death) for death in deaths] == [-signal.SIGKILL] * len(deaths)
-    assert exit_code_of(module, folder) == 0
+    assert [exit_code_of(live, declared, folder, *death) for death in deaths] == [-signal.SIGKILL] * len(deaths)
+    assert exit_code_of(live, declared, folder) == 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ a client stays behind it. Nothing is left to timing: a test waits until a rule w
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import struct
 import threading
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from tests.harness.kafka_servers import KafkaCluster
+from tests.harness.proxy import Passing, Pump
 
 FETCH, LIST_OFFSETS, METADATA, COMMIT, OFFSETS_OF_GROUP, COORDINATOR, EPOCH_END, SETTINGS = 1, 2, 3, 8, 9, 10, 23, 32
 """The API keys of requests."""
@@ -54,21 +54,17 @@ def asks_for_time(frame: bytes, ms: int) -> bool:
 
 
 class KafkaProxy:
-    """One listener for each broker."""
+    """One door for each broker."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
-        self._brokers = [broker.port for broker in cluster.brokers]
-        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in self._brokers]
-        self._ports = [each.getsockname()[1] for each in self._listeners]
         self._rules: list[Rule] = []
-        self._sockets: set[socket.socket] = set()
-        for at in range(len(self._brokers)):
-            _thread(self._accept, at)
+        self._brokers = [broker.port for broker in cluster.brokers]
+        self._doors = [_Door(self, at) for at in range(len(self._brokers))]
 
     @property
     def bootstrap(self) -> str:
         """What a client is given as `bootstrap.servers`."""
-        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        return ",".join(f"127.0.0.1:{door.port}" for door in self._doors)
 
     @contextmanager
     def rule(
@@ -93,28 +89,29 @@ class KafkaProxy:
         rule.lifted.set()
 
     def close(self) -> None:
-        for each in [*self._listeners, *self._sockets]:
-            _end(each)
-
-    def _accept(self, at: int) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listeners[at].accept()
-                try:
-                    server = socket.create_connection(("127.0.0.1", self._brokers[at]))
-                except OSError:
-                    client.close()
-                    continue
-                _Connection(self, at, client, server).start()
+        for door in self._doors:
+            door.close()
 
     def _rule_for(self, key: int, frame: bytes) -> Rule | None:
         return next((each for each in self._rules if key in each.keys and each.only(frame)), None)
 
     def _here(self, frame: bytes) -> bytes:
         """Return an answer in which the brokers are where the proxy listens."""
-        for broker, port in zip(self._brokers, self._ports, strict=True):
-            frame = frame.replace(_HOST + struct.pack(">i", broker), _HOST + struct.pack(">i", port))
+        for broker, door in zip(self._brokers, self._doors, strict=True):
+            frame = frame.replace(_HOST + struct.pack(">i", broker), _HOST + struct.pack(">i", door.port))
         return frame
+
+
+class _Door(Passing):
+    """Listens before one broker."""
+
+    def __init__(self, proxy: KafkaProxy, at: int) -> None:
+        self._proxy, self._at = proxy, at
+        super().__init__(proxy._brokers[at])
+
+    def _pumps(self, client: socket.socket, server: socket.socket) -> tuple[Pump, Pump]:
+        connection = _Connection(self._proxy, self._at, client, server)
+        return connection.ask, connection.answer
 
 
 class _Connection:
@@ -124,36 +121,27 @@ class _Connection:
         self._proxy, self._at, self._client, self._server = proxy, at, client, server
         self._changed: dict[bytes, Rule] = {}  # by the number of a request: what has to be changed back in its answer
         self._lock = threading.Lock()
-        proxy._sockets |= {client, server}
-        for each in (client, server):
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def start(self) -> None:
-        _thread(self._ask)
-        _thread(self._answer)
-
-    def _ask(self) -> None:
-        with contextlib.suppress(OSError):
-            while frame := _frame(self._client):
-                (key,) = struct.unpack(">h", frame[:2])
-                rule = self._proxy._rule_for(key, frame)
-                if rule is None:
-                    _send(self._server, frame)
-                    continue
-                self._act(rule, frame)
-                rule.met.set()
-        self._close()
+    def ask(self) -> None:
+        while frame := _frame(self._client):
+            (key,) = struct.unpack(">h", frame[:2])
+            rule = self._proxy._rule_for(key, frame)
+            if rule is None:
+                _send(self._server, frame)
+                continue
+            self._act(rule, frame)
+            rule.met.set()
+            if rule.how == "cut":
+                return
 
     def _act(self, rule: Rule, frame: bytes) -> None:
         match rule.how:
-            case "never":
+            case "never" | "cut":
                 pass
             case "late":
                 rule.met.set()
                 rule.lifted.wait(_WAIT_S)
                 _send(self._server, frame)
-            case "cut":
-                self._close()
             case "error":
                 self._changed[frame[4:8]] = rule
                 _send(self._server, rule.changed(frame))
@@ -163,20 +151,14 @@ class _Connection:
                     _send(other, frame)
                     self._give(_frame(other))
 
-    def _answer(self) -> None:
-        with contextlib.suppress(OSError):
-            while frame := _frame(self._server):
-                rule = self._changed.pop(frame[:4], None)
-                self._give(frame if rule is None else rule.changed(frame, back=True))
-        self._close()
+    def answer(self) -> None:
+        while frame := _frame(self._server):
+            rule = self._changed.pop(frame[:4], None)
+            self._give(frame if rule is None else rule.changed(frame, back=True))
 
     def _give(self, frame: bytes) -> None:
         with self._lock:
             _send(self._client, self._proxy._here(frame))
-
-    def _close(self) -> None:
-        _end(self._client)
-        _end(self._server)
 
 
 def _frame(source: socket.socket) -> bytes:
@@ -197,13 +179,3 @@ def _read(source: socket.socket, count: int) -> bytes:
 
 def _send(target: socket.socket, frame: bytes) -> None:
     target.sendall(struct.pack(">i", len(frame)) + frame)
-
-
-def _end(each: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        each.shutdown(socket.SHUT_RDWR)
-    each.close()
-
-
-def _thread(run: Callable[..., None], *given: object) -> None:
-    threading.Thread(target=run, args=given, name="kafka-proxy", daemon=True).start()

@@ -135,5 +135,5 @@ def test_a_file_is_a_piece_and_what_shares_something_slow_is_one(nodeid: str, of
     assert piece(nodeid) == of
 
 
-def test_there_is_a_process_more_than_cores_within_bounds() -> None:
-    assert 1 <= number_of_workers() <= 4
+def test_the_number_of_processes_is_within_bounds() -> None:
+    assert 1 <= number_of_workers(is_quick=True) <= number_of_workers(is_quick=False) <= 4

@@ -69,10 +69,13 @@ def _is_on_spark(file: Path) -> bool:
     return file.is_file() and _USES_SPARK.search(file.read_text(encoding="utf-8")) is not None
 
 
-def number_of_workers() -> int:
-    """Return how many processes of tests this machine bears: two more than cores, because tests wait half of their time."""
+def number_of_workers(is_quick: bool) -> int:
+    """Return how many processes of tests this machine bears.
+
+    Quick tests wait for nothing, and each process collects all of them; others wait half of their time.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(4, cores + 2, psutil.virtual_memory().total // _MEMORY))
+    return max(1, min(4, cores + 2 * (not is_quick), psutil.virtual_memory().total // _MEMORY))
 
 
 def longest_first(items: list[pytest.Item]) -> None:

@@ -84,11 +84,28 @@ def connection_of(log: Any) -> Any:
     return log._store._session.connection()
 
 
-def test_a_server_that_does_not_wait_for_its_disk_is_told_to(home: PostgresHome) -> None:
-    with closing(PostgresHome(f"{home.address}&options=-csynchronous_commit%3Doff").open()) as log:
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "synchronous_commit=off",
+        "standard_conforming_strings=off",
+        "default_transaction_read_only=on",
+        "bytea_output=escape",
+    ],
+)
+def test_what_a_user_or_database_has_set_harms_no_log(setting: str, home: PostgresHome) -> None:
+    with closing(
+        PostgresHome(f"{home.address}&options=-c{setting.replace('=', '%3D')}").open(segment_bytes=100)
+    ) as log:
         assert connection_of(log).execute("SHOW synchronous_commit").fetchone() == ("on",)
-        log.append(commit(1))
-    assert reopened(home).txid == 1
+        for txid in range(1, 20):
+            log.append(commit(txid))
+    assert reopened(home).txid == 19
+
+
+def test_the_session_that_holds_a_log_does_not_end_because_no_batch_comes(home: PostgresHome) -> None:
+    with closing(PostgresHome(f"{home.address}&options=-cidle_session_timeout%3D60s").open()) as log:
+        assert connection_of(log).execute("SHOW idle_session_timeout").fetchone() == ("0",)
 
 
 def test_a_driver_whose_session_was_ended_still_holds_the_log_after_its_next_request(home: PostgresHome) -> None:

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.servers import Server
 from tests.harness.topology_runs import dict_state, keep
 from tests.observe.watching import Kept, started, word_topology
 from trident import TridentTopology
@@ -113,16 +111,9 @@ def test_outside_of_a_commit_nothing_is_counted(tmp_path: Path) -> None:
 MANY = " ".join(f"word{number % 1500}" for number in range(3000))
 
 
-@pytest.fixture
-def url(redis_server: Server) -> str:
-    with redis.Redis(port=redis_server.port) as client:
-        client.flushall()
-    return f"redis://127.0.0.1:{redis_server.port}/0"
-
-
-def run(url: str, folder: Path, placement: str, pending: int) -> Kept:
+def run(redis_url: str, folder: Path, placement: str, pending: int) -> Kept:
     kept = Kept()
-    topology = word_topology(f"{placement}{pending}", 1500, MANY, RedisState.opaque(url))
+    topology = word_topology(f"{placement}{pending}", 1500, MANY, RedisState.opaque(redis_url))
     conf: dict[str, Any] = {"state_placement": placement, "max_spout_pending": pending, "log_dir": folder / placement}
     with started(topology, kept, engine="spark", parallelism=2, **conf) as running:
         running.process_all_available()
@@ -131,8 +122,10 @@ def run(url: str, folder: Path, placement: str, pending: int) -> Kept:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("pending", [1, 3])  # one job for processing and commit, or one for each
-def test_tasks_that_commit_report_what_they_read_and_wrote(spark: Any, url: str, tmp_path: Path, pending: int) -> None:
-    driver, executors = (run(url, tmp_path, placement, pending) for placement in ("driver", "executors"))
+def test_tasks_that_commit_report_what_they_read_and_wrote(
+    spark: Any, redis_url: str, tmp_path: Path, pending: int
+) -> None:
+    driver, executors = (run(redis_url, tmp_path, placement, pending) for placement in ("driver", "executors"))
     for kept, placement in ((driver, "driver"), (executors, "executors")):
         assert [batch.placements for batch in kept.batches] == [{"count": placement}] * 2
         assert [batch.key_counts for batch in kept.batches] == [{"count": KeyCounts(1500, 0, 1500)}] * 2

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry, parser
 from prometheus_client import generate_latest as prometheus_text
@@ -22,7 +23,7 @@ from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S
 from tests.observe.watching import failing, listens, started, threads_of, word_topology
-from trident import BatchFailedError, TridentTopology
+from trident import BatchFailedError, Config, TridentTopology
 from trident.counts import KeyCounts
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.observe import open_metrics
@@ -177,9 +178,13 @@ def test_failed_attempts_and_dead_letters_are_counted(tmp_path: Path) -> None:
     assert of(found, "batches_committed_total") == 2
 
 
-def test_two_topologies_of_a_process_have_a_port_each() -> None:
+def test_two_topologies_of_a_process_have_ports_and_a_page_each() -> None:
+    conf = Config(engine="in_process", metrics_port=0, ui_port=0)
     first, second = word_topology("first", 1, "a b c"), word_topology("second", 1, "a")
-    with started(first, metrics_port=0) as one, started(second, metrics_port=0) as other:
+    with first.start(conf) as one, second.start(conf) as other:
+        for running in (one, other):
+            found = httpx.get(f"{running.ui_url}/api/v1/topology/summary").json()["topologies"]
+            assert [each["name"] for each in found] == [running.name]
         one.process_all_available()
         other.process_all_available()
         assert one.metrics_url != other.metrics_url
@@ -247,16 +252,13 @@ def test_a_client_that_sends_half_a_request_is_no_traceback(
 
 def test_without_a_port_nothing_is_served() -> None:
     with started(word_topology("silent", 1, "a")) as running:
-        assert (running.metrics_url, threads_of("silent")) == (None, [])
+        assert (running.metrics_url, running.ui_url, threads_of("silent")) == (None, None, [])
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(EnvironmentProblem, match=r"needs the package prometheus-client .*'trident-spark\[metrics\]'"):
         started(word_topology("without", 1, "a"), metrics_port=0)
-
-
-# ---- the figures themselves --------------------------------------------------------------------------------------------
 
 
 def batch(txid: int, seconds: float, counters: dict[str, int]) -> BatchCommitted:

@@ -19,14 +19,14 @@ from trident import BatchFailedError, FailedException, TridentTopology, TridentT
 from trident.engine.task_output import TaskOutput
 from trident.explain.drawing import edges_of_plan, operations_of_plan
 from trident.observe.batch_committed import BatchCommitted, Phases, Read
-from trident.observe.component_statistics import Figures, WindowStatistics
+from trident.observe.component_statistics import Figures, WindowStatistics, statistics_of
 from trident.observe.events import WHOLE_TOPOLOGY, ErrorFeed
 from trident.observe.time_series import BUCKETS, WINDOWS_S
 from trident.observe.topology_status import HEARTBEAT_BYTES, heartbeat_of
 from trident.operations import BaseFilter, Count, Split
 from trident.plan import make_plan
 from trident.run.committer import Committed
-from trident.run.operation_totals import OperationTotals, read_statistics
+from trident.run.progress import OperationTotals
 
 SENTENCES = ["the cow jumped over the moon", "the man went", "", "four score and seven years ago"]
 WORDS = [word for sentence in SENTENCES for word in sentence.split(" ") if word]
@@ -344,7 +344,7 @@ def test_windows_have_what_was_committed_within_them(seed: int) -> None:
 
 
 def check(totals: OperationTotals, happened: list[tuple[float, int, int]], now: float, operations, edges) -> None:  # type: ignore[no-untyped-def]
-    statistics = read_statistics(totals, operations, edges, now)
+    statistics = statistics_of(totals.over_all(now), operations, edges)
     for window_s in (*WINDOWS_S, 0):
         window = statistics.over(window_s)
         bucket = window_s / BUCKETS

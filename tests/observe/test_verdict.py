@@ -84,7 +84,7 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     "its driver died and is started again": (
         page(status="STARTING", health=None, driverDied="ValueError: no such table"),
         "warn",
-        ["It starts again; its last driver died: ValueError: no such table"],
+        ["It starts again, after: ValueError: no such table"],
     ),
     "it has no driver yet": (page(status="STARTING", health=None), "quiet", ["It starts."]),
     "nothing is known of it": (

@@ -237,7 +237,7 @@ def test_numbers_of_many_keys_in_memory_are_arrays_and_the_same_after_a_replay()
         keys = [f"k{at}" for at in range(40)]
         found = dict(zip(keys, running.state("sales").multi_get(keys), strict=True))
     (data,) = (data for (owner, _), kept in _kept.items() if owner == memory.id for data in kept.values())
-    assert (data.columns is not None, len(data), failed) == (True, 40, [1, 2, 3])
+    assert (data.values.columns is not None, len(data), failed) == (True, 40, [1, 2, 3])
     everything = [table(rows[txid]) for txid in (1, 2, 3)]
     expected = aggregated({**PLAIN, "unused": Plain("n")}, everything, grouped=True)
     for key, value in found.items():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -301,6 +301,34 @@ def test_a_state_with_another_name_is_found_also_if_more_of_it_changes() -> None
         compared = compare(before, Meaning({"b": facts}, {}))
         assert ["its name is 'b' now" in one.text for one in compared.refused] == [True] * is_refused
         assert not compare(before, Meaning({"b": facts}, {}, {"a": "b"})).refused or not is_refused
+
+
+def test_what_a_source_gives_in_another_type_is_taken_as_it_is_told(tmp_path: Path) -> None:
+    """As the changes of a state, whose members have other names: no declaration of this topology gives the former ones."""
+
+    def run(member: str, **settings: Any) -> int | None:
+        topology, rows = TridentTopology("t"), [["a", {member: 1}], ["a", {member: 2}]][: 1 if member == "n" else 2]
+        given = topology.new_stream("s", FixedBatchSpout(f"k: string, after: struct<{member}:int>", 1, *rows))
+        sums = given.each("after", lambda after: after[member], "n: int").group_by("k")
+        sums.persistent_aggregate(DeltaState(str(tmp_path / "sums")), "n", Sum(), "sum")
+        running = run_all(topology, "in_process", log_dir=str(tmp_path / "log"), **settings)
+        return cast("int | None", running.state("sum").multi_get(["a"])[0])
+
+    assert run("n") == 1
+    with pytest.raises(
+        TopologyChangedError, match="and the steps read it so, start once with .*allow_changed_topology=true"
+    ):
+        run("m")
+    assert [run("m", allow_changed_topology=True), run("m")] == [3, 3]
+
+
+def test_a_state_with_another_name_is_found_also_if_its_key_has_another_one() -> None:
+    before = Meaning({"a": meaning("word").states["total"]}, {})
+    facts = meaning("term", spout=FixedBatchSpout("term: string, n: bigint", 1, ["a", 1])).states["total"]
+    (refused,) = compare(before, Meaning({"b": facts}, {}, {"word": "term"})).refused
+    assert "its name is 'b' now" in refused.text
+    assert not compare(before, Meaning({"b": facts}, {}, {"word": "term", "a": "b"})).refused
+    assert not compare(before, Meaning({"b": facts}, {})).refused
 
 
 WINDOWS = {

@@ -20,11 +20,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.crash.case import rows_of
+from states.delta import DeltaState
+from states.redis import RedisState
+from tests.crash.case import WORDS, ScriptedSpout, rows_of
 from tests.crash.driver_runs import DriverServer
+from tests.crash.fuse import Fuse
+from tests.crash.test_feed_kills import config_of
 from tests.harness.servers import Server
 from tests.proof.proof_table import RowServers, Trial
+from trident import TridentTopology, open_state
+from trident.errors import BackendError, LogError, StateError
 from trident.log.log_address import open_reader
+from trident.operations import CombinerAggregator
+from trident.state import StateSpec
+from trident.tuples import TridentTuple
 
 _READERS, _ROWS = 2, 600
 
@@ -32,7 +41,7 @@ _READERS, _ROWS = 2, 600
 def histories(work: Path, seed: int, rows: int = _ROWS) -> Iterator[Trial]:
     """Give runs over Delta whose drivers are killed, and over a Redis that is killed as well; each leaves its history."""
     (work / "histories").mkdir()
-    with RowServers(work) as servers, closing(DriverServer("tests.proof.append_driver")) as drivers:
+    with RowServers(work) as servers, closing(DriverServer(append_or_read)) as drivers:
         for at in itertools.count(seed):
             yield Trial("Delta, drivers killed", partial(_run, drivers, work, at, rows))
             yield Trial(
@@ -95,6 +104,74 @@ def _history(folder: Path, life: Mapping[str, Any]) -> list[Txn]:
         lines = (folder / f"reads-{at}.jsonl").read_text().splitlines()
         history += [Txn(1 + at, reads=json.loads(line)) for line in lines]
     return history
+
+
+# ---- the drivers ----------------------------------------------------------------------------------------------------
+
+
+BATCH_SIZE = 10
+
+
+class Appended(CombinerAggregator[list[int]]):
+    """A list of all numbers, in the order in which they came."""
+
+    def init(self, tuple: TridentTuple) -> list[int]:
+        return [int(tuple[0])]
+
+    def combine(self, val1: list[int], val2: list[int]) -> list[int]:
+        return [*val1, *val2]
+
+    def zero(self) -> list[int]:
+        return []
+
+
+def topology_of(life: dict[str, Any]) -> TridentTopology:
+    """Append the weight of each row to the list of its word; what a replay of a batch has is another draw."""
+    topology = TridentTopology(life["name"])
+    rows = topology.new_stream(
+        "rows", ScriptedSpout("changing", life["seed"], life["number"], Fuse(), life["rows"], BATCH_SIZE)
+    )
+    spec: StateSpec = (
+        DeltaState.opaque(f"{life['folder']}/lists") if not life["redis"] else RedisState.opaque(life["redis"])
+    )
+    lists = rows.group_by("word").persistent_aggregate(
+        spec, "weight", Appended(), "weights: array<bigint>", state_name="lists"
+    )
+    lists.parallelism_hint(1 + 2 * bool(life["redis"]))
+    return topology
+
+
+def append_or_read(life: dict[str, Any]) -> None:
+    """Run a driver until its source is read, or a reader until that is so."""
+    signal.alarm(600)
+    if life["role"] == "reader":
+        read(life)
+        return
+    with topology_of(life).start(config_of(life)) as running:
+        running.process_all_available()
+    (Path(life["folder"]) / "done").touch()
+
+
+def read(life: dict[str, Any]) -> None:
+    """Read all lists again and again, once more when the driver is done; a line of JSON each time that they are others."""
+    folder, before = Path(life["folder"]), None
+    with (folder / f"reads-{life['number']}.jsonl").open("a") as journal:
+        is_last = False
+        while not is_last:
+            is_last = (folder / "done").exists()
+            try:
+                with open_state(topology_of(life), "lists", config_of(life)) as state:
+                    while not is_last:
+                        is_last = (folder / "done").exists()
+                        lists = dict(zip(WORDS, state.multi_get(WORDS), strict=True))
+                        if lists != before:
+                            before = lists
+                            journal.write(json.dumps({key: values or [] for key, values in lists.items()}) + "\n")
+            except (LogError, StateError) as error:
+                # There is no log yet; or the server was killed, or is away: that is said, and the reader tries again.
+                is_last = False
+                if isinstance(error, StateError) and not isinstance(error, BackendError):
+                    raise
 
 
 # ---- the checker ------------------------------------------------------------------------------------------------------

@@ -188,8 +188,8 @@ OF_LOGS = (
     Mutant(
         "log in ZooKeeper: an append whose answer was lost fails",
         "trident/nodes/zookeeper_nodes.py",
-        "return None if refusal and repeated and",
-        "return None if refusal and not repeated and",
+        "if refusal and repeated else refusal",
+        "if refusal and not repeated else refusal",
         (
             "tests/log/test_zookeeper_faults.py::TestFaultsOfZooKeeperLog::test_a_record_is_there_once_though_the_connection_is_cut",
         ),

@@ -12,7 +12,7 @@ _NUMBERS, _FIRING, _JOIN = (
 )  # fmt: skip
 _TIME, _FEED = "trident/run/batch.py", "trident/read/change_feed.py"
 _ACKER, _COLLECTORS = "trident/storm/execution/acker.py", "trident/storm/execution/collectors.py"
-_RECOVERY, _FORGETTING = "trident/run/recovery.py", "trident/run/rewriting.py"
+_RECOVERY, _FORGETTING = "trident/run/recovery.py", "trident/run/moving.py"
 
 _COORDINATOR_TESTS = ("tests/run/test_coordinator.py",)
 _LOOP_TESTS = ("tests/run/test_loop.py",)
@@ -20,7 +20,7 @@ _JOIN_TESTS = (
     "tests/windows/test_join_within.py::test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then",
     "tests/windows/test_join_within.py::test_both_engines_give_what_the_model_gives",
 )
-_NUMBER_TESTS = ("tests/run/test_batch_numbers.py",)
+_NUMBER_TESTS = ("tests/run/test_checkpoints.py",)
 _RECOVERY_TESTS = ("tests/run/test_recovery.py",)
 
 OF_RUNS = (
@@ -271,15 +271,15 @@ OF_RUNS = (
     Mutant(
         "forget: the deletion is not fenced",
         _FORGETTING,
-        "        one.begin_commit(commit)\n        backing.multi_delete(some)\n        one.commit(commit)\n",
-        "        backing.multi_delete(some)\n",
+        "            one.begin_commit(commit)\n            backing.multi_delete(some)\n            one.commit(commit)\n",
+        "            backing.multi_delete(some)\n",
         ("tests/run/test_forgetting.py::test_a_driver_of_before_that_wakes_up_brings_no_key_back",),
     ),
     Mutant(
         "forget: the changes of the keys stay",
         _FORGETTING,
-        "            backing.facts.kept_changes.forget(some)\n",
-        "            pass\n",
+        "                backing.facts.kept_changes.forget(some)\n",
+        "                pass\n",
         ("tests/run/test_forgetting.py::test_no_byte_of_a_key_is_left_and_all_else_is_as_it_was",),
     ),
     Mutant(

@@ -26,8 +26,8 @@ OF_SOURCES = (
     Mutant(
         "sources: a replay asks the spout again",
         _SOURCES,
-        "definition = logged[name]\n",
-        "definition = self._coordinators[name].initialize_transaction(txid, self._earlier(name, txid, in_flight))\n",
+        "self._answer(name, lambda: logged[name])",
+        "self._answer(name, self._coordinators[name].initialize_transaction, txid, self._earlier(name, txid, in_flight))",
         ("tests/run/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
     ),
     Mutant(
@@ -85,8 +85,8 @@ OF_SOURCES = (
     Mutant(
         "partitioned spouts: an emitter may change the metadata in the log",
         "trident/run/partitioned_spouts.py",
-        "part.partition, deepcopy(part.last_metadata))",
-        "part.partition, part.last_metadata)",
+        "part.partition, deepcopy(metadata))",
+        "part.partition, metadata)",
         ("tests/spout/test_partitioned_engines.py::test_an_emitter_may_change_metadata_in_place",),
     ),
     Mutant(
@@ -189,7 +189,7 @@ OF_SOURCES = (
     Mutant(
         "planner: a topology that means something else goes on with the log",
         "trident/plan/evolution.py",
-        "if (was, _current_names(of, over, self._fields)) != (is_, _names(over)):",
+        "if (was, current_names(of, over, self._fields)) != (is_, _names(over)):",
         "if False:",
         ("tests/plan/test_meaning.py",),
     ),

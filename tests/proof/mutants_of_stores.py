@@ -136,7 +136,7 @@ OF_STORES = (
         _MEMCACHED_FENCE,
         "            if now not in (found, new):\n                return now\n",
         "",
-        ("tests/states/memcached/test_memcached_sentinel.py",),
+        ("tests/states/memcached/test_memcached.py",),
     ),
     Mutant(
         "Delta: a commit that was refused counts as made",

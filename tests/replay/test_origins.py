@@ -73,6 +73,13 @@ def test_a_single_value_and_a_key_of_several_fields(tmp_path: Path) -> None:
     assert log.why("total") == [(1, 2, 2, None, 2), (2, 1, 1, 2, 3)]
 
 
+def test_a_total_that_is_a_float_has_partials_too(tmp_path: Path) -> None:
+    log = Log(tmp_path, "shop: string, euros: float", [["oslo", 1.5], ["oslo", 2.5], ["oslo", 0.5]])
+    log.rows.group_by("shop").persistent_aggregate(dict_state({}), "euros", Max(), "best")
+    log.run()
+    assert log.why("best", "oslo") == [(1, 2, 2.5, None, 2.5), (2, 1, 0.5, 2.5, 2.5)]
+
+
 def test_several_aggregates_are_one_value(tmp_path: Path) -> None:
     log = Log(tmp_path, "shop: string, euros: double", [["oslo", 1.0], ["oslo", 2.0], ["oslo", 6.0]])
     several = {"orders": Count(), "mean": Avg("euros")}

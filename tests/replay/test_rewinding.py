@@ -18,7 +18,7 @@ from tests.replay.set_back import Entries, Stores
 from trident import Stream, TridentTopology
 from trident.errors import ReplayFailedError, RewindError, StartMismatchError, StateMismatchError, StoreAwayError
 from trident.operations import BaseFilter, Count, MapGet, Max, Sum
-from trident.run.retrying import giving_up_if
+from trident.run.engine_choice import giving_up_if
 from trident.spout.interfaces import SpoutType
 from trident.state import SENTINEL_KEY, OpaqueValue, Sentinel
 

@@ -18,6 +18,7 @@ from spouts import (
     RedisStreamRichSpout,
     TransactionalRedisStreamSpout,
 )
+from states.delta import DeltaState
 from tests.harness.kafka_topics import Topics
 from tests.harness.topology_runs import dict_state, run_all, start
 from tests.replay.set_back import Stores
@@ -32,7 +33,7 @@ from tests.run.accident_worlds import (
     outcome,
     prepared,
 )
-from trident import TridentTopology
+from trident import QueryBatches, TopologyError, TridentTopology, open_state
 from trident.errors import StartMismatchError, UnsupportedOperation
 from trident.operations import Count
 from trident.spout import SaysWhereItBegins
@@ -204,3 +205,23 @@ def test_kafka_is_read_again_only_into_states_that_were_emptied(kafka_topics: To
         with pytest.raises(StartMismatchError, match=f"stream 's' {why}"):
             run("new", first, state_recovery="keep_totals")
     assert run("new", state_recovery="discard_totals") == [5]
+
+
+def test_a_topology_of_a_query_is_refused_before_its_totals_are_discarded(tmp_path: Path) -> None:
+    def declared(spout: Any) -> TridentTopology:
+        topology = TridentTopology("t")
+        words = topology.new_stream("words", spout).group_by("word")
+        words.persistent_aggregate(DeltaState(str(tmp_path / "table")), Count(), "count")
+        return topology
+
+    kept = declared(FixedBatchSpout("word: string", 1, ["the"]))
+    with kept.start(engine="in_process", log_dir=tmp_path / "log") as running:
+        running.process_all_available()
+    of_query: dict[str, Any] = {"log_dir": tmp_path / "other", "state_recovery": "discard_totals"}
+    with pytest.raises(
+        TopologyError, match="stream 'words' gets its batches from a query, so the topology is not started"
+    ):
+        declared(QueryBatches("word: string")).start(engine="in_process", **of_query)
+    assert not (tmp_path / "other").exists()
+    with open_state(kept, "count", log_dir=tmp_path / "log") as state:
+        assert state.multi_get(["the"]) == [1]

@@ -29,7 +29,7 @@ MOST = (1 << 63) - 1
 
 @pytest.fixture(autouse=True)
 def always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
+    monkeypatch.setattr("trident.state.number_table._FEW_KEYS", 0)
 
 
 def data_of(factory: MemoryMapState) -> MemoryData:
@@ -68,19 +68,19 @@ def summed(rows: list[Any], aggregator: Any, value: str | None, *group: str) -> 
 def test_a_total_is_kept_in_columns(aggregator: Any, value: str | None, group: list[str], expected: Any) -> None:
     data, values = summed(ROWS, aggregator, value, *group)
     assert values == expected
-    assert data.columns is not None
-    assert len(data.columns) == len(expected)
+    assert data.values.columns is not None
+    assert len(data.values.columns) == len(expected)
 
 
 def test_other_keys_are_kept_in_a_dict() -> None:
     data, values = summed(ROWS, Count(), None, "x")
     assert values == {(x,): 1 for _, _, x in ROWS}
-    assert data.columns is None
+    assert data.values.columns is None
 
 
 def test_a_null_total_goes_by_rows() -> None:
     data, values = summed([("a", None, 0.0), ("b", 1, 0.0), ("a", 2, 0.0)], Max(), "n", "word")
-    assert (values, data.columns is None) == ({("a",): 2, ("b",): 1}, False)
+    assert (values, data.values.columns is None) == ({("a",): 2, ("b",): 1}, False)
 
 
 def test_whole_numbers_may_be_summed_up_as_floating_ones() -> None:
@@ -143,4 +143,4 @@ def test_a_task_commits_by_columns_too() -> None:
     order = Order(TransactionAttempt(1, 1), txids={"counts": [Txid(1, 1, Winners(), "log", None)]})
     output = run_entry(CommittingProgram(made), order, entry, 0, frames)
     assert (output.failure, output.keys) == (None, {"counts": 2})
-    assert data_of(factory).columns is not None
+    assert data_of(factory).values.columns is not None

@@ -59,18 +59,11 @@ class Longest(ReducerAggregator[int]):
         return max(current, len(tuple[0]))
 
 
-@pytest.fixture
-def url(redis_server: Server) -> str:
-    with redis.Redis(port=redis_server.port) as client:
-        client.flushall()
-    return f"redis://127.0.0.1:{redis_server.port}/0"
-
-
-def declare(url: str, name: str, placement: str) -> tuple[TridentTopology, dict[str, Any]]:
+def declare(redis_url: str, name: str, placement: str) -> tuple[TridentTopology, dict[str, Any]]:
     """Count words; behind that, count counts; beside it a sum, a reducer, and lookups that are counted."""
     topology = TridentTopology(name)
     words = topology.new_stream("lines", FixedBatchSpout("line: string", 20, *LINES)).each("line", Split(), "word")
-    state = RedisState.opaque(url)
+    state = RedisState.opaque(redis_url)
     counts = words.group_by("word").persistent_aggregate(state, Count(), "n", state_name="counts").parallelism_hint(3)
     again = counts.new_values_stream().group_by("n").persistent_aggregate(state, Count(), "times", state_name="again")
     total = words.persistent_aggregate(state, Count(), "total", state_name="total").parallelism_hint(2)
@@ -83,8 +76,8 @@ def declare(url: str, name: str, placement: str) -> tuple[TridentTopology, dict[
     return topology, states
 
 
-def values_of(url: str, name: str, placement: str, pending: int, log: Path) -> dict[str, Any]:
-    topology, states = declare(url, name, placement)
+def values_of(redis_url: str, name: str, placement: str, pending: int, log: Path) -> dict[str, Any]:
+    topology, states = declare(redis_url, name, placement)
     config = Config.of(
         {**QUICK, "engine": "spark", "max_spout_pending": pending, "log_dir": str(log), "parallelism": 2}
     )
@@ -99,9 +92,9 @@ def values_of(url: str, name: str, placement: str, pending: int, log: Path) -> d
 
 @pytest.mark.long
 @pytest.mark.parametrize("pending", [1, 3])
-def test_executors_and_driver_come_to_the_same_values(spark: Any, url: str, tmp_path: Path, pending: int) -> None:
-    by_driver = values_of(url, f"d{pending}", "driver", pending, tmp_path / "d")
-    by_executors = values_of(url, f"e{pending}", "executors", pending, tmp_path / "e")
+def test_executors_and_driver_come_to_the_same_values(spark: Any, redis_url: str, tmp_path: Path, pending: int) -> None:
+    by_driver = values_of(redis_url, f"d{pending}", "driver", pending, tmp_path / "d")
+    by_executors = values_of(redis_url, f"e{pending}", "executors", pending, tmp_path / "e")
     assert by_executors == by_driver
     assert by_driver["total"] == 6 * len(LINES) + len(LINES)
 
@@ -117,11 +110,11 @@ def test_a_store_that_cannot_fence_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_small_batches_of_engine_auto_are_committed_here_and_large_ones_by_executors(
-    spark: Any, url: str, tmp_path: Path
+    spark: Any, redis_url: str, tmp_path: Path
 ) -> None:
     topology, feeder = TridentTopology("auto"), FeederBatchSpout("word: string")
     words = topology.new_stream("words", feeder)
-    counts = words.group_by("word").persistent_aggregate(RedisState.opaque(url), Count(), "n").parallelism_hint(2)
+    counts = words.group_by("word").persistent_aggregate(RedisState.opaque(redis_url), Count(), "n").parallelism_hint(2)
     config = Config.of({**QUICK, "engine": "auto", "auto_bytes": 1000, "log_dir": str(tmp_path / "log")})
     with topology.start(config, state_placement="executors") as running:
         for size in (1, 3000, 2, 4000, 3):
@@ -135,10 +128,10 @@ def test_small_batches_of_engine_auto_are_committed_here_and_large_ones_by_execu
 @pytest.mark.long
 @pytest.mark.parametrize(("paused_at", "what"), [(1, "committed"), (3, "processed and committed")])
 def test_a_commit_that_tasks_do_not_end_is_called_so_and_tried_again(
-    spark: Any, url: str, redis_server: Server, tmp_path: Path, paused_at: int, what: str
+    spark: Any, redis_url: str, redis_server: Server, tmp_path: Path, paused_at: int, what: str
 ) -> None:
     topology, words = TridentTopology("late"), [(f"w{number}",) for number in range(4)]
-    state = RedisState.opaque(url, timeout_s=60)
+    state = RedisState.opaque(redis_url, timeout_s=60)
     stream = topology.new_stream("words", FixedBatchSpout("word: string", 1, *words)).group_by("word")
     counts = stream.persistent_aggregate(state, Count(), "n")
     client = redis.Redis(port=redis_server.port)
@@ -334,21 +327,25 @@ class Counting(Filter):
         return True
 
 
-def declare_all(url: str, name: str, placement: str) -> tuple[TridentTopology, dict[str, Any]]:
+def declare_all(redis_url: str, name: str, placement: str) -> tuple[TridentTopology, dict[str, Any]]:
     topology = TridentTopology(name)
     spout = FixedBatchSpout("name: string, data: binary, number: bigint", BATCH, *ROWS)
     rows = topology.new_stream("rows", spout)
-    state = RedisState.opaque(url, ttl_s=TTL_S)
+    state = RedisState.opaque(redis_url, ttl_s=TTL_S)
     pairs = rows.group_by("name", "data")
     counts = pairs.persistent_aggregate(state, Count(), "n", state_name="counts").parallelism_hint(2)
     sums = rows.partition_by("name", "data").partition_persist(
-        RedisState.opaque(url), ["name", "data", "number"], KeepOrRemove(), "a: string, b: binary", state_name="sums"
+        RedisState.opaque(redis_url),
+        ["name", "data", "number"],
+        KeepOrRemove(),
+        "a: string, b: binary",
+        state_name="sums",
     )
     removed = sums.new_values_stream().group_by("a").persistent_aggregate(state, Count(), "r", state_name="removed")
     behind = counts.new_values_stream().each("n", Counting()).each("n", Refuses(), "kept")
     kept = behind.group_by("kept").persistent_aggregate(state, Count(), "k", state_name="kept")
     found = rows.state_query(counts, ["name", "data"], Doubled(), "twice").group_by("twice")
-    twice = found.persistent_aggregate(RedisState.transactional(url), Count(), "t", state_name="twice")
+    twice = found.persistent_aggregate(RedisState.transactional(redis_url), Count(), "t", state_name="twice")
     now = counts.new_values_stream().state_query(counts, ["name", "data"], MapGet(), "now", sees="this_batch")
     same = now.group_by("now").persistent_aggregate(state, Count(), "s", state_name="same")
     states = {"counts": counts, "sums": sums, "removed": removed, "kept": kept, "twice": twice, "same": same}
@@ -357,8 +354,8 @@ def declare_all(url: str, name: str, placement: str) -> tuple[TridentTopology, d
     return topology, states
 
 
-def outcome(url: str, placement: str, folder: Path) -> dict[str, Any]:
-    topology, states = declare_all(url, placement, placement)
+def outcome(redis_url: str, placement: str, folder: Path) -> dict[str, Any]:
+    topology, states = declare_all(redis_url, placement, placement)
     letters = folder / "letters"
     with topology.start(
         **QUICK, engine="spark", log_dir=str(folder / "log"), parallelism=1, max_batch_attempts=2,
@@ -378,11 +375,11 @@ def outcome(url: str, placement: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.long
 def test_states_do_the_same_in_both_placements(spark: Any, redis_server: Server, tmp_path: Path) -> None:
-    url = f"redis://127.0.0.1:{redis_server.port}/0"
+    redis_url = f"redis://127.0.0.1:{redis_server.port}/0"
     with redis.Redis(port=redis_server.port) as client:
         client.flushall()
-        driver = outcome(url, "driver", tmp_path / "driver")
-        executors = outcome(url, "executors", tmp_path / "executors")
+        driver = outcome(redis_url, "driver", tmp_path / "driver")
+        executors = outcome(redis_url, "executors", tmp_path / "executors")
         assert executors == driver
         ttls = {client.ttl(name) for name in client.scan_iter("executors/counts:[\x01-\x1f]*")}
     assert ttls
@@ -401,13 +398,13 @@ def test_states_do_the_same_in_both_placements(spark: Any, redis_server: Server,
 def test_a_cache_in_front_of_a_state_changes_nothing(
     spark: Any, redis_server: Server, tmp_path: Path, kind: str
 ) -> None:
-    url = f"redis://127.0.0.1:{redis_server.port}/0"
+    redis_url = f"redis://127.0.0.1:{redis_server.port}/0"
     with redis.Redis(port=redis_server.port) as client:
         client.flushall()
     topology = TridentTopology(f"cached-{kind}")
     lines = [(f"word {number % 11}",) for number in range(400)]
     words = topology.new_stream("lines", FixedBatchSpout("word: string", 10, *lines)).group_by("word")
-    spec = {"opaque": RedisState.opaque, "transactional": RedisState.transactional}[kind](url, cache=100)
+    spec = {"opaque": RedisState.opaque, "transactional": RedisState.transactional}[kind](redis_url, cache=100)
     state = words.persistent_aggregate(spec, Count(), "n", state_name="counts").parallelism_hint(3)
     with topology.start(
         **QUICK, engine="spark", log_dir=str(tmp_path), parallelism=2, state_placement="executors", max_spout_pending=2

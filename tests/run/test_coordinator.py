@@ -25,7 +25,7 @@ from trident.operations import Count, Split
 from trident.plan import make_plan
 from trident.run.batch import LOOP, Lane
 from trident.run.coordinator import AttemptStatus, MasterBatchCoordinator
-from trident.run.execution import Execution, execution_of
+from trident.run.execution import LaneOf, lanes, lanes_of
 from trident.run.opened_topology import OpenedTopology
 from trident.run.retrying import RetryRule
 from trident.spout import SpoutType
@@ -304,24 +304,24 @@ POOLS = Lane(lambda function: None, lambda function: None)
 
 
 @pytest.mark.parametrize(
-    ("execution", "here", "size", "alone", "in_loop", "brief"),
+    ("lane_of", "here", "size", "alone", "in_loop", "brief"),
     [
-        (Execution(POOLS), True, 0, True, False, False),
-        (Execution(POOLS, one_by_one=True), True, None, True, True, False),
-        (Execution(POOLS, one_by_one=True), True, LARGE, False, True, False),
-        (Execution(POOLS, one_by_one=True), False, 0, True, False, False),
-        (Execution(POOLS, by_size=True), True, 0, True, True, True),
-        (Execution(POOLS, by_size=True), True, SMALL, True, True, True),
-        (Execution(POOLS, by_size=True), True, SMALL, False, False, True),
-        (Execution(POOLS, by_size=True), True, LARGE, True, False, False),
-        (Execution(POOLS, by_size=True), True, None, True, False, False),
-        (Execution(POOLS, by_size=True), False, SMALL, True, False, False),
+        (lanes(POOLS), True, 0, True, False, False),
+        (lanes(POOLS, one_by_one=True), True, None, True, True, False),
+        (lanes(POOLS, one_by_one=True), True, LARGE, False, True, False),
+        (lanes(POOLS, one_by_one=True), False, 0, True, False, False),
+        (lanes(POOLS, by_size=True), True, 0, True, True, True),
+        (lanes(POOLS, by_size=True), True, SMALL, True, True, True),
+        (lanes(POOLS, by_size=True), True, SMALL, False, False, True),
+        (lanes(POOLS, by_size=True), True, LARGE, True, False, False),
+        (lanes(POOLS, by_size=True), True, None, True, False, False),
+        (lanes(POOLS, by_size=True), False, SMALL, True, False, False),
     ],
 )
 def test_a_batch_takes_the_lane_of_its_size_runner_and_company(
-    execution: Execution, here: bool, size: int | None, alone: bool, in_loop: bool, brief: bool
+    lane_of: LaneOf, here: bool, size: int | None, alone: bool, in_loop: bool, brief: bool
 ) -> None:
-    lane = execution.lane_of(mock.Mock(here=here), size, alone)
+    lane = lane_of(mock.Mock(here=here), size, alone)
     assert (lane.in_loop, lane.brief) == (in_loop, brief)
     assert lane.process is (LOOP if in_loop else POOLS).process
 
@@ -359,8 +359,8 @@ def test_a_topology_gets_its_way_of_execution_once(
     config = Config(engine="in_process", max_spout_pending=pending)
     opened = OpenedTopology(graph, make_plan(graph), config, lambda states: MemoryLog("t"))
     try:
-        execution = execution_of(opened)
-        found = [execution.lane_of(mock.Mock(here=True), size, True) for size in (SMALL, LARGE)]
+        lane_of = lanes_of(opened)
+        found = [lane_of(mock.Mock(here=True), size, True) for size in (SMALL, LARGE)]
         assert [(lane.in_loop, lane.brief) for lane in found] == lanes
     finally:
         opened.close()

@@ -779,15 +779,22 @@ def test_a_reducer_of_a_state_fails_the_batch(settings: dict[str, Any]) -> None:
             driver.run()
 
 
-@pytest.mark.parametrize("on_poison", ["stop", "dead_letter"])
-def test_an_error_proposes_no_setting_that_is_set(on_poison: str, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("call", "on_poison"), [(look_at, "stop"), (fail, "stop"), (fail, "dead_letter"), ("update", "stop")]
+)
+def test_an_error_proposes_a_setting_only_where_it_helps(call: Any, on_poison: str, settings: dict[str, Any]) -> None:
+    """`on_poison` leaves out a tuple at which an operation raised: neither an update of a state, nor `FailedException`."""
     topology = TridentTopology("t")
-    keep(topology.new_stream("s", RowsSpout("word: string", {})).each("word", fail, "one: int"))
+    words = topology.new_stream("s", RowsSpout("word: string", {}))
+    if call == "update":
+        words.group_by("word").persistent_aggregate(MemoryMapState(), "word", CarefulReducer(), "size")
+    else:
+        keep(words.each("word", call, "one: string"))
     with TopologyTestDriver(topology, **{**settings, "on_poison": on_poison}) as driver:
         driver.feed("s", "bad")
-        with pytest.raises(BatchFailedError, match=r"on tuple \[word='bad'\]") as failed:
+        with pytest.raises(BatchFailedError, match=r"on tuple \[word='bad'\]|CarefulReducer@size") as failed:
             driver.run()
-    assert ("on_poison" in str(failed.value)) == (on_poison == "stop")
+    assert ("on_poison" in str(failed.value)) == (call is look_at)
 
 
 def test_a_letter_whose_file_is_gone_fails_by_name(settings: dict[str, Any]) -> None:
@@ -900,13 +907,14 @@ class FailsOnce(BaseStateUpdater[Any]):
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional", "non_transactional"])
-@pytest.mark.parametrize("where", ["before the counts", "behind them", "beside them"])
+@pytest.mark.parametrize("where", ["before the counts", "behind them", "in sums behind them", "beside them"])
 def test_a_tuple_that_an_earlier_attempt_has_left_in_a_state_is_not_left_out(
     kind: str, where: str, settings: dict[str, Any]
 ) -> None:
     """It raises only at the last try: its letter, put back, would count twice in a state that keeps what was written."""
     settings |= {"max_batch_attempts": 2, "allow_inexact": True, "retry_backoff_ms": 1}
-    feeder, counts, last = FeederBatchSpout("word: string, n: int"), dict[Any, Any](), dict[Any, Any]()
+    feeder = FeederBatchSpout("word: string, n: int")
+    counts, sums, last = dict[Any, Any](), dict[Any, Any](), dict[Any, Any]()
 
     def topology() -> tuple[TridentTopology, Any]:
         topology = TridentTopology("t")
@@ -916,6 +924,9 @@ def test_a_tuple_that_an_earlier_attempt_has_left_in_a_state_is_not_left_out(
         state = counted.persistent_aggregate(dict_state(counts, kind), Count(), "count", state_name="counts")
         if where == "behind them":
             state.new_values_stream().each("word", look_at, "again: string")
+        if where == "in sums behind them":
+            again = state.new_values_stream().group_by("word")
+            again.persistent_aggregate(dict_state(sums, "opaque"), "word", Careful(), "sum", state_name="sums")
         raising.partition_persist(dict_state(last), fails, state_name="last")
         return topology, state
 

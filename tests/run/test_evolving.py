@@ -231,7 +231,7 @@ LOCAL: dict[str, Callable[[Path, str], StateSpec]] = {
 @pytest.mark.parametrize("kinds", [tuple(AGGREGATES), NUMBERS], ids=["all", "numbers"])
 @pytest.mark.parametrize("store", LOCAL)
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 def test_chains_of_declarations(
     store: str, kinds: Sequence[str], seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

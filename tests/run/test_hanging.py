@@ -32,7 +32,7 @@ from trident.operations import (
     TumblingCountWindow,
 )
 from trident.run import running as running_module
-from trident.run.hanging import HangWatchdog
+from trident.run.execution import Attempts
 from trident.state import map_state
 from trident.state.interfaces import Key
 from trident.steps.applying import EmittedRows
@@ -451,13 +451,13 @@ def test_a_row_that_was_the_last_one_is_not_looked_for() -> None:
 def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([ValueError("look")])
 
-    def overdue(work: HangWatchdog, limit_s: float, cause: str) -> Any:
+    def overdue(work: Attempts, limit_s: float, cause: str) -> Any:
         for error in looks:
             raise error
         return found(work, limit_s, cause)
 
-    found = HangWatchdog.overdue
-    monkeypatch.setattr(HangWatchdog, "overdue", overdue)
+    found = Attempts.overdue
+    monkeypatch.setattr(Attempts, "overdue", overdue)
     running = hanging("batch_retrieve").start(LIMITS)
     with pytest.raises(BatchFailedError, match="in batch_retrieve"):
         running.await_termination(20)

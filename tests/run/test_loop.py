@@ -37,6 +37,7 @@ from tests.harness.topology_runs import (
     touch,
 )
 from trident import BatchFailedError, Config, FailedException, ReportedFailedException, TridentTopology
+from trident.channel import Clock
 from trident.engine.runners import InProcessRunner
 from trident.engine.task_output import TaskOutput
 from trident.engine.tasks import run_parts_task
@@ -45,8 +46,8 @@ from trident.log.file_log import FileLog
 from trident.log.log_interface import MemoryLog
 from trident.operations import Count, Function
 from trident.plan import make_plan
-from trident.run.batch import Clock, Lane
-from trident.run.execution import Execution
+from trident.run.batch import Lane
+from trident.run.execution import lanes
 from trident.run.loop import BatchLoop
 from trident.run.opened_topology import OpenedTopology
 from trident.run.progress import Progress
@@ -156,7 +157,8 @@ def looping(topology: TridentTopology, clock: Clock, points: Points, **conf: Any
     graph = topology.graph()
     opened = OpenedTopology(graph, make_plan(graph), Config.of(conf), lambda states: MemoryLog("t"))
     with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as driver:
-        loop = BatchLoop(opened, Execution(Lane(pool.submit, commits.submit)), Progress("t", 9), clock, points)
+        lane_of, progress = lanes(Lane(pool.submit, commits.submit)), Progress(opened.plan, 9, clock)
+        loop = BatchLoop(opened, lane_of, progress, clock, points)
         ended = driver.submit(loop.run)
         try:
             yield loop

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from deltalake import DeltaTable
 from pyspark import TaskContext
 
@@ -19,7 +18,6 @@ from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.redis import RedisState
 from tests.harness.commands import until
-from tests.harness.servers import Server
 from tests.harness.topology_runs import QUICK
 from tests.run.test_partitions_of_states import AddUp, totals
 from trident import Config, TridentCollector, TridentTopology, TridentTuple
@@ -35,17 +33,12 @@ HINTS = (3,)  # of 1 to 8, which tests/run/test_partitions_of_states.py has; a t
 FIELDS = "user: string, number: bigint"
 
 
-@pytest.fixture
-def url(redis_server: Server) -> str:
-    with redis.Redis(port=redis_server.port) as client:
-        client.flushall()
-    return f"redis://127.0.0.1:{redis_server.port}/0"
-
-
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("placement", ["driver", "executors"])
-def test_states_of_several_partitions_are_as_a_plain_dict(spark: Any, url: str, tmp_path: Path, placement: str) -> None:
-    topology, state, log = TridentTopology("sums"), RedisState.opaque(url), str(tmp_path)
+def test_states_of_several_partitions_are_as_a_plain_dict(
+    spark: Any, redis_url: str, tmp_path: Path, placement: str
+) -> None:
+    topology, state, log = TridentTopology("sums"), RedisState.opaque(redis_url), str(tmp_path)
     rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, BATCH, *ROWS))
     by_user, states = rows.partition_by("user"), dict[int, Any]()
     for hint in HINTS:
@@ -110,12 +103,12 @@ class AddUpLast(BaseStateUpdater[Any]):
 
 
 @pytest.mark.long
-def test_a_key_updated_by_two_tasks_ends_the_topology_uncommitted(spark: Any, url: str, tmp_path: Path) -> None:
+def test_a_key_updated_by_two_tasks_ends_the_topology_uncommitted(spark: Any, redis_url: str, tmp_path: Path) -> None:
     def declared(by_user: bool, rows: int) -> tuple[TridentTopology, Any]:
         topology = TridentTopology("sums")
         stream = topology.new_stream("rows", FixedBatchSpout(FIELDS, BATCH, *ROWS[:rows]))
         spread = stream.partition_by("user") if by_user else stream.shuffle()
-        state = RedisState.opaque(url)
+        state = RedisState.opaque(redis_url)
         sums = spread.partition_persist(state, ["user", "number"], AddUp(), "user, total", state_name="sums")
         return topology, sums.parallelism_hint(3)
 
@@ -141,11 +134,13 @@ def test_a_key_updated_by_two_tasks_ends_the_topology_uncommitted(spark: Any, ur
         assert dict(running.state(sums).get_tuples()) == totals(ROWS)
 
 
-def test_tasks_do_not_commit_what_cannot_be_taken_back_and_must_be_compared_first(url: str, tmp_path: Path) -> None:
+def test_tasks_do_not_commit_what_cannot_be_taken_back_and_must_be_compared_first(
+    redis_url: str, tmp_path: Path
+) -> None:
     for hint, where in ((1, "executors"), (2, "driver")):
         topology = TridentTopology(f"sums{hint}")
         rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, BATCH, *ROWS)).partition_by("user")
-        state = RedisState.transactional(url)
+        state = RedisState.transactional(redis_url)
         sums = rows.partition_persist(state, ["user", "number"], AddUp(), "user, total", state_name="sums")
         sums.parallelism_hint(hint)
         text = topology.explain({"sums": "executors"})
@@ -209,11 +204,11 @@ class Schedule:
 @pytest.mark.long
 @pytest.mark.parametrize("pending", [1, 2], ids=["one job", "two jobs"])
 def test_a_paused_task_overwrites_no_key_that_came_to_another_partition(
-    spark: Any, url: str, tmp_path: Path, pending: int
+    spark: Any, redis_url: str, tmp_path: Path, pending: int
 ) -> None:
     conf = spark.sparkContext._jsc.sc().conf()  # the live one, not a copy
     conf.set("spark.python.task.killTimeout", "300s")  # a task that is stopped is not ended
-    topology, schedule = TridentTopology("sums"), Schedule(tmp_path, RedisState.opaque(url).factory)
+    topology, schedule = TridentTopology("sums"), Schedule(tmp_path, RedisState.opaque(redis_url).factory)
     rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, 2, ("ann", 1), ("bob", 1), ("ann", 2), ("bob", 2)))
     spread = rows.partition(schedule.choose)
     sums = spread.partition_persist(schedule, ["user", "number"], AddUp(), "user, total", state_name="sums")

@@ -16,13 +16,13 @@ from spouts import FixedBatchSpout
 from tests.harness.crashing_stores import DictMap, WithoutAttempts
 from tests.harness.topology_runs import counted, dict_state, start
 from trident import Fields, TridentTopology
+from trident.channel import Clock
 from trident.log import log_address
 from trident.log.file_log import FileLog, LogFile
 from trident.log.framing import read_frames
 from trident.log.log_reader import LogReader
 from trident.log.records import DefineRecord
 from trident.operations import Count
-from trident.run.batch import Clock
 from trident.spout.interfaces import BatchTraits, Definition, SpoutType, TransactionAttempt
 from trident.state import CachedMap, MicroBatchIBackingMap, ReadThroughMap, SerializedMap, StateSpec, map_state
 
@@ -180,9 +180,7 @@ def committed_words(log_dir: Path) -> dict[str, int]:
 def test_after_a_power_loss_an_opaque_state_is_exact_though_a_definition_is_lost(
     tmp_path: Path, point: str, keep_last: bool
 ) -> None:
-    entries: dict[Any, Any] = {}
-    left: dict[Any, Any] = {}
-
+    entries, left = dict[Any, Any](), dict[Any, Any]()
     lose_power = losing_power(tmp_path, point, keep_last, entries, left)
     count_words(entries, "opaque", FIRST, tmp_path / "log", lose_power)
     recorded = LogReader(tmp_path / "left").refresh().txid == 2
@@ -198,9 +196,7 @@ def test_after_a_power_loss_an_opaque_state_is_exact_though_a_definition_is_lost
 def test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact(
     tmp_path: Path, point: str, keep_last: bool
 ) -> None:
-    entries: dict[Any, Any] = {}
-    left: dict[Any, Any] = {}
-
+    entries, left = dict[Any, Any](), dict[Any, Any]()
     lose_power = losing_power(tmp_path, point, keep_last, entries, left)
     count_words(entries, "no attempts", FIRST, tmp_path / "log", lose_power)
     assert count_words(left, "no attempts", SECOND, tmp_path / "left") == committed_words(tmp_path / "left")

@@ -451,7 +451,7 @@ class Fenced(MemoryBackingMap[Any]):
 
     def __init__(self, server: dict[int, MemoryData], partition: int, before_put: BeforePut) -> None:
         super().__init__(server.setdefault(partition, MemoryData()))
-        self.data.values.entries = server.setdefault(-1, MemoryData()).entries
+        self.data.values.entries = server.setdefault(-1, MemoryData()).values.entries
         self.before_put = before_put
 
     def multi_put(self, keys: Sequence[Any], values: Sequence[OpaqueValue]) -> None:

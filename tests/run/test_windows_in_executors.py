@@ -13,10 +13,8 @@ from spouts import FixedBatchSpout
 from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import QUICK
-from tests.windows.join_life import DELAYS, LEFT, RIGHT, WITHIN
-from tests.windows.moving_life import SLIDING
+from tests.windows.lives import BY_TIME, DELAYS, LEFT, RIGHT, ROWS, SESSIONS, SLIDING, WITHIN
 from tests.windows.test_timers import Ends
-from tests.windows.window_life import BY_TIME, ROWS, SESSIONS
 from trident import Config, TridentTopology
 from trident.operations import Count, Sum, TumblingCountWindow, TumblingDurationWindow, col
 

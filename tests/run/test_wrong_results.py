@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout, ParquetFileSpout
+from states.delta import DeltaState
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, keep, run_all, start, topology_of
 from tests.run.test_bad_input import Emitting
@@ -270,6 +272,68 @@ def test_a_value_of_a_state_is_of_its_declared_type_or_fails_the_batch(grouped: 
     said = (r"on tuple \[line='2.5'\]" if grouped else "@v'") + ": field 'v' is declared int, but got 2.5 "
     with pytest.raises(BatchFailedError, match=said):
         run_all(topology, "in_process")
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize("make", ["opaque", "transactional", "delta"])
+def test_a_total_that_is_a_float_is_one_in_every_store(make: str, grouped: bool, tmp_path: Path) -> None:
+    state = DeltaState.opaque(str(tmp_path / "table")) if make == "delta" else getattr(MemoryMapState, make)()
+    rows = TridentTopology("floats").new_stream("rows", FixedBatchSpout("k: string, x: double", 1, *[("a", 0.1)] * 3))
+    stream = rows.group_by("k") if grouped else rows
+    total = stream.persistent_aggregate(state, "x", Sum(), "total: float")
+    with start(topology_of(rows), "in_process", log_dir=str(tmp_path / "log")) as running:
+        running.process_all_available()
+        view = running.state(total)
+        once = np.float32(np.float32(0.1) + 0.1)
+        assert (view.multi_get([("a",)])[0] if grouped else view.get()) == float(np.float32(float(once) + 0.1))
+
+
+class Added(ReducerAggregator[float]):
+    def init(self) -> float:
+        return 0.0
+
+    def reduce(self, curr: float, tuple: TridentTuple) -> float:
+        return curr + float(tuple["x"])
+
+
+@pytest.mark.parametrize("of", ["double", "float"])
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_floats_of_a_reducer_and_of_several_aggregates_are_floats_too(kind: str, of: str) -> None:
+    rows = TridentTopology("floats").new_stream("rows", FixedBatchSpout(f"k: string, x: {of}", 1, *[("a", 0.1)] * 3))
+    stream = rows.group_by("k")
+    states = getattr(MemoryMapState, kind)(), getattr(MemoryMapState, kind)()
+    added = stream.persistent_aggregate(states[0], "x", Added(), "added: float")
+    several = stream.persistent_aggregate(states[1], {"sum: float": Sum("x"), "count": Count()}, "several")
+    with start(topology_of(rows), "in_process") as running:
+        running.process_all_available()
+        totals = [running.state(each).multi_get([("a",)])[0] for each in (added, several)]
+        assert [totals[0], totals[1]["sum"]] == [float(np.float32(each)) for each in (totals[0], totals[1]["sum"])]
+
+
+class AllTenths(ReducerAggregator[list[dict[str, float]]]):
+    def init(self) -> list[dict[str, float]]:
+        return []
+
+    def reduce(self, curr: list[dict[str, float]], tuple: TridentTuple) -> list[dict[str, float]]:
+        return [*curr, {"x": tuple["x"]}]
+
+
+def test_floats_within_lists_of_structs_are_floats_too() -> None:
+    rows = TridentTopology("floats").new_stream("rows", FixedBatchSpout("k: string, x: double", 1, *[("a", 0.1)] * 2))
+    tenths = rows.group_by("k").persistent_aggregate(
+        MemoryMapState.opaque(), "x", AllTenths(), "t: array<struct<x:float>>"
+    )
+    running = run_all(topology_of(tenths.new_values_stream()), "in_process")
+    assert running.state(tenths).multi_get([("a",)]) == [[{"x": float(np.float32(0.1))}] * 2]
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_total_beyond_a_float_names_its_key(kind: str) -> None:
+    rows = FixedBatchSpout("k: string, x: double", 9, ("a", 1.0), ("b", 3e38), ("b", 3e38), ("c", 0.0))
+    stream = TridentTopology("floats").new_stream("rows", rows).group_by("k")
+    total = stream.persistent_aggregate(getattr(MemoryMapState, kind)(), "x", Sum(), "total: float")
+    with pytest.raises(BatchFailedError, match=r"\[k='b'\]: field 'total' is declared float, but got 6e\+38"):
+        run_all(topology_of(total.new_values_stream()), "in_process")
 
 
 @pytest.mark.parametrize("values", [[1.5], [True], [1e20], ["x"], [None, 1.0, 2.5]])

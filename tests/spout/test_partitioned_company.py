@@ -18,10 +18,10 @@ from tests.run.test_loop import looping
 from tests.spout.partition_source import Source, Transactional
 from tests.spout.test_partitioned import BOTH, FailingPoints, Fails, sums, totals
 from trident import BatchFailedError, Fields, TridentTopology
+from trident.channel import Clock
 from trident.errors import FencedError
 from trident.log.log_reader import LogReader
 from trident.operations import Count, Sum
-from trident.run.batch import Clock
 from trident.spout import Definition, ICommitterTridentSpout, Lag, SpoutType, TransactionAttempt
 
 HOUR_MS = 3_600_000

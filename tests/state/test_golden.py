@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from confluent_kafka import TopicPartition
 
-from spouts.kafka.batch_ranges import Spot
+from spouts.kafka.clients import Spot
 from spouts.kafka.offset_commits import PartitionWork
 from spouts.spark.chunks import Chunk, read_manifest, write_manifest
 from states.delta.fence import CommitNote

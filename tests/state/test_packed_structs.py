@@ -16,10 +16,9 @@ from tests.harness.crashing_stores import DictMap
 from tests.states.memory.test_struct_columns import FUNCTIONS, SOME, TYPE, summed
 from trident.errors import CorruptValueError
 from trident.state import CodecSerializer, Key, OpaqueMap, SerializedMap, StateType
-from trident.state.columns.number_columns import NumberColumn, NumberForm
-from trident.state.columns.packed_structs import PackedStructs
 from trident.state.encoding.codec import decode, encode, encode_columns
 from trident.state.encoding.serializers import StoredValues
+from trident.state.number_columns import NumberColumn, NumberForm, PackedStructs
 from trident.state.table import OpaqueTable, Span
 from trident.state.values import OpaqueValue
 from trident.testing.backend.schedules import Append, Log

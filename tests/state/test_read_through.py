@@ -106,7 +106,7 @@ class Life:
     def process(self) -> Any:
         durable: IBackingMap[Any] = MemoryBackingMap(self.data)
         if self.store != "fenced":
-            durable = (DictMap if self.store == "two methods" else LateMap)(self.data.entries)
+            durable = (DictMap if self.store == "two methods" else LateMap)(self.data.values.entries)
         return map_for(self.kind, ReadThroughMap(FaultyMap(durable, self.faults), self.shelf), "state", 0)
 
     def draw(self) -> Batch:
@@ -224,7 +224,7 @@ def test_deleted_keys_are_known_to_be_absent_and_a_failed_delete_is_not_trusted(
     with pytest.raises(InjectedFault):
         backing.multi_delete([("b",)])
     assert backing.multi_get([("b",)]) == [None]
-    assert data.entries == {}
+    assert data.values.entries == {}
 
 
 def test_closing_closes_both() -> None:

@@ -54,9 +54,9 @@ def test_a_removed_key_is_absent_at_once_and_deleted_when_readers_have_moved_on(
     assert state.multi_get([("a",), ("b",)]) == [None, 1]
     assert list(state.get_tuples()) == [("b", 1)]
     state.begin_commit(1 + REMOVAL_LAG)
-    assert list(state.data.entries) == [("a",), ("b",)]
+    assert list(state.data.values.entries) == [("a",), ("b",)]
     state.begin_commit(2 + REMOVAL_LAG)
-    assert list(state.data.entries) == [("b",)]
+    assert list(state.data.values.entries) == [("b",)]
 
 
 @every_kind
@@ -136,7 +136,7 @@ def test_a_key_that_another_writer_wrote_since_is_not_deleted(kind: StateType) -
     commit(other, 3, a=1)
     state.begin_commit(2 + REMOVAL_LAG)
     assert state.multi_get([("a",), ("b",)]) == [1, None]
-    assert list(state.data.entries) == [("a",)]
+    assert list(state.data.values.entries) == [("a",)]
 
 
 def test_a_snapshot_from_before_the_removal_sees_the_key() -> None:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trident.state.columns.text_index import TextIndex
+from trident.state.number_table import TextIndex
 
 
 @pytest.fixture(autouse=True, scope="module")
 def for_few_texts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("trident.state.columns.text_index._FEW_TEXTS", 0)
-        patched.setattr("trident.state.columns.text_index._SPACE", 4)
+        patched.setattr("trident.state.number_table._FEW_TEXTS", 0)
+        patched.setattr("trident.state.number_table._SPACE", 4)
         yield
 
 
@@ -75,7 +75,7 @@ def test_the_index_finds_what_the_dict_has(steps: list[tuple[str, list[str], lis
 
 
 def test_texts_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.columns.text_index._ODD", np.uint64(0))
+    monkeypatch.setattr("trident.state.number_table._ODD", np.uint64(0))
     keys = Keys()
     texts = [f"{number}" for number in range(50)] + ["a text of more than one block", "another one"]
     keys.check(texts[:1])

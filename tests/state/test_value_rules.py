@@ -29,10 +29,10 @@ from trident.state import (
     Txid,
     Winners,
 )
-from trident.state.columns.number_columns import NumberForm
-from trident.state.columns.number_table import NumberTable
 from trident.state.interfaces import FormerTypes
 from trident.state.maps import migrate_values
+from trident.state.number_columns import NumberForm
+from trident.state.number_table import NumberTable
 from trident.state.table import KeyColumns, OpaqueTable, Span, as_list
 from trident.state.values import UNKNOWN_ATTEMPT, Combine, own, stand_before
 

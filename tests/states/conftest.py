@@ -20,9 +20,9 @@ def always_columns() -> Iterator[None]:
     """Few keys are committed by columns too, and removed ones deleted soon."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("trident.state.map_commits.REMOVAL_LAG", 2)
-        patched.setattr("trident.state.columns.number_table._FEW_KEYS", 0)
+        patched.setattr("trident.state.number_table._FEW_KEYS", 0)
         patched.setattr("trident.state.encoding.serializers._FEWEST_IN_ARRAYS", 0)
-        patched.setattr("trident.state.columns.text_index._FEW_TEXTS", 0)
+        patched.setattr("trident.state.number_table._FEW_TEXTS", 0)
         yield
 
 

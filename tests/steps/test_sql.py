@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -60,6 +61,7 @@ NOON = dt.datetime(2026, 3, 1, 12, 30, 59, 5, dt.UTC)
         ("cast(5 as decimal(34,24)) % cast(3 as decimal(34,24))", Decimal(2)),
         ("cast(timestamp '2026-03-01 12:30:59.5' as string)", "2026-03-01 12:30:59.5"),
         ("cast(1e10 as string)", "1.0E10"),
+        ("cast(float(1e-45) as string)", "1.4E-45"),
         ("cast(float('0.1') as decimal(20,10))", Decimal("0.1000000015")),
         ("cast(0.1D as decimal(20,10))", Decimal("0.1000000000")),
         ("replace('abc', '', 'q')", "abc"),
@@ -129,6 +131,8 @@ def test_a_text_means_what_spark_means(text: str, value: Any) -> None:
         ("round(x, 400)", "round takes -18 to 38 digits, got 400"),
         ("`soundex`(s)", "there is no function soundex here"),
         ("a; b", "there is no expression for a; b"),
+        ("x > 1e3-7", "1e3-7 is not a number; write blanks around + and -"),
+        ("x > 1e", "1e is not a number"),
         ("x > -1e400", "1e400 is beyond the range of a double"),
         ("+'5'", "there is no expression for the + without a number at character 1: leave it out"),
         ("p and -+s > 1", "there is no expression for the + without a number at character 8"),
@@ -389,6 +393,41 @@ def test_a_text_is_the_moment_that_spark_reads_or_fails(spark: SparkSession, see
         assert [each for each in pairs if each[1] != FAILS and not same(*each[1:])] == []
         if "timestamp" in text and "ntz" not in text:
             assert FAILS not in ours[: len(READ)]
+
+
+PATTERNS = {  # texts that they read, and texts that only look so
+    "yyyy-MM-dd": (["2024-01-05"], ["24-01-05", "2024-1-5", "2024-01-05 ", "2024-02-30", "2024-01-5"]),
+    "d.M.yyyy": (["5.1.2024", "05.01.2024"], ["5.1.24", "5.1.2024x"]),
+    "yyyyMMdd": (["20240105"], ["2024112", "240105", "202401050"]),
+    "dd MMM yyyy": (["05 Jan 2024", "05 JAN 2024"], ["5 Jan 2024", "5 June 2024", "05 January 2024", "05  Jan 2024"]),
+    "yyyy-MM-dd HH:mm:ss": (
+        ["2024-01-05 06:07:08"],
+        ["2024-01-05 6:07:08", "2024-01-05  06:07:08", "2024-01-05T06:07:08"],
+    ),
+    "yyyy-MM-dd h:mm a": (["2024-01-05 6:07 PM", "2024-01-05 12:07 am"], ["2024-01-05 13:07 PM", "2024-01-05 6:7 PM"]),
+    "MM/dd/yyyy": (["01/05/2024"], ["1/05/2024", "01/5/2024", "\t01/05/2024"]),
+}
+
+
+def test_a_pattern_reads_only_the_digits_that_it_has() -> None:
+    for pattern, (good, bad) in PATTERNS.items():
+        for call in ("to_date", "to_timestamp"):
+            found = our_values(f"{call}(s, '{pattern}')", Fields("s: string"), pa.table({"s": [*good, *bad, None]}))
+            assert found is not None
+            assert [one == FAILS for one in found] == [False] * len(good) + [True] * len(bad) + [False], pattern
+            alone = [our_values(f"{call}(s, '{pattern}')", Fields("s: string"), pa.table({"s": [one]})) for one in bad]
+            assert alone == [[FAILS]] * len(bad), pattern
+
+
+@pytest.mark.spark
+def test_a_pattern_reads_what_spark_reads(spark: SparkSession) -> None:
+    fields, table = (
+        Fields("s: string"),
+        pa.table({"s": [*(one for texts in PATTERNS.values() for one in chain(*texts))]}),
+    )
+    calls = [f"{call}(s, '{pattern}')" for pattern in PATTERNS for call in ("to_date", "to_timestamp")]
+    theirs = spark_values(spark, fields, table, calls)
+    assert {call: our_values(call, fields, table) for call in calls} == theirs
 
 
 def test_each_function_and_operator_has_a_generator() -> None:

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+from tests.harness.forked import die, exit_code_of
 from tests.harness.proxy import Point
-from tests.stores.catalog import Home
+from tests.stores.catalog import STORES, Home
 from tests.stores.drivers import Batch, Driver, Model, apply, check, everything, random_batch
 from tests.stores.interruptions import POINTS
 from trident.errors import BackendError, StateLossDetected, StateMismatchError
-from trident.log.framing import encode
+from trident.log.log_interface import MemoryLog
+from trident.log.log_state import LogState
 
-ROOT = Path(__file__).parent.parent.parent
 NAMED = (StateMismatchError, StateLossDetected)
 WIRE_POINTS: tuple[Point, ...] = ("half request", "reply")
 RECOVERY_S, BACKOFF_S = 60.0, 0.02
@@ -166,16 +166,25 @@ def _kill_process(home: Home, kills: int, seed: int) -> Counter[str]:
 
 def _victim(driver: Driver, batch: Batch, point: str, times: int) -> None:
     """Let another process try the batch, and die of SIGKILL on the way."""
-    task = {
-        "store": driver.home.store.name,
-        "work": str(driver.home.work),
-        "name": driver.name,
-        "log": driver.log.state.to_data(),
-        "attempt": driver.attempt,
-        "batch": [[key[0], number] for key, number in batch.items()],
-        "point": point,
-        "times": times,
-    }
-    argv = [sys.executable, "-m", "tests.stores.victim", encode(task).hex()]
-    ended = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
-    assert ended.returncode == -signal.SIGKILL, f"{point} {times}: exit code {ended.returncode}\n{ended.stderr}"
+    task = driver.home.store.name, driver.home.work, driver.name, driver.log.state.to_data(), driver.attempt
+    code = exit_code_of(try_a_batch, *task, batch, point, times)
+    assert code == -signal.SIGKILL, f"{point} {times}: exit code {code}"
+
+
+def try_a_batch(
+    store: str, work: Path, name: str, log_data: Any, attempt: int, batch: Batch, point: str, times: int
+) -> None:
+    """Try a batch on an embedded store; die at the n-th time that the point is reached, or right after the commit."""
+    log, left = MemoryLog("campaign"), times
+    log.state = LogState.from_data(log_data)
+
+    def reach(reached: str) -> None:
+        nonlocal left
+        left -= reached == point
+        if left == 0:
+            die()
+
+    driver = Driver(Home(STORES[store], work), name, log, reach)
+    driver.attempt = attempt
+    driver.write(batch)
+    die()  # all is written and nothing recorded

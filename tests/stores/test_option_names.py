@@ -28,12 +28,13 @@ WRONG = {
 
 PROGRAM = """
 from states.cassandra import CassandraOptions, CassandraState
-from states.delta import DeltaState
+from states.delta import DeltaState, delta_state_at
 from states.kafka import KafkaTopicState
 from states.memcached import MemcachedState
 from states.postgres import PostgresState
 from states.redis import RedisOptions, RedisState
 from spouts import CsvFileSpout, RedisStreamBolt
+from trident.state import StateConf
 
 RedisState("redis://a", ttl_s=86_400, cache=10)
 RedisState.opaque("redis://a", prefix="p")
@@ -42,7 +43,9 @@ PostgresState("postgresql://a/b", layout="columns")
 CassandraState.opaque(["a", "b"], keyspace="k")
 CassandraState(CassandraOptions(("a",)), keyspace="k")
 MemcachedState.non_transactional("a:1,b:2", prefix="p")
+MemcachedState.cache_for(RedisState("redis://a"), servers="a:1", ttl_s=86_400)
 DeltaState("table", fsync=False)
+delta_state_at("table", 1, StateConf(), kind="opaque", fsync=False)
 KafkaTopicState.transactional("a:1", "topic", prefix="p")
 RedisStreamBolt("redis://a", "s", "a: int", timeout_s=2.0, max_entries=10)
 CsvFileSpout("books", "a: int", missing_columns="null", tail="hold")
@@ -55,6 +58,8 @@ MISSPELT = {
     'PostgresState("postgresql://a/b", tabel="t")': '"tabel".*did you mean "table"',
     'CassandraState.non_transactional("a", changes="7d")': '"changes"',
     'MemcachedState("a:1", pre_fix="p")': '"pre_fix".*did you mean "prefix"',
+    'MemcachedState.cache_for(RedisState("redis://a"), "a:1", tll_s=1)': '"tll_s".*did you mean "ttl_s"',
+    'delta_state_at("table", 1, StateConf(), fsnyc=True)': '"fsnyc".*did you mean "fsync"',
     'DeltaState.opaque("table", fsnyc=True)': '"fsnyc".*did you mean "fsync"',
     'KafkaTopicState.transactional("a:1", "topic", compresion="lz4")': '"compresion".*did you mean "compression"',
     'RedisState("redis://a", layout="filds")': 'expected "Literal',

@@ -25,7 +25,7 @@ from tests.states.delta.test_delta_object_store import storage
 from trident import BatchFailedError, TridentTopology
 from trident.errors import BackendError, StoreAwayError, can_heal
 from trident.operations import Count
-from trident.run.retrying import giving_up_if
+from trident.run.engine_choice import giving_up_if
 from trident.state import StateSpec
 from trident.state.interfaces import StateConf
 from trident.steps.failures import failure_of

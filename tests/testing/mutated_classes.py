@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import sys
+from functools import cache
 from textwrap import dedent
 from typing import Any
+
+source_of = cache(inspect.getsource)
 
 
 def mutated(module: dict[str, Any], right: type, name: str, *changes: tuple[str, str]) -> Any:
     """Return a class of a module as the right one, with each snippet, which occurs once, replaced by another."""
-    source = dedent(inspect.getsource(right))
+    source = dedent(source_of(right))
     for old, new in changes:
         assert source.count(old) == 1, f"{name}: {old!r} occurs {source.count(old)} times in {right.__name__}"
         source = source.replace(old, new)

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, expect, sync_playwright
+if TYPE_CHECKING:  # its import takes a second of every run of the tests, few of which need it
+    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page
 
 CHROMIUM = "/usr/bin/chromium"
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 PATIENCE_MS = 20_000
 
-expect.set_options(timeout=PATIENCE_MS)
-
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
     """A headless Chromium; as root it has no sandbox of its own."""
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         try:
             yield browser
         finally:
             browser.close()
+
+
+def expect(what: Any) -> Any:
+    """Return what may be asserted of a part of a page."""
+    from playwright.sync_api import expect
+
+    return expect(what)
 
 
 @contextmanager

@@ -34,8 +34,8 @@ from trident.storm import (
 from trident.tuples import TridentTuple
 from trident.web.cluster_pages import OneTopology
 from trident.web.log_pages import RecentLog
+from trident.web.rest import UIServer
 from trident.web.running_pages import StormPages, TridentPages
-from trident.web.ui_server import UIServer
 
 TOKEN = "a token of tests"
 

@@ -19,7 +19,7 @@ from trident.cluster.machine.machine_folder import MachineFolder
 from trident.cluster.machine.machine_supervisor import MachinePages
 from trident.web.cluster_pages import LogOf, OneTopology, Page
 from trident.web.log_pages import SEARCHED_BYTES, TAIL_BYTES, RecentLog, end_of_log, matching, page_of_log
-from trident.web.ui_server import UIServer
+from trident.web.rest import UIServer
 
 LINES = """\
 2026-11-26 02:00:00,001 INFO    trident.events: batch 1 committed

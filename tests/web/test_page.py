@@ -9,18 +9,19 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
 
 from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
 from tests.harness.commands import until
 from tests.storm.random_trees import Split
-from tests.web.chromium import PHONE, ask_now, opened, tile
+from tests.web.chromium import PHONE, ask_now, expect, opened, tile
 from tests.web.large_cluster import CyclicTopology, LargeCluster
 from tests.web.page_servers import NASTY, TOKEN, counting, orders, storm_server, trident_server
 from tests.web.stuck_topologies import stuck_batches, stuck_bolts
+from trident import TridentTopology
 from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
 from trident.cluster_state.cluster_address import open_cluster_state
@@ -28,12 +29,16 @@ from trident.cluster_state.cluster_records import StormBase, WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.observe import health
 from trident.observe.health import verdict
+from trident.operations import Sum
 from trident.run.running import RunningTopology
 from trident.storm import StormTopology, TopologyBuilder, Tuple
 from trident.storm.testing import MockedSpout
 from trident.web.cluster_pages import OneTopology
+from trident.web.rest import UIServer
 from trident.web.running_pages import TridentPages, pages_of
-from trident.web.ui_server import UIServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.slow
 
@@ -149,6 +154,19 @@ def test_a_key_is_looked_up(browser: Browser, orders_url: str) -> None:
         page.locator(".lookup select").select_option("returned")
         page.get_by_role("button", name="Look up").click()
         expect(page.locator("output")).to_have_text(re.compile(r"^\d+ after batch"))
+
+
+def test_a_total_beyond_the_numbers_of_a_browser_is_shown_to_its_last_digit(browser: Browser) -> None:
+    topology = TridentTopology("large")
+    rows = topology.new_stream("rows", FixedBatchSpout("k: string, n: bigint", 9, ["a", 2**53], ["a", 1], ["b", -7]))
+    rows.group_by("k").persistent_aggregate(MemoryMapState(), "n", Sum(), "total")
+    with trident_server(topology, conf={}) as (running, server):
+        until(lambda: running.txid > 0)
+        for key, shown in (("a", "9007199254740993"), ("b", "-7")):
+            with opened(browser, server.url) as page:
+                page.locator("input[name=key]").fill(key)
+                page.keyboard.press("Enter")
+                expect(page.locator("output")).to_have_text(f"{key} = {shown} after batch 1")
 
 
 @pytest.mark.long

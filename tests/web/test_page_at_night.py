@@ -7,15 +7,14 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, expect
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
-from tests.web.chromium import ask_now, opened, tile
+from tests.web.chromium import ask_now, expect, opened, tile
 from tests.web.large_cluster import LargeCluster
 from tests.web.page_servers import NASTY, TOKEN, get, orders, storm_server, trident_server
 from trident import TridentCollector, TridentTopology, TridentTuple
@@ -27,7 +26,10 @@ from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.operations import BaseFunction, Count, Split
 from trident.run.running import RunningTopology
 from trident.web.cluster_pages import Page
-from trident.web.ui_server import UIServer
+from trident.web.rest import UIServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 

@@ -36,8 +36,8 @@ from trident.run.running import RunningTopology
 from trident.storm import LocalCluster, TopologyBuilder
 from trident.storm.testing import MockedSpout
 from trident.web.cluster_pages import HttpTopologyPages, OneTopology
+from trident.web.rest import UIServer
 from trident.web.running_pages import StormPages, TridentPages, pages_of
-from trident.web.ui_server import UIServer
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
 
@@ -73,9 +73,6 @@ class Nothing(OneTopology):
 
     def of_topology(self, topology_id: str) -> Any:
         raise self._error
-
-
-# ---- shapes ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_summaries_are_storms(server: UIServer) -> None:
@@ -217,9 +214,6 @@ def test_the_picture_of_bolts_has_groupings_and_rates(bolts: UIServer) -> None:
     assert all(edge["tuplesPerSecond"] > 0 for edge in drawn["edges"])
 
 
-# ---- lookup ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_key_is_looked_up_at_the_last_batch(trident: tuple[RunningTopology, UIServer]) -> None:
     running, server = trident
     found = get(server, f"{WC}/lookup?state=count&key=the")
@@ -241,9 +235,6 @@ def test_a_wrong_lookup_is_told(server: UIServer, query: str, status: int, part:
     assert (found.status_code, part in found.json()["errorMessage"]) == (status, True), found.text
 
 
-# ---- errors ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("path", "status", "part"),
     [
@@ -252,6 +243,7 @@ def test_a_wrong_lookup_is_told(server: UIServer, query: str, status: int, part:
         (f"{WC}?window=7", 400, "expected one of 600, 10800, 86400, 0"),
         (f"{WC}/log?offset=-1", 400, "expected a number of bytes"),
         ("/api/v1/other", 404, "there is no such page"),
+        (f"{WC}/", 404, "there is no such page"),
         ("/other", 404, "there is no such page"),
     ],
 )
@@ -285,9 +277,6 @@ def test_every_error_has_its_status(error: Exception, status: int, caplog: pytes
 def test_a_store_that_is_away_does_not_end_the_server(bolts: UIServer) -> None:
     found = ask(bolts, "GET", f"{T}/bolts/lookup?state=a&key=b")
     assert (found.status_code, "no states" in found.json()["errorMessage"]) == (400, True)
-
-
-# ---- actions ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Basic x"}, allowed("wrong"), {"Authorization": "Bearer"}])
@@ -417,9 +406,6 @@ def test_nothing_changes_without_a_token_or_where_pages_are_read_only() -> None:
     assert noted.acts == []
 
 
-# ---- who may ask -----------------------------------------------------------------------------------------------------
-
-
 def test_with_a_token_for_all_the_data_need_it_and_the_files_of_the_page_do_not() -> None:
     with trident_server(token_for_all=True) as (_, server):
         for path in ("/api/v1/cluster/summary", "/api/v1/page", WC):
@@ -491,9 +477,6 @@ def test_hostile_names_come_as_they_are() -> None:
         assert ask(server, "GET", path).headers["content-type"] == "application/json"
 
 
-# ---- the server ------------------------------------------------------------------------------------------------------
-
-
 def test_a_port_that_is_taken_is_told(server: UIServer) -> None:
     with pytest.raises(
         ConfigError, match=f"cannot be served at 127.0.0.1:{server.port}: .*another program or topology has the port"
@@ -530,9 +513,6 @@ def test_closing_frees_port_and_thread() -> None:
     assert name not in {each.name for each in threading.enumerate()}
     with UIServer(OneTopology("a", noted), port=server.port):
         pass
-
-
-# ---- from another process --------------------------------------------------------------------------------------------
 
 
 def test_pages_of_another_process_are_the_same(trident: tuple[RunningTopology, UIServer]) -> None:
@@ -579,6 +559,8 @@ def test_a_key_that_is_none_is_not_the_text_null() -> None:
                 far.lookup("one", [None])
             with pytest.raises(ValueError, match="expected 2 parts of a key"):
                 near.lookup("two", [None])
+            with pytest.raises(ValueError, match=r"expected 1 part of a key \(a\)"):
+                near.lookup("one", ["a", "b"])
 
 
 def test_a_value_that_json_has_not_is_a_text_on_the_page() -> None:

@@ -7,16 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, expect
 
 from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
-from tests.web.chromium import opened, tile
+from tests.web.chromium import expect, opened, tile
 from tests.web.page_servers import get, trident_server
 from tests.web.stuck_topologies import stuck_batches, stuck_bolts
 from trident import TridentTopology
@@ -33,8 +32,11 @@ from trident.observe.topology_status import heartbeat_of
 from trident.operations import Count
 from trident.run.running import RunningTopology
 from trident.web.cluster_pages import OneTopology, TopologyPages
+from trident.web.rest import UIServer
 from trident.web.running_pages import StormPages, TridentPages
-from trident.web.ui_server import UIServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from tests.harness.commands import environment, started, until
-from trident.web.ui_server import UIServer
 
 pytestmark = pytest.mark.slow
 
@@ -59,18 +58,6 @@ def test_kill_on_the_page_ends_the_run(tmp_path: Path) -> None:
         assert killed.status_code == 200
         code, out, _ = process.end()
         assert (code, "need the token" in out) == (0, False)
-
-
-def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
-    noted: Any = None
-    with UIServer(noted, port=0) as server:
-        words = [*run_words(tmp_path), "--ui-port", str(server.port)]
-        (tmp_path / "words.py").unlink()  # the port is refused before the module is looked for
-        with started(*words, cwd=tmp_path) as process:
-            code, _, err = process.end()
-    assert code == 1
-    assert f"cannot be served at 127.0.0.1:{server.port}" in err
-    assert "Traceback" not in err
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ from trident.operations import Count
 from trident.run.running import RunningTopology
 from trident.servers import server_thread
 from trident.state import StateConf
-from trident.web import ui_server
+from trident.web import running_pages
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
 
@@ -76,16 +76,6 @@ def test_a_topology_serves_its_page_while_it_runs() -> None:
     assert f"trident-ui-{port_of(running)}" not in [each.name for each in threading.enumerate()]
 
 
-def test_two_topologies_of_a_process_have_a_page_each() -> None:
-    with (
-        started(word_topology("first", 1, "a"), ui_port=0) as one,
-        started(word_topology("second", 1, "a"), ui_port=0) as other,
-    ):
-        for running in (one, other):
-            found = httpx.get(f"{running.ui_url}/api/v1/topology/summary").json()["topologies"]
-            assert [each["name"] for each in found] == [running.name]
-
-
 def test_a_port_that_is_taken_is_refused_before_anything_is_opened(taken: int, tmp_path: Path) -> None:
     factory = Asked(taken)
     topology = word_topology("late", 1, "a", factory)
@@ -111,7 +101,7 @@ def test_a_start_that_fails_frees_the_port(free: int, monkeypatch: pytest.Monkey
         held.append(server_thread.listening(cannot, host, port))
         return held[-1]
 
-    monkeypatch.setattr(ui_server, "listening", listening)
+    monkeypatch.setattr(running_pages, "listening", listening)
     factory = Asked(free, fails=True)
     with pytest.raises(ConfigError, match="no such table"):
         started(word_topology("early", 1, "a", factory), ui_port=free)
@@ -126,11 +116,6 @@ def test_the_page_ends_with_a_topology_that_fails(tmp_path: Path) -> None:
     assert not listens(port_of(broken))
 
 
-def test_without_a_port_there_is_no_page() -> None:
-    with started(word_topology("silent", 1, "a")) as running:
-        assert running.ui_url is None
-
-
 def test_without_the_packages_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     factory = Asked(free)
@@ -139,17 +124,12 @@ def test_without_the_packages_the_error_names_the_extra(monkeypatch: pytest.Monk
     assert (factory.requests, listens(free)) == ([], False)
 
 
-@pytest.mark.parametrize("port", [-1, 65536])
+@pytest.mark.parametrize("port", [-1, 65536, "http"])
 @pytest.mark.parametrize("what", ["ui", "metrics"])
-def test_what_is_no_port_is_refused(what: str, port: int) -> None:
+def test_what_is_no_port_is_refused(what: str, port: Any) -> None:
     conf: dict[str, Any] = {f"{what}_port": port}
-    with pytest.raises(ConfigError, match=f"{what}_port={port}: give a whole number from 0 to 65535 or None"):
+    with pytest.raises(ConfigError, match=f"{what}_port={port!r}: give a whole number from 0 to 65535 or None"):
         started(word_topology("port", 1, "a"), **conf)
-
-
-def test_a_text_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ConfigError, match="ui_port"):
-        started(word_topology("port", 1, "a"), ui_port="http")
 
 
 @pytest.mark.parametrize(("what", "said"), [("ui", "the page cannot"), ("metrics", "metrics cannot")])

@@ -22,8 +22,8 @@ from states.redis import RedisState
 from tests.harness.forked import die_in_turn
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
-from tests.windows.join_life import DELAYS, LEFT, RIGHT, SIZE, WITHIN, topology_in
 from tests.windows.join_model import JoinModel, Row
+from tests.windows.lives import DELAYS, LEFT, RIGHT, SIZE, WITHIN, join_in
 from trident import Config, JoinType, Stream, TopologyError, TridentTopology
 from trident.errors import BatchFailedError, TopologyChangedError
 from trident.log.log_reader import LogReader
@@ -305,12 +305,12 @@ def goes_on(state: StateSpec, folder: Path) -> None:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_driver_that_is_killed_joins_each_pair_once(tmp_path: Path) -> None:
-    die_in_turn("tests.windows.join_life", tmp_path, ("committed", 2), ("committing", 3), ("committed", 5))
+    die_in_turn(join_in, tmp_path, ("committed", 2), ("committing", 3), ("committed", 5))
     state = LogReader(tmp_path / "log").refresh()
     model, expected = model_of(WITHIN, DELAYS, (INNER, OUTER)), Counter[tuple[Any, Any]]()
     for at in range(0, len(LEFT), SIZE):
         expected.update((row[1], row[3]) for row in model.take([LEFT[at : at + SIZE], RIGHT[at : at + SIZE]]))
-    graph = topology_in(tmp_path).graph()
+    graph = join_in(tmp_path).graph()
     counts = open_view(graph, Config(), "times", partial(state.snapshot, "times"))
     assert {row[:2]: row[2] for row in counts.get_tuples()} == dict(expected)
     assert set(expected.values()) == {1}

@@ -26,9 +26,8 @@ from tests.harness.crashing_stores import WAYS, DictMap
 from tests.harness.forked import exit_code_of
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsState, dict_state, keep, open_view
-from tests.windows.join_life import LEFT, RIGHT, SIZE, WITHIN
 from tests.windows.join_model import JoinModel
-from tests.windows.moving_life import SLIDING, topology_in
+from tests.windows.lives import LEFT, RIGHT, SIZE, SLIDING, WITHIN, move, moving_in
 from tests.windows.test_windows_model import CONFIGS, Numbers, in_any_order, ordinate, rows
 from tests.windows.window_model import WindowModel, model_of
 from trident import Config, Fields, JoinType, TopologyError, TridentTopology
@@ -348,7 +347,7 @@ def test_one_partition_keeps_what_an_earlier_version_kept(name: str) -> None:
     life = joining() if name == "join" else windowed(EARLIER[name], sums=True)
     for number in range(3):
         life.batch([golden_batch(number)] * (1 + (name == "join")), 1)
-    assert life.entries == golden(name, 2 if name == "join" else 1)
+    assert life.entries == golden(name, {"window": 1, "sessions": 2, "join": 3}[name])
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -415,7 +414,7 @@ def moved_by(deaths: Sequence[tuple[int, str, int]], address: str, folder: Path)
     """Let drivers die one after the other, and the last one end; compare what fired with the models. Return how many died."""
     died = 0
     for partitions, *death in [*deaths, (2,)]:
-        code = exit_code_of("tests.windows.moving_life", folder, address, partitions, *death)
+        code = exit_code_of(move, folder, address, partitions, *death)
         assert code in ((-signal.SIGKILL, 0) if death else (0,))
         died += code != 0
     state = LogReader(folder / "log").refresh()
@@ -428,7 +427,7 @@ def moved_by(deaths: Sequence[tuple[int, str, int]], address: str, folder: Path)
         for key, _, end, numbers in windows.take(LEFT[at : at + SIZE], 0):
             sums[key, end] += sum(numbers)
         times.update((row[1], row[3]) for row in joins.take([LEFT[at : at + SIZE], RIGHT[at : at + SIZE]]))
-    graph = topology_in(folder, address, 2).graph()
+    graph = moving_in(folder, address, 2).graph()
     views = [open_view(graph, Config(), name, partial(state.snapshot, name)) for name in ("sums", "times")]
     found = [{row[:2]: row[2] for row in view.get_tuples()} for view in views]
     for view in views:

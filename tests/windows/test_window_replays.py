@@ -15,11 +15,10 @@ import pytest
 
 from states.memory import MemoryMapState
 from states.redis import RedisState
-from tests.harness.forked import die_in_turn, exit_code_of
+from tests.harness.forked import die_in_turn, exit_code_of, live
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
-from tests.windows import clock_life
-from tests.windows.window_life import BY_TIME, ROWS, SESSIONS, topology_in
+from tests.windows.lives import BY_TIME, CLOCK_ROWS, ROWS, SESSIONS, clock_in, windows_in
 from tests.windows.window_model import model_of
 from trident import TridentTopology, TridentTuple
 from trident.config import Config
@@ -176,10 +175,10 @@ def test_a_window_in_redis_goes_on_after_a_restart(redis_server: Server, tmp_pat
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_driver_that_is_killed_leaves_windows_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    die_in_turn("tests.windows.window_life", tmp_path, ("committed", 3), ("committing", 5), ("committed", 9))
+    die_in_turn(windows_in, tmp_path, ("committed", 3), ("committing", 5), ("committed", 9))
     state = LogReader(tmp_path / "log").refresh()
     assert state.txid == 9
-    graph = topology_in(tmp_path).graph()
+    graph = windows_in(tmp_path).graph()
     sums, counts, sessions, late = (
         open_view(graph, Config(), name, partial(state.snapshot, name)) for name in ("total", "n_sum", "m_sum", "late")
     )
@@ -221,15 +220,18 @@ def test_windows_give_what_they_hold_once_when_time_begins_again(
         # The clock of the first driver is wrong; batch 1, which it has begun without the source, has no rows.
         log.append(DefineRecord(1, TIME, {"now": ahead}))
 
-    driver = ("tests.windows.clock_life", folder, url)
-    assert exit_code_of(*driver, "in_process", False, "recorded", 3) == -signal.SIGKILL
-    assert exit_code_of(*driver, engine, True, point, 4) == -signal.SIGKILL
-    assert exit_code_of(*driver, engine, False) == 0
+    driver = partial(live, partial(clock_in, url=url), folder)
+    apart = {"engine": "spark", "state_placement": "executors", "master": "local[2]"} if engine == "spark" else {}
+    # With two batches at once and no new time, batch 4 would have the wrong time already.
+    assert exit_code_of(partial(driver, "recorded", 3, max_spout_pending=1)) == -signal.SIGKILL
+    again: dict[str, Any] = {**apart, "max_spout_pending": 2, "reset_batch_time": True}
+    assert exit_code_of(partial(driver, point, 4, **again)) == -signal.SIGKILL
+    assert exit_code_of(partial(driver, max_spout_pending=1, **apart)) == 0
     state = LogReader(folder / "log").refresh()
     times = [record.spouts[TIME] for record in state.history]
     assert [time["now"] == ahead for time in times] == [True] * 3 + [False] * (len(times) - 3)
     assert [record.txid for record in state.history if "begins_again" in record.spouts[TIME]] == [4]
-    graph = clock_life.topology_in(folder, url).graph()
+    graph = clock_in(folder, url).graph()
     with closing(open_view(graph, Config(), "total", partial(state.snapshot, "total"))) as view:
         found = view.multi_get([(key,) for key in "abc"])
-    assert found == [sum(number for key, number in clock_life.ROWS[:4] if key == one) for one in "abc"]
+    assert found == [sum(number for key, number in CLOCK_ROWS[:4] if key == one) for one in "abc"]

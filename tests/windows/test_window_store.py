@@ -160,7 +160,7 @@ def test_what_fired_is_deleted_from_the_store() -> None:
     running = run_all(topology, "in_process")
     assert counts.rows == [(10,)] * 20
     data = state.make_state(_conf(running), 0, 1).data
-    assert len(data.entries) < 30  # the directory, and what was removed in the last batches
+    assert len(data.values.entries) < 30  # the directory, and what was removed in the last batches
 
 
 def _conf(running: Any) -> Any:
@@ -305,7 +305,7 @@ def _refuses_record(length: int, stored: list[Any], message: str) -> None:
 
 
 def _entries(state: MemoryMapState) -> dict[Any, Any]:
-    entries: dict[Any, Any] = state.make_state(StateConf("t", "n-window"), 0, 1).data.entries
+    entries: dict[Any, Any] = state.make_state(StateConf("t", "n-window"), 0, 1).data.values.entries
     return entries
 
 

@@ -14,6 +14,7 @@ from spouts import FixedBatchSpout
 from states.memory import LRUMemoryMapState, MemoryMapState
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all, start, topology_of
 from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
+from trident.channel import Clock
 from trident.errors import InexactPairingError, TopologyChangedError
 from trident.operations import (
     Aggregator,
@@ -29,7 +30,6 @@ from trident.operations import (
     WindowConfig,
 )
 from trident.run import drive
-from trident.run.batch import Clock
 from trident.spout import SpoutType
 from trident.state import StateConf, StateSpec
 from trident.testing import TopologyTestDriver

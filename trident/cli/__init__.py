@@ -24,15 +24,16 @@ def main() -> None:
         with needs_package("the command `trident`", "cli"):
             import_module("typer")
             import_module("rich")
+        from trident.cli.app import app
+
+        if isinstance(sys.stdout, TextIOWrapper):
+            # An error that a dead letter keeps may say a lone surrogate, which no encoding has.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        app(prog_name="trident")
     except EnvironmentProblem as problem:
         raise SystemExit(f"error: {problem}") from problem
-    from trident.cli.app import app
-
-    if isinstance(sys.stdout, TextIOWrapper):
-        # An error that a dead letter keeps may say a lone surrogate, which no encoding has.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        app(prog_name="trident")
+    except KeyboardInterrupt:  # while modules are loaded, which takes longer than many a command
+        raise SystemExit(130) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from datetime import datetime
 from pathlib import Path
@@ -33,7 +32,7 @@ from trident.cli.commands import (
     option,
     port,
 )
-from trident.cli.console import print_json, results, say
+from trident.cli.console import print_json, print_line, results, say
 from trident.config import Engine
 from trident.extras import pyspark_version
 
@@ -145,7 +144,7 @@ def changes_command(
     ] = None,
     snapshot: Annotated[bool, flag("--snapshot", "Begin with the rows of the state.")] = False,
     follow: Annotated[bool, flag("--follow", "Wait for what is still to come.", "-f")] = False,
-    host: Annotated[str, host("The address to serve events at.")] = "127.0.0.1",
+    host: Annotated[str | None, host("The address to serve events at.", "127.0.0.1")] = None,
     port: Annotated[int | None, port("Serve events over HTTP; 0 takes a free port.", show_default=False)] = None,
     token: Token = None,
 ) -> int | None:
@@ -157,13 +156,18 @@ def changes_command(
     from trident.cli.changes import print_changes, serve_changes
     from trident.reading import changes
 
+    needs("--port", port is not None, host=host)
+    if snapshot and since is not None:
+        raise typer.BadParameter(
+            "the rows are those after the last batch; say --since, or --snapshot", param_hint="--since"
+        )
     if port is not None and (follow or snapshot or since is not None):
         raise typer.BadParameter("clients ask for events at /changes?since=TXID and /snapshot", param_hint="--port")
     if port is None and since is None and not snapshot and not follow:
         raise typer.BadParameter("say where to begin: --since TXID, --snapshot, or --follow for changes from now on")
     topology, config = of.load()
     if port is not None:
-        return serve_changes(topology, config, state, host, port, token)
+        return serve_changes(topology, config, state, host or "127.0.0.1", port, token)
     with changes(topology, state, since, config) as feed:
         print_changes(feed, snapshot, follow)
     return None
@@ -172,7 +176,7 @@ def changes_command(
 @command(app, "log", "`trident log word-count --last 3`")
 def log_command(
     directory: LogPlace,
-    last: Annotated[int, typer.Option(min=0, max=100, help="How many commits to show.")] = 10,
+    last: Annotated[int | None, number("How many commits to show.", 0, show_default="10", max=100)] = None,
     history: Annotated[
         bool, flag("--history", "List every batch that is kept (`history=`); with --json a line each.")
     ] = False,
@@ -191,10 +195,12 @@ def log_command(
 
     if not history and (since or since_time):
         raise typer.BadParameter("is for --history", param_hint="--since" if since else "--since-time")
+    if history and last is not None:
+        raise typer.BadParameter("is not for --history: say --since, or --since-time", param_hint="--last")
     if history:
         print_history(log_named(directory), since or 1, since_time, as_json, wide)
     else:
-        log(log_named(directory), last, as_json, wide)
+        log(log_named(directory), 10 if last is None else last, as_json, wide)
 
 
 @command(app, "explain", "`trident explain examples/word_count.py:topology`")
@@ -213,13 +219,11 @@ def explain_command(
     topology = load_topology(target)
     if dot + mermaid + as_json > 1:
         raise typer.BadParameter("--dot, --mermaid and --json exclude each other")
-    if dot:
-        text = topology.to_dot()
-    elif mermaid:
-        text = topology.to_mermaid()
+    if as_json:
+        print_json(topology.describe())
     else:
-        text = f"{json.dumps(topology.describe(), ensure_ascii=False)}\n" if as_json else topology.explain()
-    typer.echo(text, nl=False)
+        text = topology.to_dot() if dot else topology.to_mermaid() if mermaid else topology.explain()
+        print_line(text, nl=False)
 
 
 @command(app, "demo", "`trident demo --crash`, or `trident demo ~/books --engine in_process`")

@@ -18,15 +18,13 @@ from contextlib import closing
 from itertools import chain
 from typing import Any
 
-import typer
-
-from trident.cli.console import EndingSignals, say, visible
+from trident.cli.console import EndingSignals, print_line, say
 from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
 from trident.read.change_feed import ChangedBatch, ChangeFeed
 from trident.reading import changes
 from trident.servers.plain_json import json_answer, plain, to_json
-from trident.servers.server_thread import Guard, ServerThread, bearer, is_loopback
+from trident.servers.server_thread import Guard, ServerThread, is_loopback
 from trident.topology import TridentTopology
 
 OpenFeed = Callable[[str | None], ChangeFeed]
@@ -44,7 +42,7 @@ def print_changes(feed: ChangeFeed, snapshot: bool, follow: bool) -> None:
 
 
 def _print_line(value: Mapping[str, Any]) -> None:
-    typer.echo(visible(to_json(value, str).decode()))
+    print_line(to_json(value, str).decode())
 
 
 def serve_changes(
@@ -76,9 +74,7 @@ class ChangeServer(ServerThread):
     what, cannot, extra, grace_s = "a feed of changes", "changes cannot be served at", "ui", 2
 
     def __init__(self, open_feed: OpenFeed, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
-        if token is not None:
-            bearer(token)  # or no client could send it
-        super().__init__(lambda: _app(open_feed, is_loopback(host), token), host, port, 256)
+        super().__init__(lambda: _app(open_feed, is_loopback(host), token), host, port, 256, token)
 
 
 def _app(open_feed: OpenFeed, loopback: bool, token: str | None) -> Any:

@@ -25,7 +25,7 @@ from trident.cli.commands import (
     option,
     seconds,
 )
-from trident.cli.console import is_wide, problems, results, say, show, show_facts, tell
+from trident.cli.console import is_wide, print_line, problems, results, say, show, show_facts, tell
 from trident.naming import duration
 from trident.redaction import shown_configuration
 
@@ -299,7 +299,7 @@ def print_logs(client: ClusterClient, topology: str, follow: bool) -> None:
     from trident.errors import ClusterUnreachable, NoLeader, NoSuchTopology
 
     log = client.log(topology)
-    typer.echo(log["text"], nl=False)
+    print_line(log["text"], nl=False)
     while follow:
         if not log["text"]:
             time.sleep(_LOOK_S)
@@ -312,4 +312,4 @@ def print_logs(client: ClusterClient, topology: str, follow: bool) -> None:
             say(f"{error}; trying again", console=problems())
             time.sleep(_LOOK_S)
             continue
-        typer.echo(log["text"], nl=False)
+        print_line(log["text"], nl=False)

@@ -39,7 +39,7 @@ def log_named(log: str) -> str:
 
     if is_log_address(log) or os.sep in log or Path(log).exists():
         return log
-    from trident.cluster_state.cluster_log import submitted_log
+    from trident.cluster_state.cluster_address import submitted_log
 
     place = submitted_log(log) or Config().log_folder(log)
     return place if is_log_address(place) or Path(place).exists() else log

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TextIO
 import typer
 
 from trident.errors import FencedError, TridentError
-from trident.naming import amount, counted
+from trident.naming import amount, counted, visible
+from trident.servers.plain_json import plain
 from trident.servers.server_thread import is_loopback
 
 if TYPE_CHECKING:
@@ -53,15 +54,6 @@ def results() -> Console:
 def problems() -> Console:
     """Return standard error, for progress, warnings and errors."""
     return _console(stderr=True)
-
-
-_UNSEEN = (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
-_SEEN = {code: f"\\u{code:04x}" for code in _UNSEEN if chr(code) not in "\n\t"}
-
-
-def visible(text: str) -> str:
-    """Return a text, or JSON, with what a terminal would obey, or be turned by, as JSON writes it: values are others' work."""
-    return text.translate(_SEEN)
 
 
 class _Visible(logging.Formatter):
@@ -122,12 +114,33 @@ def show_facts(facts: Mapping[str, str], console: Console | None = None) -> None
     (console or results()).print(grid, markup=False)
 
 
+def cell(value: Any, is_key: bool = False) -> str:
+    """Return a value as one row of a table has it; a key as the commands take it."""
+    if value is None:
+        return "–"
+    if isinstance(value, int) and not isinstance(value, bool) and not is_key:
+        return f"{value:,}"
+    data = value if isinstance(value, str) else plain(value)
+    text = json.dumps(data, ensure_ascii=False) if isinstance(data, list | dict) else str(data)
+    return text.replace("\n", "\\n")
+
+
 def tell(value: Any, as_json: bool, show: Callable[[], object]) -> None:
     print_json(value) if as_json else show()
 
 
+def print_line(text: str, nl: bool = True) -> None:
+    """Print one of many lines, or a text that has its line breaks: `say` takes longer."""
+    typer.echo(visible(text), nl=nl)
+
+
 def print_json(value: Any) -> None:
-    typer.echo(visible(json.dumps(value, ensure_ascii=False)))
+    """Print a value in one line; what JSON has not, as a number that is not finite, is a text."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        text = json.dumps(plain(value), ensure_ascii=False)
+    print_line(text)
 
 
 @contextmanager
@@ -301,11 +314,11 @@ class _Seen(NamedTuple):
     rows: Mapping[str, int]
 
 
-class LineDisplay:
-    """Live lines on a terminal; elsewhere plain lines every few seconds in which something was committed.
+class LiveLines:
+    """Says how far something is: in place on a terminal, while the context lasts; elsewhere in plain lines every few seconds.
 
     `console`: where to.
-    `name`: the topology's name, which begins the line.
+    `name`: what it is about, which begins each line.
     `every_s`: seconds between two plain lines.
     """
 
@@ -314,9 +327,7 @@ class LineDisplay:
     def __init__(self, console: Console, name: str, every_s: float = 5.0) -> None:
         self._console, self._name, self._every_s = console, name, every_s
         self._status: Status | None = None
-        self._seen: deque[_Seen] = deque()
-        self._line_at = 0.0
-        self._line_of: int | None = None  # the batch that was shown last
+        self._line_at = time.monotonic()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -329,18 +340,42 @@ class LineDisplay:
         if self._status is not None:
             self._status.stop()
 
+    def update(self, running: Any) -> None:
+        """Show how a topology goes that runs; called several times a second."""
+
+    def is_due(self, live_s: float = 0.0) -> bool:
+        """Whether the next lines would be shown; on a terminal, `live_s` seconds after the last ones."""
+        return time.monotonic() - self._line_at >= (self._every_s if self._status is None else live_s)
+
+    def tell(self, line: str, *more: str) -> None:
+        """Show a line, and more that belong to it."""
+        from rich.text import Text
+
+        self._line_at = time.monotonic()
+        if self._status is not None:
+            text = "\n".join([f"{self._name}: {line}", *_align(more)])
+            self._status.update(Text(visible(text)))  # a name may look like markup
+            return
+        say(f"{self._name}: {line}", console=self._console)
+        for each in more:  # each by itself says what it is about: they stand between the lines of a log
+            say(f"{self._name}/{each}", console=self._console)
+
+
+class LineDisplay(LiveLines):
+    """How a Trident topology goes; elsewhere than on a terminal only while something is committed."""
+
+    def __init__(self, console: Console, name: str, every_s: float = 5.0) -> None:
+        super().__init__(console, name, every_s)
+        self._seen: deque[_Seen] = deque()
+        self._line_of: int | None = None  # the batch that was shown last
+
     def update(self, running: RunningTopology) -> None:
-        now, status = time.monotonic(), running.status
+        status = running.status
         if self._line_of is None:
             self._line_of = status["txid"]
-        if self._status is not None:
-            lines = self._lines(running, now, status)
-            _update(self._status, "\n".join([lines[0], *_align(lines[1:])]))
-        elif now - self._line_at >= self._every_s and status["txid"] != self._line_of:
-            for number, line in enumerate(self._lines(running, now, status)):
-                # Each line by itself says of which topology it is: they stand between the lines of a log.
-                say(f"{self._name}/{line}" if number else line, console=self._console)
-            self._line_at, self._line_of = now, status["txid"]
+        if self._status is not None or (self.is_due() and status["txid"] != self._line_of):
+            self._line_of = status["txid"]
+            self.tell(*self._lines(running, time.monotonic(), status))
 
     def _lines(self, running: RunningTopology, now: float, status: dict[str, Any]) -> list[str]:
         """Return the line of the topology; after it one for each source, if there are several."""
@@ -353,7 +388,7 @@ class LineDisplay:
         last = running.last_progress
         if last is not None:
             total.append(f"commit lag {last['durationMs']['wait'] + last['durationMs']['commit']:,.0f} ms")
-        lines = [f"{self._name}: {', '.join([*total, *_troubles(status)])}"]
+        lines = [", ".join([*total, *_troubles(status)])]
         if len(sources) > 1:
             lines += [f"{each['description']}: {', '.join(_of_source(each, now, since, running))}" for each in sources]
         return lines
@@ -367,22 +402,15 @@ class LineDisplay:
         return self._seen[0]
 
 
-class StormLines(LineDisplay):
+class StormLines(LiveLines):
     """The same of spouts and bolts: one line, whether or not something was acknowledged."""
 
     first = "running"
     _acked = 0
 
-    def update(self, running: RunningStormTopology) -> None:  # type: ignore[override]
-        now = time.monotonic()
-        seconds = now - self._line_at
-        if seconds < (self._every_s if self._status is None else 1.0):
-            return
-        self._line_at, line = now, self._line(running, seconds)
-        if self._status is not None:
-            _update(self._status, line)
-        else:
-            say(line, console=self._console)
+    def update(self, running: RunningStormTopology) -> None:
+        if self.is_due(1.0):
+            self.tell(self._line(running, time.monotonic() - self._line_at))
 
     def _line(self, running: RunningStormTopology, seconds: float) -> str:
         status = running.status
@@ -394,8 +422,8 @@ class StormLines(LineDisplay):
         if figures.failed:
             parts.append(f"{figures.failed:,} failed")
         if running.deaths:
-            parts.append(f"workers have died {running.deaths} times")
-        return f"{running.name}: {', '.join(parts)}"
+            parts.append(f"{counted(running.deaths, 'death')} of workers")
+        return ", ".join(parts)
 
 
 def _of_source(source: dict[str, Any], now: float, since: _Seen, running: RunningTopology) -> list[str]:
@@ -424,21 +452,15 @@ def _troubles(status: dict[str, Any]) -> list[str]:
     if status["share"] < 1:
         troubles.append(f"batches cut to {max(1, round(100 * status['share']))} % because they take long")
     if status["failures"]:
-        troubles.append(f"{status['failures']} failures (the last: {status['lastFailure']})")
+        troubles.append(f"{counted(status['failures'], 'failure')} (the last: {status['lastFailure']})")
     if status["waiting"]:
         troubles.append(status["waiting"])
     if status["deadLetters"]:
-        troubles.append(f"{status['deadLetters']:,} dead letters")
+        troubles.append(counted(status["deadLetters"], "dead letter"))
     return troubles
 
 
-def _update(status: Status, text: str) -> None:
-    from rich.text import Text
-
-    status.update(Text(text))  # a name may look like markup
-
-
-def _align(lines: list[str]) -> list[str]:
+def _align(lines: Sequence[str]) -> list[str]:
     names, figures = zip(*(line.split(": ", 1) for line in lines), strict=True) if lines else ((), ())
     rates = [each.partition(", ")[0] for each in figures]
     rest = [each.partition(", ")[2] for each in figures]

@@ -13,6 +13,7 @@ from trident.cli.cluster_commands import PANEL
 from trident.cli.commands import ClusterAndToken, Logs, command, flag, host, number, option, port, seconds
 from trident.cli.console import EndingSignals, json_line, say, say_page
 from trident.extras import needs_package
+from trident.naming import counted
 
 _LOCAL = "127.0.0.1"
 _FIRST_PORT = 6700
@@ -61,10 +62,10 @@ class DaemonOptions(ClusterAndToken):
     log_format: Logs = "text"
 
     def own(self) -> Own:
-        from trident.cluster_state.cluster_address import default_address, folder_of, is_embedded, own_token
+        from trident.cluster_state.cluster_address import default_address, folder_of, own_token
 
         address = self.cluster or default_address()
-        folder = folder_of(address) if is_embedded(address) else None
+        folder = folder_of(address)
         return Own(address, folder, own_token(self.token, folder), self.log_format == "json")
 
     def begin(self, host: str = _LOCAL) -> Own:
@@ -161,13 +162,13 @@ def supervisor_command(
     with EndingSignals(f"stopping; {goes_on}", "ended at once; its drivers go on", own.as_json) as signals:
         daemon = MachineSupervisor(own.address, own.token, place, host, ports, session_timeout_s=session_timeout)
         try:
-            own.say(f"supervisor {daemon.id} of {own.address}: {slots} slots, files in {place}")
+            own.say(f"supervisor {daemon.id} of {own.address}: {counted(slots, 'slot')}, files in {place}")
             exit_code = signals.wait()
         finally:
             left = sum(slot.is_busy for slot in daemon.slots.values())
             daemon.close(end_drivers)
         if left and not end_drivers:
-            own.say(f"{left} drivers go on; the next supervisor with {place} adopts them")
+            own.say(f"drivers that go on: {left}; the next supervisor with {place} adopts them")
     return exit_code
 
 
@@ -193,7 +194,7 @@ def up_command(of: DaemonOptions, port: Port = 8080, slots: Slots = 4) -> int:
         daemon = MachineSupervisor(own.address, own.token, place / "supervisor", ports=ports)
         try:
             nimbus.wait_until_known()
-            own.say(f"cluster in {own.address}: {slots} slots, page at {nimbus.url}")
+            own.say(f"cluster in {own.address}: {counted(slots, 'slot')}, page at {nimbus.url}")
             if own.folder is not None:
                 own.say(f"actions on the page need the token in {own.folder / 'token'}")
             own.say("submit a topology: trident submit FILE.py:TOPOLOGY (Ctrl-C ends all)")
@@ -216,7 +217,7 @@ def ui_command(
     """
     with needs_package("the page of a cluster", "cluster"):
         from trident.cluster.pages import open_cluster_pages
-        from trident.web.ui_server import UIServer
+        from trident.web.rest import UIServer
     own = of.own()
     with (
         open_cluster_pages(own.address, own.token) as pages,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from trident.cli.console import results, say, show, unwinding_on_signals
+from trident.cli.console import LiveLines, results, say, show, unwinding_on_signals
 from trident.cli.demo_folder import DemoFolder, DemoText, count_words, find_text, standard_library
 from trident.cli.run import drive
 from trident.cli.target import load_topology
@@ -90,19 +90,20 @@ def demo(paths: Sequence[Path], state_dir: Path, engine: str, kills: int, fresh:
     return code or int(made < kills)
 
 
-class _Bar:
+class _Bar(LiveLines):
     """A bar over the lines of the text; where there is no terminal, a plain line every few seconds."""
 
     def __init__(self, folder: DemoFolder, lines: int, before: int) -> None:
+        super().__init__(results(), "demo")
         self._lines, self._before = lines, before
         self.folder, self._log = folder, LogReader(folder.log_dir)
         self.txid = 0
-        self._console = results()
-        self._has_bar = self._console.is_terminal
         columns = (TextColumn("batch {task.fields[txid]}"), BarColumn(), MofNCompleteColumn(), TextColumn("lines"))
-        self._progress = Progress(*columns, TimeElapsedColumn(), console=self._console, disable=not self._has_bar)
+        self._progress = Progress(
+            *columns, TimeElapsedColumn(), console=self._console, disable=not self._console.is_terminal
+        )
         self._task = self._progress.add_task("lines", total=lines, txid=0)
-        self._shown_at, self._shown = time.monotonic(), 0
+        self._shown = 0
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -125,9 +126,9 @@ class _Bar:
 
     def _set(self, txid: int, lines: int) -> None:
         self._progress.update(self._task, completed=lines, txid=txid)
-        if not self._has_bar and time.monotonic() - self._shown_at >= 5.0 and txid != self._shown:
-            say(f"batch {txid}: {lines:,} of {self._lines:,} lines", console=self._console)
-            self._shown_at, self._shown = time.monotonic(), txid
+        if not self._console.is_terminal and self.is_due() and txid != self._shown:
+            self._shown = txid
+            self.tell(f"batch {txid}: {lines:,} of {self._lines:,} lines")
 
 
 def kill_line(number: int, recorded: int, stored: int | None) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import json
 import platform
 import re
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trident import __version__
-from trident.cli.console import say, show
+from trident.cli.console import print_json, say, show
 from trident.errors import EnvironmentProblem, describe
 from trident.extras import ALWAYS, EXTRAS, Extra, check_pyspark
 from trident.spark.environment import look_at_java
@@ -59,15 +58,10 @@ def doctor(as_json: bool = False) -> int:
         extras["spark"] = here["pyspark"]  # says more
     problems = [each.problem for each in here.values() if each.problem is not None]
     if as_json:
-        named = {
-            name: {**_fields(each), "names": EXTRAS[name].names, "more": EXTRAS[name].more}
-            for name, each in extras.items()
-        }
+        named = {name: _fields(each, EXTRAS[name]) for name, each in extras.items()}
         found = {name: _fields(each) for name, each in here.items()}
-        more = [
-            {"name": name, **_fields(each), "names": extra.names, "more": extra.more} for name, extra, each in others
-        ]
-        say(json.dumps({"ready": not problems, **found, "extras": named, "others": more}, indent=2))
+        more = [{"name": name, **_fields(each, extra)} for name, extra, each in others]
+        print_json({"ready": not problems, **found, "extras": named, "others": more})
     else:
         _print(here, extras, others)
         _conclude(problems)
@@ -170,8 +164,9 @@ def _install(extra: str, of: str = _DISTRIBUTION) -> str:
     return f"pip install '{of}[{extra}]'" if extra else f"pip install {of}"
 
 
-def _fields(each: Checkup) -> dict[str, Any]:
-    return {"usable": each.problem is None, **{name: value or None for name, value in vars(each).items()}}
+def _fields(each: Checkup, of: Extra | None = None) -> dict[str, Any]:
+    extra = {} if of is None else {"names": of.names, "more": of.more}
+    return {"usable": each.problem is None, **{name: value or None for name, value in vars(each).items()}, **extra}
 
 
 def _print(

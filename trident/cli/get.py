@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from trident.cli.console import show, wrong_use
+from trident.cli.console import cell, show, wrong_use
 from trident.cli.target import parse_keys
 from trident.config import Config
 from trident.graph import JoinWithinNode, StateNode, WindowNode
@@ -68,7 +68,7 @@ class LookupAnswer:
         for key, value in zip([()] if self.keys is None else self.keys, self.values, strict=True):
             cells = [value[name] for name in self.results] if value is not None and self.results else [value]
             absent = ["–"] * (len(names) + len(results) - len(key) - len(cells))
-            rows.append([*map(_text, key), *absent, *("–" if cell is None else _text(cell) for cell in cells)])
+            rows.append([*(cell(part, is_key=True) for part in key), *absent, *map(cell, cells)])
         at_right = range(len(names), len(names) + len(results))
         show(rows, *names, *results, right=at_right, console=console)
 
@@ -133,9 +133,3 @@ def _keys(topology: TridentTopology, node: StateNode, texts: Sequence[str], list
             "with --all, --prefix TEXT, --limit N or --top N"
         )
     return parse_keys(topology, node.name, texts, part=True)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return str(plain(value)).replace("\n", "\\n")  # one row is one line

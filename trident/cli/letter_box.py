@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +13,8 @@ from typing import Any
 import typer
 
 from trident.cli.console import problems, say, wrong_use
+from trident.cli.log import opened_log
 from trident.config import Config
-from trident.errors import LogError
-from trident.log.log_address import open_reader
 from trident.log.log_state import LogState
 from trident.log.records import numbers_of
 from trident.naming import counted
@@ -46,11 +44,7 @@ class LetterBox:
     @staticmethod
     def open(log_dir: str, folder: Path | None) -> LetterBox:
         """Open those of a log; `folder`: theirs, if it is not beside the log."""
-        with closing(open_reader(log_dir)) as reader:
-            if not reader.is_there():
-                raise LogError(
-                    f"there is no transaction log in {log_dir}; name the log of a topology, as for `trident log`"
-                )
+        with opened_log(log_dir) as reader:
             log, writer = reader.refresh(), reader.holder()
         return LetterBox(DeadLetters(folder or Config(log_dir=log_dir).dead_letter_folder(log.topology)), log, writer)
 
@@ -70,11 +64,8 @@ class LetterBox:
         """Return the letters that wait; print how many others the log counts whose files are not here."""
         letters = [letter for letter in self.letters.all(self.log) if state_of(letter, self.log) == WAITING]
         if (away := waiting(self.log) - len(letters)) > 0:
-            say(
-                f"{away:,} more are waiting, but are not in {self.letters.folder}: name their folder with --dead-letter-dir",
-                "yellow",
-                problems(),
-            )
+            more = "1 more is waiting, but is" if away == 1 else f"{away:,} more are waiting, but are"
+            say(f"{more} not in {self.letters.folder}: name the folder with --dead-letter-dir", "yellow", problems())
         return [letter for letter in letters if self.state_of(letter) == WAITING]
 
     def find(self, id_: str) -> DeadLetter:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 
-from trident.cli.console import PIPE_WIDTH, is_wide, print_json, results, show, show_facts, visible
+from trident.cli.console import PIPE_WIDTH, is_wide, print_json, print_line, results, say, show, show_facts
 from trident.config import Config
 from trident.errors import LogError
 from trident.log.log_address import open_reader, read_history
+from trident.log.log_interface import TransactionLogReader
 from trident.log.log_reader import exists
 from trident.log.log_state import LogState
 from trident.log.records import LETTERS, TIME, CommitRecord, numbers_of
@@ -51,7 +51,7 @@ def print_history(
             print_json(commit_as_json(record))
         else:
             counts = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in record.counts.items())
-            typer.echo(visible(commit_line(record, counts or "nothing", wide)))
+            print_line(commit_line(record, counts or "nothing", wide))
 
 
 def commit_line(record: CommitRecord, what: str, wide: bool) -> str:
@@ -61,16 +61,22 @@ def commit_line(record: CommitRecord, what: str, wide: bool) -> str:
     return "  ".join(filter(None, (str(each["txid"]), _at(each), _in_words(each["attempt"]), what, sources)))
 
 
-def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
-    """Return what a log says as plain data.
-
-    Raises `LogError`: there is no log in the folder `log_dir`, whose message names those in the folders within it; or at that
-    address.
-    Raises `CorruptLogError`: a record in the middle of the log does not check.
-    """
+@contextmanager
+def opened_log(log_dir: str | os.PathLike[str]) -> Iterator[TransactionLogReader]:
+    """Open a log to read it; `LogError` if there is none in the folder, which names those in the folders within it."""
     with closing(open_reader(log_dir)) as reader:
         if not reader.is_there():
             raise LogError(_no_log(str(log_dir)))
+        yield reader
+
+
+def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
+    """Return what a log says as plain data.
+
+    Raises `LogError`: there is no log.
+    Raises `CorruptLogError`: a record in the middle of the log does not check.
+    """
+    with opened_log(log_dir) as reader:
         state, writer = reader.refresh(), reader.holder()
     return {
         "path": str(log_dir),
@@ -202,9 +208,9 @@ def _print(contents: Mapping[str, Any], console: Console, wide: bool) -> None:
     _print_commits(contents["commits"], console, wide)
     for each in contents["pending"]:
         definitions = "; ".join(_said(spout, one, wide) for spout, one in each["definitions"].items())
-        console.print(visible(f"defined, not committed: batch {each['txid']}: {definitions}"), markup=False)
+        say(f"defined, not committed: batch {each['txid']}: {definitions}", console=console)
     if contents["tornBytes"]:
-        console.print(f"{amount(contents['tornBytes'], 'bytes')} of an unfinished record follow", markup=False)
+        say(f"{amount(contents['tornBytes'], 'bytes')} of an unfinished record follow", console=console)
 
 
 def _print_states(states: Mapping[str, Any], console: Console, wide: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,11 +29,12 @@ from trident.cli.commands import (
     seconds,
     secret,
 )
-from trident.cli.console import EndingSignals, problems, say, say_page
+from trident.cli.console import EndingSignals, LineDisplay, LiveLines, StormLines, problems, say, say_page
 from trident.config import Config, Engine, Recovery
 from trident.errors import EnvironmentProblem, RewindError, StoreAwayError
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
+from trident.servers.server_thread import listening
 
 if TYPE_CHECKING:
     from trident.drpc import DRPCServer, LocalDRPC
@@ -145,7 +146,7 @@ def run_command(of: RunOptions) -> int:
     given = {**served, **of_batches, "takeover": of.takeover or None}
     with ExitStack() as opened:
         settings([], given)  # what is wrong here is reported before the module is imported
-        beside = [_page(opened, of.ui_host or _LOCAL, of.ui_port, of.ui_token)] if of.ui else []
+        beside = _beside(of, opened)
         topology = load_runnable(of.target)
         if isinstance(topology, StormTopology):
             for name in _OF_BATCHES:
@@ -158,17 +159,30 @@ def run_command(of: RunOptions) -> int:
             return _run_storm(topology, conf, beside, as_json)
         config = settings(of.conf or [], given, topology)
         needs("--metrics-port", config.metrics_port is not None, metrics_host=of.metrics_host)
-        if (drpc_port := of.drpc_port) is not None:
-            at = of.drpc_host or _LOCAL, drpc_port
-            beside.append(lambda running: serving(running.local_drpc(), *at, token=of.drpc_token))
+        if of.drpc_port is not None:
+            from trident.drpc.local import check_functions
+
+            check_functions(topology.graph())
         return _run(topology, config, of.once, beside, as_json, of.fail_on_dead_letters)
+
+
+def _beside(of: RunOptions, opened: ExitStack) -> list[Beside]:
+    """Return what is served beside the run; ports that are taken, and missing packages, are known before it starts."""
+    beside = [_page(opened, of.ui_host or _LOCAL, of.ui_port, of.ui_token)] if of.ui else []
+    if of.drpc_port is not None:
+        from trident.drpc import DRPCServer
+
+        at = of.drpc_host or _LOCAL, of.drpc_port
+        listening(DRPCServer.cannot, *at).close()
+        beside.append(lambda running: serving(running.local_drpc(), *at, token=of.drpc_token))
+    return beside
 
 
 def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> Beside:
     """Open the page, which has its port before the topology starts; return what shows a topology there, and says where."""
     import secrets
 
-    from trident.web.ui_server import TopologyPage
+    from trident.web.running_pages import TopologyPage
 
     made = secrets.token_hex(16) if token is None else None
     page = opened.enter_context(closing(TopologyPage(host, 8080 if port is None else port, token or made)))
@@ -207,17 +221,6 @@ def _logged_for_page() -> Iterator[None]:
             handler.removeFilter(shown)
 
 
-class Display(Protocol):
-    """Shows how a run goes; a context manager that is updated several times a second."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *raised: object) -> None: ...
-
-    def update(self, running: Any) -> None:
-        """Read the topology's status and show it."""
-
-
 def _run(
     topology: TridentTopology,
     config: Config,
@@ -231,7 +234,6 @@ def _run(
     The first SIGINT or SIGTERM ends it after the running commit, the second one at once. `as_json`: what goes to standard
     error is JSON. `fail_on_left_out`: a run that is complete but for tuples that it left out gives `LEFT_OUT`.
     """
-    from trident.cli.console import LineDisplay
 
     def start() -> RunningTopology:
         running = topology.start(config)
@@ -272,7 +274,7 @@ def _of_left_out(topology: str, config: Config, count: int) -> str:
 def drive(
     start: Callable[[], Any],
     once: bool,
-    display: Display | None,
+    display: LiveLines | None,
     beside: Sequence[Beside] = (),
     as_json: bool = False,
     said: tuple[str, str] = _OF_COMMITS,
@@ -284,7 +286,7 @@ def drive(
     0, or 128 and the number of the signal, as shells have it: 130 after Ctrl-C, 143 after SIGTERM.
     Raises what ended the topology, if that was an error.
     """
-    from trident.run.retrying import giving_up_if  # after the messages of a declaration that is wrong
+    from trident.run.engine_choice import giving_up_if  # after the messages of a declaration that is wrong
 
     with EndingSignals(*said, as_json) as signals:
         try:
@@ -302,7 +304,11 @@ def drive(
 
 
 def _until_ended(
-    running: Any, wait: Callable[[], object], signals: EndingSignals, display: Display | None, beside: Sequence[Beside]
+    running: Any,
+    wait: Callable[[], object],
+    signals: EndingSignals,
+    display: LiveLines | None,
+    beside: Sequence[Beside],
 ) -> BaseException | None:
     """Show a topology until `wait` returns or a signal comes, and stop it; returns the error that ended it."""
     from concurrent.futures import ThreadPoolExecutor
@@ -335,7 +341,6 @@ def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Be
 
     The first SIGINT or SIGTERM deactivates the spouts, waits for what is pending and ends it; the second one ends it at once.
     """
-    from trident.cli.console import StormLines
     from trident.storm.builder import start_on_spark
 
     display = None if as_json else StormLines(problems(), config.name)

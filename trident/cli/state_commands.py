@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,14 +23,13 @@ from trident.cli.commands import (
     number,
     option,
 )
-from trident.cli.console import print_json, problems, say, show, visible
+from trident.cli.console import LiveLines, cell, print_json, print_line, problems, say, show, wrong_use
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
 from trident.servers.plain_json import plain
 
 if TYPE_CHECKING:
     from trident.config import Config
-    from trident.log.log_interface import TransactionLogReader
     from trident.plan.meaning import TopologyChanges
     from trident.replay.rehearsing import Rehearsed
     from trident.replay.verifying import ValueOrigin, Verified
@@ -83,7 +82,13 @@ def verify_command(
     topology, config = of.load()
     wanted = [] if state is None else parse_keys(topology, state, keys or [])
     states = [] if state is None else [state]
-    done = verify_state(topology, *states, keys=wanted, share=share, conf=config, progress=_progress(topology.name))
+    with LiveLines(problems(), topology.name) as lines:
+
+        def progress(txid: int) -> None:
+            if lines.is_due():
+                lines.tell(f"batch {txid:,} processed again")
+
+        done = verify_state(topology, *states, keys=wanted, share=share, conf=config, progress=progress)
     for each in done:
         _print_verified(each, as_json)
     return WRONG if any(each.wrong for each in done) else 0
@@ -152,14 +157,18 @@ def diff_command(
 
     Exit codes: 0 the totals go on, 1 failed, 2 wrong usage, 4 the new code would be refused, 130 ended by Ctrl-C.
     """
+    from trident.cli.log import opened_log
     from trident.cli.target import load_both, load_topology
+    from trident.errors import LogError
     from trident.plan.meaning import Meaning, compare, meaning_of
     from trident.read.open_partitions import refused_by_stores
 
     with ExitStack() as opened:
         reader = None
         if is_log_address(old) or Path(old).is_dir():
-            declared, reader = load_topology(new, name), _open_log(old, opened)
+            declared = load_topology(new, name)
+            with wrong_use(LogError):
+                reader = opened.enter_context(opened_log(old))
             former = Meaning.of_log(reader.refresh().declared)
         else:
             before, declared = load_both(old, new, name)
@@ -176,15 +185,6 @@ def diff_command(
     else:
         _print_changes(compared, declared.name)
     return WRONG if compared.refused else 0
-
-
-def _open_log(log: str, opened: ExitStack) -> TransactionLogReader:
-    from trident.log.log_address import open_reader
-
-    reader = opened.enter_context(closing(open_reader(log)))
-    if not reader.is_there():
-        raise typer.BadParameter(f"there is no log in {log}", param_hint="OLD")
-    return reader
 
 
 def _print_changes(compared: TopologyChanges, topology: str) -> None:
@@ -215,25 +215,9 @@ def rehearse(former: TridentTopology, new: TridentTopology, config: Config, last
     return WRONG if compared.refused or any(each.changed for each in done) else 0
 
 
-def _progress(topology: str) -> Callable[[int], None]:
-    """Return what says every few seconds how far it is."""
-    said = time.monotonic()
-
-    def progress(txid: int) -> None:
-        nonlocal said
-        if time.monotonic() - said >= 5.0:
-            said = time.monotonic()
-            say(f"{topology}: batch {txid:,} processed again", console=problems())
-
-    return progress
-
-
 def _print_verified(done: Verified, as_json: bool) -> None:
     if as_json:
-        wrong = [
-            {"key": plain(key), "found": plain(a), "expected": plain(b), "since": c} for key, a, b, c in done.wrong
-        ]
-        print_json({**vars(done), "wrong": wrong})
+        print_json({**vars(done), "wrong": [row._asdict() for row in done.wrong]})
     elif done.refused:
         say(f"{done.state}: not verified: {done.refused}")
     else:
@@ -247,8 +231,7 @@ def _print_verified(done: Verified, as_json: bool) -> None:
 
 def _print_rehearsed(done: Rehearsed, as_json: bool) -> None:
     if as_json:
-        changed = [{name: plain(value) for name, value in row._asdict().items()} for row in done.changed]
-        print_json({**vars(done), "changed": changed})
+        print_json({**vars(done), "changed": [row._asdict() for row in done.changed]})
     elif done.refused:
         say(f"{done.state}: not compared: {done.refused}")
     else:
@@ -259,11 +242,10 @@ def _print_rehearsed(done: Rehearsed, as_json: bool) -> None:
 
 
 def _print_keys(rows: Sequence[tuple[Any, ...]], *columns: str) -> None:
-    """Print some keys as a table, nothing if there are none."""
     if not rows:
         return
-    keys = [(key[0] if len(key) == 1 else key or None, *values) for key, *values in rows[:_SHOWN]]
-    show(([*map(_cell_text, row)] for row in keys), *columns)
+    keys = [(key[0] if len(key) == 1 else key or None, values) for key, *values in rows[:_SHOWN]]
+    show(([cell(key, is_key=True), *map(cell, values)] for key, values in keys), *columns)
     if len(rows) > _SHOWN:
         say(f"and {len(rows) - _SHOWN:,} more; --json has all of them")
 
@@ -272,26 +254,20 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
     from trident.cli.log import commit_as_json, commit_line
 
     if as_json:
-        facts = {name: plain(value) for name, value in vars(origin).items() if name != "batch"}
+        facts = {name: value for name, value in vars(origin).items() if name != "batch"}
         print_json({**commit_as_json(origin.batch), **facts})
         return
-    what = f"{_cell_text(origin.before)} -> {_cell_text(origin.after)} ({_made_of(origin)})"
-    typer.echo(visible(commit_line(origin.batch, what, wide)))
+    what = f"{cell(origin.before)} -> {cell(origin.after)} ({_made_of(origin)})"
+    print_line(commit_line(origin.batch, what, wide))
     for row in origin.rows:
-        typer.echo(visible(f"    {json.dumps(plain(row), ensure_ascii=False)}"))
+        print_line(f"    {json.dumps(plain(row), ensure_ascii=False)}")
 
 
 def _made_of(origin: ValueOrigin) -> str:
     if origin.count is None:
         return "by an updater, which does not say from which rows"
     rows = counted(origin.count, "row")
-    return f"{rows}, reduced" if origin.partial is None else f"{rows}: {_cell_text(origin.partial)}"
-
-
-def _cell_text(value: Any) -> str:
-    if value is None:
-        return "–"
-    return str(plain(value)) if not isinstance(value, Sequence) or isinstance(value, str) else json.dumps(plain(value))
+    return f"{rows}, reduced" if origin.partial is None else f"{rows}: {cell(origin.partial)}"
 
 
 @command(state_app, "move", "`trident state move words.py:in_redis count --to words.py:in_postgres`")
@@ -316,10 +292,10 @@ def move_command(
     """
     from trident.reading import move_state
 
-    lines = _MoveLines(state)
     declared, new, config = of.load_both(to)
     try:
-        moved = move_state(declared, state, new, config, lines.update, called=to)
+        with _MoveLines(problems(), state) as lines:
+            moved = move_state(declared, state, new, config, lines.note, called=to)
     except KeyboardInterrupt:
         say(f"{state}: interrupted; the same command goes on where it was", "yellow", problems())
         raise
@@ -342,7 +318,8 @@ def migrate_command(of: TopologyOptions, state: StateName) -> None:
     from trident.reading import migrate_state
 
     topology, config = of.load()
-    done = migrate_state(topology, state, config, _MoveLines(state).update)
+    with _MoveLines(problems(), state) as lines:
+        done = migrate_state(topology, state, config, lines.note)
     say(f"{state}: {counted(done.written, 'value')} migrated; none of a former type is left")
 
 
@@ -370,28 +347,19 @@ def forget_command(
     say(f"their bytes are {done.remains}")
 
 
-class _MoveLines:
-    """Says how far a move is: a live line on a terminal, elsewhere one every few seconds."""
+class _MoveLines(LiveLines):
+    """Says how far a move is."""
 
-    def __init__(self, state: str, every_s: float = 5.0) -> None:
-        self._state, self._every_s, self._console = state, every_s, problems()
-        self._what, self._since, self._said = "", 0.0, time.monotonic()
+    _what, _since = "", 0.0
 
-    def update(self, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
+    def note(self, what: str, done: int, total: int) -> None:
         if what != self._what:
-            self._what, self._since = what, now
-        is_live = self._console.is_terminal
-        if not is_live and now - self._said < self._every_s:
-            return
-        line = f"{self._state}: {what}, {done:,} {f'of {total:,} ' if total else ''}rows{self._rate(done, total, now)}"
-        self._console.print(
-            f"\r{line:<79}" if is_live else line, end="\r" if is_live else "\n", markup=False, soft_wrap=True
-        )
-        self._said = now
+            self._what, self._since = what, time.monotonic()
+        if self.is_due():
+            self.tell(f"{what}, {done:,} {f'of {total:,} ' if total else ''}rows{self._rate(done, total)}")
 
-    def _rate(self, done: int, total: int, now: float) -> str:
-        seconds = now - self._since
+    def _rate(self, done: int, total: int) -> str:
+        seconds = time.monotonic() - self._since
         if seconds <= 0 or not done:
             return ""
         left = f", {(total - done) * seconds / done:,.0f} s left" if total else ""

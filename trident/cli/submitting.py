@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,14 @@ from trident.cli.state_commands import rehearse
 from trident.cluster.client import ClusterClient
 from trident.cluster.code.package_archive import read_package
 from trident.cluster.code.topology_package import TopologyPackage, load_package, make_package, settings_of
+from trident.cluster.nimbus.submissions import refuse_changes
 from trident.cluster.topology_overviews import TopologyOverview, first_line
+from trident.cluster_state.cluster_records import StormBase
 from trident.config import Config, settings_of_environment
-from trident.errors import ClusterError, ConfigError, NameTaken
+from trident.errors import ClusterError, ConfigError, EnvironmentProblem, LogError, NameTaken
 from trident.log.log_address import open_reader
 from trident.log.log_reader import exists
+from trident.plan.meaning import Meaning, compare
 from trident.setting_types import nest_spark_conf
 from trident.targets import NoSuchTarget, forget_modules
 
@@ -87,6 +91,8 @@ def upgrade(
 ) -> None:
     base = client.show(topology).base
     package = code.package(base.storm_name)
+    if base.kind == package.manifest.kind == "trident":
+        _ask_stores(base, package, _settings(base, code, package, keep_conf))
     with _upload(package, as_json) as progress:
         done = client.upgrade(topology, package, None if keep_conf else code.settings(package), progress)
     if not as_json:
@@ -114,13 +120,37 @@ def rehearse_package(
     if base.kind != "trident":
         raise typer.BadParameter(f"{base.storm_name} consists of spouts and bolts, which keep no batches to run again")
     package = code.package(base.storm_name)
-    conf = dict(base.conf if keep_conf else code.settings(package))
-    if base.log_dir:
-        conf.setdefault("log_dir", base.log_dir)
     with tempfile.TemporaryDirectory(prefix="trident-rehearsal-") as place:
         packages = {"former": client.package_of(topology), "new": package.data}
         former, new = (_load(data, Path(place, name).resolve(), base.storm_name) for name, data in packages.items())
-        return rehearse(former, new, Config.of(nest_spark_conf(conf)), batches, as_json)
+        return rehearse(former, new, _settings(base, code, package, keep_conf), batches, as_json)
+
+
+def _settings(base: StormBase, code: Code, package: TopologyPackage, keep_conf: bool) -> Config:
+    conf = base.conf if keep_conf else code.settings(package)
+    return Config.of(nest_spark_conf({**({"log_dir": base.log_dir} if base.log_dir else {}), **conf}))
+
+
+def _ask_stores(base: StormBase, package: TopologyPackage, config: Config) -> None:
+    """Refuse new code that the stores of changed states would refuse at its start, as far as log and stores are seen from here.
+
+    Nimbus cannot ask them: it runs nothing of a package.
+    """
+    try:
+        with closing(open_reader(config.log_folder(base.storm_name))) as reader:
+            former = Meaning.of_log(reader.refresh().declared) if reader.is_there() else None
+    except (LogError, EnvironmentProblem):  # away, or of a server whose package is not here
+        return
+    compared = None if former is None else compare(former, Meaning.of_package(package.manifest.meaning))
+    if compared is None or compared.refused or not compared.evolutions:
+        return
+    from trident.read.open_partitions import refused_by_stores  # Arrow with it, which few upgrades need
+
+    # What modules print as they are loaded is no answer of the command.
+    with tempfile.TemporaryDirectory(prefix="trident-upgrade-") as place, redirect_stdout(sys.stderr):
+        new = _load(package.data, Path(place, "new").resolve(), base.storm_name)
+        graph, settings = new.graph(), new.settings(config, origin="submission")
+        refuse_changes(base.storm_name, "its stores", refused_by_stores(graph, settings, compared, None))
 
 
 def _load(data: bytes, folder: Path, name: str) -> Any:
@@ -203,4 +233,4 @@ def _progress_lines(overview: TopologyOverview) -> Iterator[str]:
         return
     yield f"its driver is {overview.driver} on {overview.assignment.slot}"
     if overview.last_error is not None and overview.last_error.time_secs >= overview.assignment.start_time_secs:
-        yield f"its driver ended, and is started again: {first_line(overview.last_error.error)}"
+        yield f"its driver is started again, after: {first_line(overview.last_error.error)}"

@@ -1,4 +1,4 @@
 """Keeps topologies running: a Nimbus that assigns them to machines, supervisors that keep their drivers alive.
 
-Begin with `state/cluster_state.py`: what all of them know is stored there, and each of them may be killed at any time.
+Begin with `client.py`, or with `nimbus/assigning.py`: what all know is in `trident.cluster_state`; each may be killed any time.
 """

@@ -18,7 +18,7 @@ from trident import __version__
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews, with_last_error
-from trident.cluster_state.cluster_address import STATE_FILE, find_token, folder_of, is_embedded, open_cluster_state
+from trident.cluster_state.cluster_address import STATE_FILE, find_token, folder_of, open_cluster_state
 from trident.cluster_state.cluster_records import WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed, TridentError
@@ -42,15 +42,14 @@ Progress = Callable[[int], None]
 class ClusterClient(Closes):
     """A client of a cluster. A context manager: leaving it ends its session. For one thread.
 
-    `address`: `zookeeper://host1:2181,host2:2181/storm`, `postgresql://user@host/database?cluster=name`, or a folder of this
-    machine.
+    `address`: as of `open_cluster_state`.
     `token`: what changes need; by default that in the folder of the cluster.
     `patience_s`: for how long it tries again when no Nimbus answers.
     Raises `ClusterUnreachable`: the cluster's state does not answer.
     """
 
     def __init__(self, address: str, token: str | None = None, patience_s: float = 20.0) -> None:
-        folder = folder_of(address) if is_embedded(address) else None
+        folder = folder_of(address)
         if folder is not None and not (folder / STATE_FILE).is_file():
             raise ClusterUnreachable(
                 left_of(folder)
@@ -71,11 +70,9 @@ class ClusterClient(Closes):
         submission: str | None = None,
         progress: Progress | None = None,
     ) -> str:
-        """Submit a topology and return its id. It is sent again when the answer is lost, and becomes one topology all the same.
+        """Submit a topology, see `Submissions.submit`; returns its id. However often it is sent, it is one topology.
 
-        `submission`: what makes this submission one, chosen at random by default. A client that was interrupted may give it
-        again.
-        Raises `NameTaken`: the cluster has a topology of this name.
+        `submission`: what makes it one, chosen at random by default. A client that was interrupted may give it again.
         Raises `NotAllowed`: the token is missing or wrong.
         """
         self._send(package, progress)
@@ -96,11 +93,13 @@ class ClusterClient(Closes):
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Give a topology new code, see `Submissions.upgrade`; returns `generation`, `changed`, `compared` and `notes`."""
+        _, before = self.cluster.find_storm(topology)
         path = self._path(topology)
         self._send(package, progress)
         wanted = {"sha256": package.sha256, "conf": None if conf is None else dict(conf)}
         done: dict[str, Any] = self._ask("POST", f"{path}/upgrade", json=wanted).json()
-        return done
+        # Not what Nimbus says of this request: an earlier try, whose answer was lost, may have changed it.
+        return {**done, "changed": done["generation"] != before.generation}
 
     def package_of(self, topology: str) -> bytes:
         _, base = self.cluster.find_storm(topology)
@@ -114,6 +113,7 @@ class ClusterClient(Closes):
 
     def kill(self, topology: str, wait_s: float = 30.0) -> TopologyOverview:
         """End a topology: what has begun may take `wait_s`. Returns it as it was last seen: it may be forgotten at once."""
+        # By its id from here on: as soon as it is forgotten another topology may have the name.
         before = self.show(topology)
         with suppress(NoSuchTopology):  # forgotten already: an earlier try, whose answer was lost, has ended it
             self._ask("POST", f"{self._path(before.storm_id)}/kill/{wait_s}")
@@ -181,6 +181,7 @@ class ClusterClient(Closes):
         until = time.monotonic() + self._patience_s
         while True:
             try:
+                # An iterator that a try has used up gives nothing to the next one.
                 if content is not None:
                     request["content"] = content()
                 return self._request_once(method, path, again, request)
@@ -192,9 +193,11 @@ class ClusterClient(Closes):
     def _request_once(self, method: str, path: str, again: bool, request: Mapping[str, Any]) -> httpx.Response:
         import httpx
 
+        # Asked for each try: another Nimbus may lead since the last one.
         url = leader_url(self.cluster)
         try:
             answer = self._http.request(method, url + path, **request)
+        # Nothing has arrived, so that also what must not be done twice may be sent again.
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise ClusterUnreachable(f"the Nimbus at {url} does not answer: {error}") from error
         except httpx.HTTPError as error:
@@ -224,6 +227,7 @@ class ClusterClient(Closes):
                 yield data[start : start + _PIECE]
                 report(len(data[start : start + _PIECE]))
 
+        # To ask also makes the package count as new, so it is not removed as unused before a topology has it.
         if not self._ask("GET", _CODE, params={"has": package.sha256}).json()["has"]:
             headers = {"Content-Length": str(len(data))}
             self._ask("PUT", f"{_CODE}/{package.sha256}", content=pieces, headers=headers)

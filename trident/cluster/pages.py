@@ -106,6 +106,7 @@ class ClusterOverview:
         """Return a part of its driver's log, or of what that prints, from the machine where it is, or where its driver died."""
         storm_id, _ = self._cluster.find_storm(topology_id)
         assignment = self._cluster.assignment_info(storm_id)
+        # A failed topology has no slot any more; what it failed of is logged where its driver died last.
         deaths = [] if assignment is not None else self._cluster.all_deaths().get(storm_id, [])
         if assignment is None and not deaths:
             return {"text": "", "offset": 0, "next": 0, "note": "the topology is not assigned to a machine"}
@@ -167,6 +168,7 @@ class ClusterTopologyPages:
             for each in errors
         ]
         settings = {"configuration": shown_configuration(base.conf), "configurationSet": sorted(base.conf)}
+        # After the driver's own page: what is kept here outlives it, and it does not know what may be done to it.
         known = {
             "topologyErrors": sorted(recent, key=lambda each: -each["errorTime"]) or page.get("errors", []),
             "note": note,

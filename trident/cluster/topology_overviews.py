@@ -31,7 +31,7 @@ class TopologyOverview:
 
     `heartbeat`: of its assignment; None: that has none yet.
     `why_waiting`: why it has no slot; "" if it has one, or needs none.
-    `driver_died`: why its last driver died, while another one starts; "" if none did within half an hour.
+    `driver_died`: why its last driver died, or one cannot start, while it starts; "" if that is half an hour ago.
     `last_error`: of any component, while no driver of it runs; None if there was none, or it was not asked for.
     `page`: its address on the page of the leading Nimbus, which is read without a token; "" while none leads.
     `clock_secs`: what the clock of its driver's machine last showed, as its supervisor says; None: no supervisor is there.
@@ -161,6 +161,7 @@ def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
     """Return all topologies, in the order of submission, in a few requests however many there are."""
     bases, assignments = cluster.all_bases(), cluster.all_assignments()
     beats, leader, supervisors = cluster.all_heartbeats(list(bases)), cluster.leader(), cluster.all_supervisor_info()
+    # Once for all that wait: it is the same for each of them.
     why = why_waiting(cluster, assignments, leader) if set(bases) - set(assignments) else ""
     found = []
     for storm_id, base in sorted(bases.items(), key=lambda item: (item[1].launch_time_secs, item[0])):
@@ -189,6 +190,7 @@ def _overview(
 ) -> TopologyOverview:
     """Complete what was read: without the heartbeat of another assignment, with what is known beside the records."""
     assigned, beat = read.assignment, read.heartbeat
+    # A slot keeps the last heartbeat of the driver that had it before.
     if assigned is not None and beat is not None and beat.start_time_secs != assigned.start_time_secs:
         read = replace(read, heartbeat=None)
     died = max(
@@ -206,6 +208,7 @@ def _overview(
 
 
 def with_last_error(cluster: StormClusterState, seen: TopologyOverview) -> TopologyOverview:
+    # What an earlier driver died of is history once another one runs; `trident errors` has it.
     if seen.driver in ("active", "inactive", "ending"):
         return seen
     errors = [each for errors in cluster.all_errors(seen.storm_id).values() for each in errors]

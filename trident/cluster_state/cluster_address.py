@@ -1,4 +1,4 @@
-"""Where a cluster is, a folder of this machine or an address of servers: opening its state there, and its token."""
+"""Where a cluster is, a folder or an address of servers: opening its state there, its token, the logs of its topologies."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import secrets
 from functools import partial
 from pathlib import Path
 
+from trident.cluster_state.cluster_records import StormBase
 from trident.cluster_state.cluster_state import ClusterState
+from trident.cluster_state.storm_cluster_state import StormClusterState
+from trident.config import Config
 from trident.errors import ClusterError, ClusterUnreachable, ConfigError, NotAllowed
+from trident.log.log_reader import exists
 from trident.nodes.interface import NodeEvent, Nodes, Tell
 from trident.nodes.postgres_nodes import PostgresNodes
 from trident.nodes.sqlite_nodes import SqliteNodes
@@ -58,24 +62,16 @@ def cluster_at(address: str | Path) -> Path | ZooKeeperAddress | PostgresAddress
     return Path(text).expanduser().absolute()
 
 
-def is_embedded(address: str | Path) -> bool:
-    """Tell whether an address is a folder; one that is neither is an error."""
-    return isinstance(cluster_at(address), Path)
-
-
-def folder_of(address: str | Path) -> Path:
-    """Return the folder of an embedded cluster, absolute; the address of another is an error."""
-    folder = cluster_at(address)
-    if not isinstance(folder, Path):
-        raise ClusterError(f"{address!r} is a cluster on servers; it has no folder")
-    return folder
+def folder_of(address: str | Path) -> Path | None:
+    """Return the folder of a cluster on this machine, absolute; None: it is on servers."""
+    where = cluster_at(address)
+    return where if isinstance(where, Path) else None
 
 
 def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> ClusterState:
     """Open the state of a cluster, and begin a session.
 
-    `address`: a folder, which is made if there is none; `zookeeper://host:2181,host:2181/root`, whose root is `/storm` if it
-    has none; or `postgresql://user@host/database?cluster=name`.
+    `address`: a folder, which is made if there is none, or one of servers; the root in ZooKeeper is `/storm` by default.
     `session_timeout_s`: how long this process may be out of touch with servers before its session is over, and its ephemeral
     nodes vanish. In a folder a session lasts as long as its process, and this is how long a change waits for others.
     Raises `ClusterError`: the address is none, or what is there cannot be used.
@@ -104,6 +100,51 @@ def _open_nodes(where: Path | ZooKeeperAddress | PostgresAddress, session_timeou
             what = f"the state of the cluster at {where.hosts}"
             patience = Patience("ZooKeeper", where, ClusterUnreachable, session_timeout_s)
             return ZooKeeperNodes(where, what, session_timeout_s, patience, ClusterError, hear, makes_root=True)
+
+
+def log_of(cluster_address: str, name: str, daemon_dir: Path | None = None) -> str:
+    """Return the log of the topologies of this name: on the servers of the cluster, or on this machine.
+
+    On this machine it is that of `trident run`, if there is one or the cluster is in the same folder: then either may continue
+    what the other has begun, as relative paths of states are below that folder too. Else it is in the folder of the cluster.
+
+    `daemon_dir`: the working directory of the daemons; that of this process by default.
+    """
+    folder, here = cluster_at(cluster_address), (daemon_dir or Path.cwd()).absolute()
+    if not isinstance(folder, Path):
+        return folder.log_below(name)
+    own, of_run = folder / "transactional" / name, here / Config().log_folder(name)
+    if exists(own):
+        return str(own)
+    return str(of_run if folder.parent == here or exists(of_run) else own)
+
+
+def log_of_base(cluster_address: str, base: StormBase) -> str:
+    return base.conf.get("log_dir") or base.log_dir or log_of(cluster_address, base.storm_name)
+
+
+def submitted_log(name: str) -> str | None:
+    """Return the log of the topology that was submitted under a name to the cluster that commands find; None if there is none.
+
+    Raises `ClusterError`: the cluster cannot be asked, and there is no log of `trident run` either.
+    """
+    address = default_address()
+    where = cluster_at(address)
+    if isinstance(where, Path) and not (where / STATE_FILE).is_file():
+        return None
+    try:
+        cluster = StormClusterState(open_cluster_state(address))
+        try:
+            named = [base for base in cluster.all_bases().values() if base.storm_name == name]
+        finally:
+            cluster.disconnect()
+    except ClusterError as error:
+        if exists(Config().log_folder(name)):
+            return None
+        raise ClusterError(f"{error}. So it is not known where the log of {name!r} is; name it (--log-dir)") from error
+    if named:
+        return log_of_base(address, max(named, key=lambda base: base.launch_time_secs))
+    return None if exists(Config().log_folder(name)) else log_of(address, name)  # it may have been killed
 
 
 def find_token(folder: Path | None, given: str | None) -> str | None:

@@ -54,14 +54,15 @@ class WantedStatus:
 class ClusterRecord:
     """A dataclass as bytes: JSON with a version and Storm's names of fields; what cannot be read is an error that says so.
 
-    Errors are without secrets there: any client of the servers may read them.
+    The same facts give the same bytes. Errors are without secrets there: any client of the servers may read them.
 
-    `WHAT`: what errors call it.
+    `WHAT`, `ERROR`: what errors call it, and their class.
     `KEYS`: the names in JSON of fields that have not their own there, with `-` for `_`.
     `IS_MESSAGE`: whether it is for people to read: what has no UTF-8 is a question mark then, else it is refused.
     """
 
     WHAT: ClassVar[str]
+    ERROR: ClassVar[type[ClusterError]] = ClusterError
     IS_MESSAGE: ClassVar[bool] = False
     KEYS: ClassVar[Mapping[str, str]] = {}
 
@@ -78,7 +79,7 @@ class ClusterRecord:
             return text.encode(errors="replace" if self.IS_MESSAGE else "strict")
         except UnicodeEncodeError as error:
             lone = text[: error.end].rpartition('"')[2]
-            raise ClusterError(f"a {self.WHAT} cannot have the text {lone!r}: it is not UTF-8") from error
+            raise self.ERROR(f"a {self.WHAT} cannot have the text {lone!r}: it is not UTF-8") from error
 
     @classmethod
     def of_bytes(cls, data: bytes, **instead: Any) -> Self:
@@ -86,15 +87,13 @@ class ClusterRecord:
         try:
             read = json.loads(data)
             if read["version"] != _VERSION:
-                raise ClusterError(
+                raise cls.ERROR(
                     f"a {cls.WHAT} is of version {read['version']}; this version of the software reads {_VERSION}. Use the "
                     "version that runs in the cluster"
                 )
             return cls._of({**read, **instead})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ClusterError(
-                f"the {cls.WHAT} cannot be read ({error!r}); was it written by another program?"
-            ) from error
+            raise cls.ERROR(f"the {cls.WHAT} cannot be read ({error!r}); was it written by another program?") from error
 
     @classmethod
     def _of(cls, read: Mapping[str, Any]) -> Self:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from queue import SimpleQueue
 
-from trident.errors import ClusterError
-from trident.nodes.interface import Create, Delete, NodeEvent, Nodes, Put, StoredNode, Tell
+from trident.errors import ClusterError, ClusterUnreachable
+from trident.nodes.interface import Create, Delete, NodeEvent, Nodes, Put, Refusal, Step, StoredNode, Tell
 from trident.nodes.polled_nodes import above
-
-_log = logging.getLogger(__name__)
-
-_JOIN_S = 5.0  # a callback may wait for what the closing thread holds
-
 
 MAX_DATA_BYTES = 1_000_000  # ZooKeeper ends the connection of who sends more than 1,048,575 bytes, names included
 _AT_ONCE = 200  # nodes that are deleted together
@@ -24,22 +16,19 @@ class ClusterState:
     """A tree of nodes with data, and one session. Threads may share it; a forked child may not use it.
 
     Paths begin with `/` and are below a root of whoever keeps them; `node_at` escapes what names cannot have. Data has at most
-    1,000,000 bytes. All methods raise `ClusterUnreachable` if no server answers within the session's timeout; then it is not
-    known whether a change was made. `watch`: the callbacks are told once when what was returned may have changed. They are
-    told by one thread, may use the state, and may close it.
+    1,000,000 bytes. `watch`: the callbacks are told once when what was returned may have changed. All methods raise
+    `ClusterUnreachable` if it is not known whether a change was made: no server answers within the session's timeout, or an
+    answer was lost, and others have changed the node since.
 
     `open_nodes`: opens what keeps them, which tells the events it is given a function for.
     """
 
     def __init__(self, open_nodes: Callable[[Tell], Nodes]) -> None:
         self._callbacks: list[Tell] = []
-        self._events: SimpleQueue[NodeEvent | None] = SimpleQueue()
-        self._nodes = open_nodes(self._events.put)
-        self._thread = threading.Thread(target=self._tell, name="trident-cluster-events", daemon=True)
-        self._thread.start()
+        self._nodes = open_nodes(self._tell)
 
     def register(self, callback: Tell) -> None:
-        """Call `callback` with every event from now on, in order."""
+        """Call `callback` with every event from now on; as `Tell` it must not wait, so it cannot use the state."""
         self._callbacks.append(callback)
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
@@ -49,10 +38,10 @@ class ClusterState:
             if node is None:
                 done = self.create_ephemeral_node(path, data)
             elif node.owner == self._nodes.id:
-                done = self._nodes.change(Put(path, _check_size(path, data)), durable=False) is None
+                done = self._change(Put(path, data), durable=False) is None
             else:
-                new = Create(path, _check_size(path, data), ephemeral=True)
-                refusal = self._nodes.change(Delete(path, node.version), new, durable=False)
+                new = Create(path, data, ephemeral=True)
+                refusal = self._change(Delete(path, node.version), new, durable=False)
                 if refusal == "not empty":
                     raise ClusterError(
                         f"the node {path!r} has nodes below it; it cannot become one that vanishes with a session"
@@ -63,14 +52,13 @@ class ClusterState:
 
     def create_ephemeral_node(self, path: str, data: bytes) -> bool:
         """Create such a node; False, and nothing is done, if there is a node at `path`."""
-        return self._create(Create(path, _check_size(path, data), ephemeral=True), durable=False)
+        return self._create(Create(path, data, ephemeral=True), durable=False)
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """Create a node whose name is `path` and a number of ten digits, which only grows; returns its path.
 
         The last number is the data of the node above; they begin again when that was deleted.
         """
-        _check_size(path, data)
         parent = above(path)
         while True:
             node = self.get_node(parent)
@@ -80,7 +68,7 @@ class ClusterState:
             used = [int(name[-10:]) for name in self.get_children(parent) if name[-10:].isdecimal()]
             number = max([-1, *used, *([int(node.data)] if node.data.isdigit() else [])]) + 1
             created = f"{path}{number:010}"
-            match self._nodes.change(Put(parent, str(number).encode(), node.version), Create(created, data)):
+            match self._change(Put(parent, str(number).encode(), node.version), Create(created, data)):
                 case None:
                     return created
                 case "ephemeral":
@@ -88,8 +76,8 @@ class ClusterState:
 
     def set_data(self, path: str, data: bytes) -> None:
         """Set a node's data; a node that does not exist is created, persistent, and the nodes above it."""
-        put = Put(path, _check_size(path, data))
-        while self._nodes.change(put, durable=False) == "missing":
+        put = Put(path, data)
+        while self._change(put, durable=False) == "missing":
             if self._create(Create(path, data), durable=False):
                 return
 
@@ -97,21 +85,22 @@ class ClusterState:
         """Set a node's data if it has this version; None: create it if there is none. Returns whether it was done."""
         if version is None:
             return self.create_all({path: data})
-        put = Put(path, _check_size(path, data), version)
-        return version >= 0 and self._nodes.change(put) is None  # one below 0 is any version, to ZooKeeper
+        return (
+            version >= 0 and self._change(Put(path, data, version)) is None
+        )  # one below 0 is any version, to ZooKeeper
 
     def create_all(self, nodes: Mapping[str, bytes]) -> bool:
         """Create nodes, and those above them, all at once; False, and nothing is done, if one of them is there."""
-        return self._create(*(Create(path, _check_size(path, data)) for path, data in nodes.items()))
+        return self._create(*(Create(path, data) for path, data in nodes.items()))
 
     def delete_all(self, paths: Sequence[str]) -> None:
         """Delete nodes that have none below, all at once; nothing is done if one of them is not there any more."""
-        self._nodes.change(*(Delete(path) for path in paths))
+        self._change(*(Delete(path) for path in paths))
 
     def delete_node(self, path: str) -> None:
         """Delete a node and all below it; harmless if there is none."""
         node = Delete(path)
-        while self._nodes.change(node) == "not empty":  # what is created below meanwhile is found the next time
+        while self._change(node) == "not empty":  # what is created below meanwhile is found the next time
             below, level = list[str](), [path]
             while level:
                 names = zip(level, self._nodes.names(level), strict=True)
@@ -119,7 +108,7 @@ class ClusterState:
                 below += level
             below.sort(reverse=True)  # those below others first
             for at in range(0, len(below), _AT_ONCE):
-                self._nodes.change(*map(Delete, below[at : at + _AT_ONCE]))
+                self._change(*map(Delete, below[at : at + _AT_ONCE]))
 
     def mkdirs(self, path: str) -> None:
         """Create a node without data and those above it, where they are missing."""
@@ -163,20 +152,27 @@ class ClusterState:
         """End the session: its ephemeral nodes vanish at once. Harmless when it is closed, and in a forked child."""
         if self._nodes.is_ours:
             self._nodes.close()
-            self._events.put(None)  # what was queued is told first
-            if threading.current_thread() is not self._thread:
-                self._thread.join(_JOIN_S)
 
-    def _tell(self) -> None:
-        while (event := self._events.get()) is not None:
-            for callback in list(self._callbacks):
-                try:
-                    callback(event)
-                except Exception:  # noqa: BLE001  one that fails must not keep the others from their events
-                    _log.exception("a callback failed at %s", event)
+    def _tell(self, event: NodeEvent) -> None:
+        for callback in list(self._callbacks):
+            callback(event)
+
+    def _change(self, *steps: Step, durable: bool = True) -> Refusal | None:
+        for step in steps:
+            if isinstance(step, Create | Put) and (size := len(step.data)) > MAX_DATA_BYTES:
+                raise ClusterError(
+                    f"{size:,} bytes are too many for the node {step.path!r}, which holds {MAX_DATA_BYTES:,}"
+                )
+        refusal = self._nodes.change(*steps, durable=durable)
+        if refusal == "unknown":
+            raise ClusterUnreachable(
+                f"the answer to a change of the node {steps[-1].path!r} was lost, and others have changed it since: it is not "
+                "known whether this change was made"
+            )
+        return refusal
 
     def _create(self, *nodes: Create, durable: bool = True) -> bool:
-        while (refusal := self._nodes.change(*nodes, durable=durable)) == "missing":
+        while (refusal := self._change(*nodes, durable=durable)) == "missing":
             for each in nodes:
                 self.mkdirs(above(each.path))
         if refusal == "ephemeral":
@@ -186,10 +182,3 @@ class ClusterState:
 
 def _nothing_below(path: str) -> ClusterError:
     return ClusterError(f"the node {path!r} vanishes with a session; it cannot have nodes below it")
-
-
-def _check_size(path: str, data: bytes) -> bytes:
-    """Return the data of a node; too much is an error."""
-    if len(data) > MAX_DATA_BYTES:
-        raise ClusterError(f"{len(data):,} bytes are too many for the node {path!r}, which holds {MAX_DATA_BYTES:,}")
-    return data

@@ -48,8 +48,6 @@ class StormClusterState:
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        for each in (_ASSIGNMENTS, _STORMS, _NAMES, _SUPERVISORS, _WORKERBEATS, _ERRORS):
-            state.mkdirs(each)
 
     def assignments(self, watch: bool = False) -> list[str]:
         return self._children(_ASSIGNMENTS, watch)
@@ -133,6 +131,15 @@ class StormClusterState:
             name = [node_at(_NAMES, base.storm_name)] if has_name else []
             self.state.delete_all([*name, node_at(_STORMS, storm_id)])
 
+    def remove_late(self) -> None:
+        """Remove what drivers and supervisors out of touch have said of topologies after these were forgotten."""
+        roots = (_WORKERBEATS, _ERRORS, _DEATHS, _ASSIGNMENTS)
+        said = [(root, storm_id) for root in roots for storm_id in self._children(root)]
+        known = self.active_storms()  # read last: the record of a topology is there before anything else of it
+        for root, storm_id in said:
+            if storm_id not in known:
+                self.state.delete_node(node_at(root, storm_id))
+
     def supervisors(self, watch: bool = False) -> list[str]:
         return self._children(_SUPERVISORS, watch)
 
@@ -168,12 +175,6 @@ class StormClusterState:
         A topology without heartbeats has none in the result.
         """
         return {of: _read_all(WorkerHeartbeat, path, below) for of, path, below in self._below(_WORKERBEATS, storm_ids)}
-
-    def setup_heartbeats(self, storm_id: str) -> None:
-        self.state.mkdirs(node_at(_WORKERBEATS, storm_id))
-
-    def heartbeat_storms(self) -> list[str]:
-        return self._children(_WORKERBEATS)
 
     def worker_heartbeat(self, storm_id: str, node: str, port: int, info: WorkerHeartbeat) -> None:
         self.state.set_data(_beat(storm_id, node, port), info.to_bytes())

@@ -157,7 +157,6 @@ class CrashTest:
             )
 
     def _run_to_end(self) -> tuple[list[FunctionCall], list[Row]]:
-        """Run the job to its end; return the calls of its function and the rows of the table."""
         try:
             return self._run_undisturbed()
         except _HinderedError as hindered:
@@ -307,7 +306,6 @@ def _reset(command: str, folder: Path) -> None:
 
 
 def _set_back(point: KillPoint, checkpoint: Path, copy: Path) -> str:
-    """Set a checkpoint back, if that is the point; say so."""
     if point.moment is KillMoment.older:
         shutil.rmtree(checkpoint)
         shutil.copytree(copy, checkpoint)

@@ -76,10 +76,7 @@ class LocalDRPC(Closes):
             running, graph, config = topology, topology.graph, topology.config
         else:
             graph, config = topology.graph(), topology.settings(conf, **settings)
-        if not graph.functions():
-            raise TopologyError(
-                f"topology {graph.name!r} has no DRPC function; declare one with new_drpc_stream(function)"
-            )
+        check_functions(graph)
         plans = [make_request_plan(graph, node.function) for node in graph.functions()]
         updated = {name: node for plan in plans for name, node in plan.states.items() if not node.static}
         self.name, self.closed = graph.name, False
@@ -125,6 +122,11 @@ class LocalDRPC(Closes):
 
     def __repr__(self) -> str:
         return f"LocalDRPC({self.name!r}: {self.functions})"
+
+
+def check_functions(graph: Graph) -> None:
+    if not graph.functions():
+        raise TopologyError(f"topology {graph.name!r} has no DRPC function; declare one with new_drpc_stream(function)")
 
 
 def _as_stored(graph: Graph, plans: list[RequestPlan], log: CommittedLog | None) -> list[RequestPlan]:

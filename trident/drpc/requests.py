@@ -109,7 +109,6 @@ def _apply(node: Node, carrying: Step, sources: list[pa.Table], requests: int, r
 def _with_aggregates_of_nothing(
     node: AggregateNode, done: pa.Table, source: pa.Table, requests: int, run: StepRun
 ) -> pa.Table:
-    """Add the aggregate of nothing for each request that has no rows."""
     missing = sorted(set(range(requests)).difference(source.column(_REQUEST).to_pylist()))
     nothing = source.slice(0, 0)
     tables = [_with_number(aggregate(node.id, node, nothing, run), number, done) for number in missing]

@@ -20,7 +20,7 @@ from trident.drpc.batching import DRPCFunction
 from trident.drpc.local import LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, TridentError, describe
 from trident.servers.plain_json import json_answer, to_json
-from trident.servers.server_thread import Guard, ServerThread, bearer, body_within, is_loopback
+from trident.servers.server_thread import Guard, ServerThread, body_within, is_loopback
 
 DEFAULT_PORT = 3774
 """Storm's port for DRPC over HTTP."""
@@ -75,15 +75,10 @@ class DRPCServer(ServerThread):
     ) -> None:
         if timeout_s <= 0 or min(max_request_bytes, max_concurrency, max_connections) < 1:
             raise ConfigError("timeout_s and the limits of a DRPC server must be above 0")
-        if token == "":
-            raise ConfigError("the token of a DRPC server must not be empty; leave it out to let every client ask")
-        if token is not None:
-            bearer(token)  # or no client could send it
-        elif not is_loopback(host):
-            logger.warning("DRPC is served on %s without a token: any client that reaches the port may ask", host)
-
         limits = timeout_s, max_request_bytes, max_concurrency
-        super().__init__(lambda: make_app(drpc, token, is_loopback(host), *limits), host, port, max_connections)
+        super().__init__(lambda: make_app(drpc, token, is_loopback(host), *limits), host, port, max_connections, token)
+        if token is None and not is_loopback(host):
+            logger.warning("DRPC is served on %s without a token: any client that reaches the port may ask", host)
 
     def stop(self) -> None:
         """Take no more requests, wait a few seconds for those in flight, and close."""
@@ -118,11 +113,13 @@ def make_app(
     def refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
         return _problem("*", cause, None, "forbidden" if status == 403 else "unauthorized")
 
-    return Starlette(
+    made = Starlette(
         routes=[*asking, Route("/health", service.health, methods=["GET"])],
         middleware=[Middleware(Guard, token, loopback, needs_token, refusal)],
         exception_handlers={HTTPException: _no_such_page},
     )
+    made.router.redirect_slashes = False  # an answer without a reason
+    return made
 
 
 class _Service:

@@ -109,7 +109,6 @@ class DataFrameRunner(Runner):
                 self._session.removeTag(tag_of(self._id, attempt))
 
     def _first_stage(self, job: Job, routes: Routes, parts: Sequence[Part], others: Sequence[Part]) -> DataFrame | None:
-        """Return what the tasks of the first stage send; None if there are none."""
         session, rows = self._session, None
         for spout, part in parts:
             if isinstance(part, QueryRows):
@@ -190,8 +189,10 @@ def _level_task(job: Job, routes: Routes, stage: int, batches: Iterator[pa.Recor
                 else:
                     yield to, item
 
+    # First all that passes through: only then all rows of the destinations here have come.
     yield from _rows(routes, stage, passed_on())
     for to in sorted(here):
+        # Taken out, so that its bytes go as soon as they are tables.
         arrived = (pickle.loads(item) for item in here.pop(to))
         sent = run_level_task(job, routes, stage, to - level.start, arrived)
         yield from _rows(routes, stage, map(_destination_and_bytes, sent))

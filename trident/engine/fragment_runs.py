@@ -62,6 +62,7 @@ def send(
             for (step, _), rows in letters.items():
                 add_counts(output.put_back, {step: rows.num_rows})
             check_places(fragment, letters)
+            # They come in with a table, and the batch may have no other rows.
             pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
         for table in pieces:
             inputs = _inputs_of_sinks(fragment, table, run, figures, here, letters or {})
@@ -71,6 +72,7 @@ def send(
                 else:
                     routed.setdefault(at, []).append(data)
             here.step, letters = fragment.entry, None
+        # Behind the last table, because the partials of several are merged before they are cut.
         for at, parts in routed.items():
             sink, began = fragment.sinks[at], perf_counter_ns()
             output.frames.extend(route(sink, exchanges.get(sink.target), parts, (fragment.entry, index, at), run))

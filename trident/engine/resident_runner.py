@@ -73,6 +73,7 @@ class ResidentRunner(ExecutorRunner):
             self.pool.end(run)
             return output, None
         kept = KeptRun(run)
+        # The loop drops a dead attempt, and its runner is not told: with its output the rows in the workers go.
         weakref.finalize(kept, self.pool.end, run)
         return output, kept
 
@@ -112,6 +113,7 @@ class ResidentRunner(ExecutorRunner):
             node = exchange.node
             # A state is updated and queried at several levels, by the one worker that has it open.
             name = node.state if isinstance(node, (PersistNode, QueryNode)) else entry
+            # By numbers of places, not of those that are there: a worker that is lost moves its own partitions and no others.
             wanted = [(crc32(name.encode()) + at) % size for at in range(exchange.partitions or 1)]
             owners[entry] = [at if at in places else places[at % len(places)] for at in wanted]
         return owners
@@ -227,6 +229,7 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
     def _is_ready(self) -> bool:
         if self.problem is not None:
             raise StepFailed(failure_of("spark", self.problem, retry=False))
+        # Only the first batch waits for all; later ones go on with those that are left.
         if self._has_begun:
             return any(each.is_ready for each in self.places)
         there = sum(each.is_ready for each in self.places)
@@ -242,6 +245,7 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
     def ask(self, run: Run, works: Sequence[StageWork]) -> list[StageResult]:
         """Have workers work on a stage, and wait for all answers; `StepFailed` if a worker is lost."""
         with self.changed:
+            # Of the very worker that was there: a new one in its place has none of the rows that it was sent.
             for work in works:
                 member = run.crew[work.place]
                 if self.places[work.place].run != member.run or run.number not in self._runs:
@@ -257,6 +261,7 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
                 cause = f"resident worker {work.place} takes no work: {error}"
                 raise StepFailed(Failure("spark", None, cause)) from error
         done: list[StageResult] = []
+        # Who loses a worker, or ends the attempt, puts the cause there: this does not wait for ever.
         while len(done) < len(works):
             answer = run.answers.get()
             if isinstance(answer, str):

@@ -173,6 +173,7 @@ class ResidentWorker(GroupWorker):
         while (work := lane.next()) is not None:
             lane.at_work_on = work.number
             done = self._run_stage(work)
+            # Before it is told: a driver that is slow to take it is no call that does not return.
             lane.at_work_on = _NONE
             self.tell(done, _PATIENCE_S)
 
@@ -229,6 +230,7 @@ class ResidentWorker(GroupWorker):
     def _send(self, work: StageWork, to: int, frames: list[RowFrame], sent: Counter[int]) -> None:
         rows, address = Rows(work.number, work.place, frames), work.crew[to]
         sent[to] += 1
+        # What stays here is still tables: only between processes rows are bytes.
         if to == work.place:
             self._boxes.add(rows)
             return
@@ -249,9 +251,11 @@ class _Lane:
         self._queue: PriorityQueue[tuple[int, int, StageWork | None]] = PriorityQueue()
 
     def put(self, work: StageWork) -> None:
+        # The second number keeps the stages of an attempt in order, and works from being compared.
         self._queue.put((work.number, next(self._numbers), work))
 
     def end(self) -> None:
+        # Ahead of all that waits, because no driver takes its results any more.
         self._queue.put((_NONE, 0, None))
 
     def next(self) -> StageWork | None:
@@ -273,6 +277,7 @@ def _on_disk(frame: RowFrame) -> RowFrame:
     folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     with TemporaryFile(dir=folder or None) as file:
         file.write(data)
+        # The map outlives the file: nothing has to be removed, also after a kill.
         file.flush()
         return frame._replace(data=mmap(file.fileno(), len(data), access=ACCESS_READ))
 
@@ -295,6 +300,7 @@ class Boxes:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._boxes: dict[int, _Box] = {}
+        # Else rows that are late could not be told from those that are early.
         self._ended: dict[int, float] = {}
         self._closed = False
 
@@ -306,6 +312,7 @@ class Boxes:
 
     def add(self, rows: Rows) -> None:
         """Take in a message. Of an attempt that has too much already only the number of bytes is kept."""
+        # Rows of another worker may be here sooner than what the driver says of their attempt.
         self.begin(rows.number)
         with self._changed:
             box = self._boxes.get(rows.number)
@@ -370,6 +377,7 @@ class Boxes:
 
     def keep(self, live: frozenset[int], newest: int) -> None:
         """Forget all attempts up to the newest that the driver knows, but these."""
+        # The driver had not begun a newer one when it said so, though its rows may be here by now.
         with self._changed:
             gone = [number for number in self._boxes if number <= newest and number not in live]
         for number in gone:

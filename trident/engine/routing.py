@@ -82,6 +82,7 @@ def _whole(sink: Sink, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
 def _cut(
     sink: Sink, table: pa.Table, routing: Routing, partitions: int, at: int, run: StepRun
 ) -> Iterable[tuple[int, pa.Table]]:
+    # Also into one partition, because the function may give a tuple to none, or be wrong.
     if routing.kind == "custom":
         return _custom(sink, table, routing, partitions, run)
     if partitions == 1:
@@ -110,6 +111,7 @@ def _key_places(table: pa.Table, names: Sequence[str], partitions: int) -> Ints:
 
 
 def _by_place(table: pa.Table, places: Ints, partitions: int) -> Iterator[tuple[int, pa.Table]]:
+    # Stable, so that the rows of a partition keep their order, and a replay gives the same.
     order = np.argsort(places, kind="stable")
     bounds = np.searchsorted(places[order], np.arange(partitions + 1))
     sorted_ = table.take(pa.array(order))

@@ -87,6 +87,7 @@ class InProcessRunner(Runner):
                 return [merged]
             frames, merged.frames = merged.frames, []
             arrived: dict[tuple[str, int], list[RowFrame]] = {destination: [] for destination in destinations}
+            # What is for a later level, or for the driver, waits with the output.
             for frame in frames:
                 arrived.get((frame.target, frame.partition), merged.frames).append(frame)
             outputs = [merged]
@@ -165,6 +166,7 @@ class AutoRunner(Runner):
 
     def close(self) -> None:
         try:
+            # With the lock: a batch may be opening Spark, and what it opens would never be closed.
             with self._lock:
                 self._closed = True
                 if self._opened is not None:

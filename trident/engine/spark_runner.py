@@ -66,6 +66,7 @@ class ExecutorRunner(Runner):
         parts = with_empty_parts(self.program, parts)
         if not parts and not self.program.levels:
             return TaskOutput()
+        # Without txids the batch before is not recorded yet: what this job processes waits for one that may commit.
         keeps = bool(self.commits) and not order.txids
         last = (self.program.processing or 0) if keeps else len(self.program.levels)
         output, kept = self._run(parts, order, last, keeps)
@@ -123,6 +124,7 @@ class SparkRunner(ExecutorRunner):
         except StepFailed as error:
             return TaskOutput(failure=error.failure)
         finally:
+            # Where the JVM is gone, that is the failure already.
             with suppress(Py4JError, OSError):
                 context.removeJobTag(tag)
         output = merge_sent(rows)
@@ -142,9 +144,11 @@ class SparkRunner(ExecutorRunner):
                 arrived = stages.read([sent[source] for source in routes.sources[stage - 1]], routes.levels[stage - 1])
             else:
                 run = partial(run_parts_task, job, routes)
+                # One task also without parts, because the exchanges behind it run in every batch.
                 arrived = self._context.parallelize(list(enumerate(parts)), max(1, len(parts)))
             rows = arrived.mapPartitionsWithIndex(run)
             if stage == len(routes.levels):
+                # What earlier stages had for the driver was read by the job that ran them.
                 told = sent[before:]
                 return rows.union(stages.read(told, routes.driver)) if routes.driver and told else rows
             sent.append(stages.shuffle(rows))
@@ -187,6 +191,7 @@ class Stages:
         for other in others:
             first = first.union(other)  # of equal partitioners: partition by partition
         values = self._jvm.PythonRDD.valueOfPair(first)
+        # Else Spark would start a task for each destination, those of other levels included.
         if len(numbers) < self.routes.count:
             values = self._prune(values.rdd(), self._filter(numbers)).toJavaRDD()
         # The serializer of Spark's sessions: PySpark unites RDDs of one serializer without a look at their items.

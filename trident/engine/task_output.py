@@ -1,7 +1,7 @@
 """What a task gives back: rows for the states, frames for other partitions, counts, failures.
 
 A pass over a fragment counts rows and nanoseconds, as whole numbers in one list for each fragment: a small batch takes a tenth
-of a millisecond, so nothing is named there. `trident/run/operation_totals.py` knows what each number means.
+of a millisecond, so nothing is named there. `trident/run/progress.py` knows what each number means.
 
 ::
 
@@ -90,6 +90,7 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
     """Merge outputs; the first failure of the lowest level is the failure."""
     failed = min((output for output in outputs if output.failure is not None), key=lambda o: o.level, default=None)
     if failed is not None:
+        # Nothing of the others: the attempt does not count.
         return TaskOutput(failure=failed.failure, fenced=failed.fenced)
     merged = TaskOutput()
     for output in outputs:

@@ -122,7 +122,6 @@ def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Route
 
 
 def _partition_numbers(program: Program) -> tuple[dict[str, range], list[range]]:
-    """Return the numbers of the partitions of each exchange, and those of each level."""
     entries: dict[str, range] = {}
     levels: list[range] = []
     number = 0
@@ -155,6 +154,7 @@ def skips(parts: Sequence[Part], order: Order) -> bool:
 def sign(stage: int, task: int, routes: Routes, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Sent]]:
     """Send items, and tell all readers of the stage the run of this task."""
     source = Source(stage, task, secrets.token_hex(8))
+    # Also where no rows follow: a reader that got rows of the first run must meet the second, which may have none for it.
     for to in routes.readers_of(stage):
         yield to, Sent(source, None)
     if routes.driver:
@@ -185,6 +185,7 @@ def two_runs(stage: int) -> Failure:
     return Failure("spark", None, cause)
 
 
+# Spark's workers outlive topologies, whose operations may hold connections.
 _PROGRAMS_KEPT = 8
 _programs: dict[str, WorkerProgram] = {}
 _opening = threading.Lock()  # a resident worker processes and commits in two threads
@@ -206,6 +207,7 @@ class Job:
                 if len(_programs) == _PROGRAMS_KEPT:
                     _programs.pop(next(iter(_programs))).cleanup()
                 _programs[id_] = cloudpickle.loads(self.pickled).open_worker()
+            # To the end: the first one is that which was asked for longest ago.
             _programs[id_] = _programs.pop(id_)
             return _programs[id_]
 
@@ -279,6 +281,7 @@ def _run_destination(
     for source, item in items:
         sources.add(source)
         if isinstance(item, bytes):
+            # An output of an earlier stage is on its way to the driver, and this task only hands it on.
             yield routes.to_driver(stage, task), item
         elif isinstance(item, Stop):
             stopped = True
@@ -298,6 +301,7 @@ def output_of_destination(
     job: Job, stage: int, entry: str, partition: int, frames: list[RowFrame], sources: Set[Source]
 ) -> TaskOutput:
     """Run one destination with what the runs of other tasks sent there."""
+    # Before a state is opened, because what a commit writes is not taken back here.
     if is_mixed(sources):
         return TaskOutput(failure=two_runs(stage - 1), level=stage)
     try:
@@ -324,11 +328,13 @@ def _route(output: TaskOutput, routes: Routes, stage: int, task: int, most: int)
             data = ipc_of(frame.data)
             check_shippable(len(data), repr(frame.target), most)
         except TooManyRows as error:
+            # What was sent before is not used, because its readers are told to stop.
             output = _failed_output(output, frame.target, error)
             break
         output.bytes_shuffled += len(data)
         yield number, frame._replace(data=data)
     if output.failure is not None:
+        # To those without rows, too: no rows look like an empty partition, which may be committed.
         yield from ((to, Stop()) for to in readers)
     yield routes.to_driver(stage, task), pack_within(output if output.failure else replace(output, frames=here), most)
 

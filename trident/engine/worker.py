@@ -134,6 +134,7 @@ class WorkerProgram:
         self.program, self.bounds = program, Bounds.of(program.settings)
         self._states: dict[str, Any] = {}
         own = [*(op for entry in program.fragments for op in operations_of(program, entry)), *more]
+        # By identity: one object may stand at several steps, and two that are equal are two.
         elsewhere = {id(operation) for operation in prepared}
         distinct = {id(operation): operation for operation in own if id(operation) not in elsewhere}
         self.operations = list(distinct.values())
@@ -209,6 +210,7 @@ def run_part(worker: WorkerProgram, order: Order, index: int, spout: str, part: 
     on_error = TupleErrors(order.capture, output.captured, worker.bounds, spout, index)
     run = StepRun(order.attempt, on_error, worker.state)
     if isinstance(part, PutBack):
+        # They fail as any tuple does: only on the last try are they letters again.
         if part.lost and not order.capture:
             return TaskOutput(failure=part.lost[0])
         output.captured.extend(part.lost)
@@ -241,6 +243,7 @@ def run_entry(
     partitions = worker.program.exchanges[entry].partitions or 1
     on_error = TupleErrors(order.capture, output.captured, worker.bounds, entry, partition, partitions)
     run = StepRun(order.attempt, on_error, worker.state, output.timers)
+    # Before the frames become one table, which needs as much memory once more.
     try:
         check_gathered(worker.program.exchanges[entry], partition, frames, worker.bounds)
     except TooManyRows as error:
@@ -263,6 +266,7 @@ def _run_fragment(
         with counting() as output.metrics:
             send(fragment, tables, program.exchanges, run, index, output, letters)
     except StepFailed as error:  # whatever a spout or kernel raises fails the attempt, not the process
+        # Without what it gave before, which is a part of the rows only, and must not reach a state.
         return TaskOutput(failure=error.failure, level=output.level, fenced=output.fenced)
     output.figures[fragment.entry][NS] += perf_counter_ns() - began
     return output

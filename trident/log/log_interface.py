@@ -37,7 +37,7 @@ class TransactionLog(Protocol):
         the machine, in a log in files; in ZooKeeper it is sent together with the later one. That append checks whether another
         driver has claimed the log.
         Raises `ValueError`: the record cannot come next, or is not plain data. Nothing was written; the log can still be used.
-        Raises `FencedError`: another driver has claimed the log; the record is not valid. Every later append fails as well.
+        Raises `FencedError`: another driver has claimed the log, and knows whether the record is valid. All later appends fail.
         Raises `LogError`: the record could not be made durable. Every later append fails as well.
         """
 

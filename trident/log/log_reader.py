@@ -139,7 +139,6 @@ class LogReader(TransactionLogReader):
 
 
 def _read_from(file: Path, offset: int) -> tuple[bytes, int]:
-    """Return the bytes of `file` from `offset` on, and its size."""
     with file.open("rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         opened.seek(offset)

@@ -6,11 +6,8 @@
                          adopted batches, each as two arrays)
     trident_log_chunks   topology, name, data
 
-An append is one statement: it replaces the head, if the claim and the turn are those that the writer knows, and inserts a
-chunk only then. Where states are in the same database, a record and their writes are one transaction.
-
-The writer's session holds an advisory lock as long as it is open, which tells others that the writer runs. Nothing depends
-on it but the refusal to start a second driver without `takeover`.
+An append is one statement, in one transaction with the writes of states in the same database. The writer's session holds an
+advisory lock, which tells others that it runs; only the refusal of a second driver without `takeover` depends on it.
 """
 
 from __future__ import annotations

@@ -354,7 +354,6 @@ class StoredReader(Closes):
         self._end()
 
     def _begun(self) -> Head | None:
-        """Return the head if the log has a segment."""
         head = read_head(self._store)
         return head if head is not None and head.segment.seq > 0 else None
 

@@ -7,13 +7,10 @@
     <path>/claim/{epoch:08d}-{id}    the claim of the writer: the only one
     <path>/alive/{epoch:08d}-{id}    ephemeral: the session of the writer is alive
 
-A claim is taken by one transaction that replaces the head, removes the claim before and creates its own. An append is one
-transaction too: it checks that the claim is there, creates the chunk if there is one, and sets the head if it has the version
-that the writer knows. So an append of a driver that was replaced, or whose log was removed or set back, does nothing. A
-transaction without an answer is sent again; if it is refused then, the head tells whether the first one was carried out.
-
-The claim outlasts the session; the ephemeral node beside it shows whether the writer is alive. After a process was killed,
-that node stays until the session ends, so a process of the same machine is looked for as well.
+A claim is one transaction, which removes the claim before, and so is an append: it checks that the claim is there, creates the
+chunk if there is one, and sets the head. The version of that is not enough: in a log that was removed and begun again it comes
+twice. The claim outlasts the session; the ephemeral node beside it shows whether the writer is alive, a while longer if it was
+killed, so a process of the same machine is looked for as well.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-Refusal = Literal["missing", "exists", "version", "not empty", "ephemeral"]
-"""Why a change was not made.
+Refusal = Literal["missing", "exists", "version", "not empty", "ephemeral", "unknown"]
+"""Why a change was not made; `unknown`: whether it was, because its answer was lost, and others have changed the node since.
 
 `missing`: there is no such node, or none above the one to be created. `version`: it has another one.
 `not empty`: nodes are below the one to be deleted. `ephemeral`: the node above vanishes with a session: none can be below it.
@@ -99,7 +99,7 @@ class Nodes(Protocol):
         """Return the names of the nodes below each path, sorted; none where there is no node. `watch`: as in `read`."""
 
     def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
-        """Carry out all steps or none, once, even if an answer is lost: then the last one must be known by its data.
+        """Carry out all steps or none, once, also if an answer is lost: then the last one must be known by its data.
 
         `durable`: False: only the end of this process need be survived; that of the machine with the next durable change.
         """

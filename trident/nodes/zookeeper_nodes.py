@@ -1,8 +1,8 @@
 """`ZooKeeperNodes`: nodes of a ZooKeeper through kazoo; requests are sent until there is an answer, the session is renewed.
 
 A request whose answer is lost with the connection is sent again; whether the lost one was carried out is found by the number
-of its change. So what was done is never reported as refused. (If two clients write the very same bytes at that moment, both
-may get a success.)
+of its change, unless others have changed the node since: then it is `unknown`. So what was done is never reported as refused.
+(If two clients write the very same bytes at that moment, both may get a success.)
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ZooKeeperNodes:
         if refusal == "missing" and self._makes_root and self.read(["/"]) == [None]:  # all was deleted
             self.make("/")
             return self.change(*steps, durable=durable)
-        return None if refusal and repeated and self._is_done(steps[-1], before) else refusal
+        return self._outcome(steps[-1], refusal, before) if refusal and repeated else refusal
 
     def spawn(self, work: Callable[[], None]) -> None:
         """Let a thread of kazoo's work: one that may wait."""
@@ -205,15 +205,22 @@ class ZooKeeperNodes:
             raise self._request_error(cause)
         return refusals[type(cause)]
 
-    def _is_done(self, last: Step, before: int) -> bool:
-        """Whether the last step of a transaction was made after the change `before`, by a try whose answer was lost."""
+    def _outcome(self, last: Step, refusal: Refusal, before: int) -> Refusal | None:
+        """Return what became of a refused transaction, by its last step: a try after the change `before` lost its answer."""
         (found,) = self._each(lambda client: client.get_async, [last.path])
-        if found is None or not isinstance(last, Create | Put) or found[0] != last.data:
-            return False
-        _, stat = found
-        if isinstance(last, Put):
-            return bool(last.version is not None and stat.version == last.version + 1 and stat.mzxid > before)
-        return bool(stat.czxid > before and stat.ephemeralOwner == (self.id if last.ephemeral else 0))
+        match found, last:
+            case None, _:
+                return refusal
+            case (data, stat), Put(_, wanted, int(version)):
+                may_be_ours, changed = stat.version > version and stat.mzxid > before, stat.version - version - 1
+            case (data, stat), Create(_, wanted, ephemeral):
+                is_kind = stat.ephemeralOwner == (self.id if ephemeral else 0)
+                may_be_ours, changed = is_kind and stat.czxid > before, stat.version
+            case _:
+                return refusal
+        if may_be_ours and changed > 0:
+            return "unknown"
+        return None if may_be_ours and data == wanted else refusal
 
     def _request_error(self, error: Exception) -> TridentError:
         from kazoo.exceptions import AuthFailedError, NoAuthError

@@ -12,14 +12,13 @@ from __future__ import annotations
 import linecache
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from types import FrameType
 from typing import Any, Literal, NamedTuple, Self
 
-from trident.naming import counted, cut, duration
+from trident.naming import counted, cut, duration, visible
 from trident.redaction import redacted
 from trident.spout.interfaces import REST
 
@@ -33,7 +32,6 @@ _LONG_S = 30.0
 _TIMES = 3
 _RECENT_S = 600
 _LONGEST_ERROR, _LONGEST_CAUSE = 600, 300
-_DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
@@ -142,11 +140,6 @@ class StallLog:
             if about not in self._warned:
                 self._logger.warning("topology %s: %s", self._topology, text)
         self._warned = set(warnings)
-
-
-def visible(text: str) -> str:
-    """Return a user's text with the characters spelt out that turn the direction of the words around it."""
-    return _DIRECTIONS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def place_of(frame: FrameType) -> str:
@@ -304,7 +297,7 @@ def _idle(page: Mapping[str, Any]) -> Iterator[Line]:
     elif status == "KILLED":
         yield "warn", "It is being killed: what is pending is finished, then it is gone."
     elif status == "STARTING" and page.get("driverDied"):
-        yield "warn", f"It starts again; its last driver died: {_cut(page['driverDied'], _LONGEST_CAUSE)}"
+        yield "warn", f"It starts again, after: {_cut(page['driverDied'], _LONGEST_CAUSE)}"
     elif status == "WAITING":
         free = "It waits for a free slot. Start a supervisor, or free a slot."
         yield "warn", f"It waits: {_cut(reason, _LONGEST_ERROR)}" if reason else free

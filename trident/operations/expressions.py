@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from trident.errors import TopologyError
 from trident.fields import normal_type
-from trident.moments import checked_zone
+from trident.moments import checked_format, checked_zone
 
 _BINARY = re.compile(r"[-+*/%&|<>=!]+")
 
@@ -141,11 +141,11 @@ class Expression:
 
     def to_date(self, format: str) -> Expression:
         """The date that a text has in a format of `strptime`: `"%d.%m.%Y"`. `cast("date")` reads `2026-11-26`."""
-        return Expression("to_date", (self,), (_format("to_date", format),))
+        return Expression("to_date", (self,), (checked_format("to_date", format),))
 
     def to_timestamp(self, format: str) -> Expression:
         """The moment that a text has in a format of `strptime`, in UTC without `%z`. `cast("timestamp")` reads ISO 8601."""
-        return Expression("to_timestamp", (self,), (_format("to_timestamp", format),))
+        return Expression("to_timestamp", (self,), (checked_format("to_timestamp", format),))
 
     def json(self, path: str) -> Expression:
         """What JSON text has at a path such as `"$.user.tags[0]"`, as text; null if there is nothing, or it is not JSON."""
@@ -323,16 +323,6 @@ def _pattern(call: str, pattern: str, replacement: str = "") -> str:
     except (re.error, ValueError) as error:
         raise TopologyError(f"{call}: {pattern!r} is not a regular expression: {error}") from None
     return pattern
-
-
-def _format(call: str, format_: str) -> str:
-    if not re.search("%-?[YyGFDcxs]", _text(call, format_)):
-        raise TopologyError(f"{call}: {format_!r} names no year, which would then be 1900")
-    if call == "to_date" and "%z" in format_:
-        raise TopologyError(
-            f"to_date: {format_!r} has an offset, which a date does not: to_timestamp, then cast to a date"
-        )
-    return format_
 
 
 def _expression(value: object) -> Expression:

@@ -89,7 +89,10 @@ def _literal(node: SqlNode) -> Expression:
     if is_text:
         return lit(text)
     kind = float if set(text) & set("eE") else Decimal if "." in text else int
-    number = kind(text)
+    try:
+        number = kind(text)
+    except ValueError:  # sqlglot takes 1e3+7 for a number
+        raise SqlError(f"{text} is not a number; write blanks around + and -") from None
     if isinstance(number, float) and math.isinf(number):
         raise SqlError(f"{text} is beyond the range of a double")
     return lit(number)
@@ -196,20 +199,27 @@ def _convert_timezone(node: SqlNode) -> Expression:
     return node.of("timestamp").in_zone(node.literal("target_tz"))
 
 
-def _format(node: SqlNode) -> str:
-    made = str(node.take("format").this).replace("strict", "").replace("%-", "%")
+def _formatted(node: SqlNode, read: Callable[[Expression, str], Expression]) -> Expression:
+    """Return a reader of texts in a pattern, which have just the digits that it says."""
+    given = str(node.take("format").this)
+    made = given.replace("strict", "").replace("%-", "%")
     if not _PATTERN.fullmatch(made) or "%Y" not in made:
         raise SqlError("a pattern of dates has yyyy, and may have MM, MMM, dd, HH, hh a, mm, ss and marks between them")
-    return made
+    shape = re.sub(
+        r"%-?\w(?:strict)?|.", lambda found: _SHAPES.get(found[0], re.escape(found[0])), given, flags=re.DOTALL
+    )
+    return replace(read(node.of("this"), made), options=(made, f"^{shape}$"))
 
 
-_PATTERN = re.compile(r"(?:%[YmbBdHMS]|%I(?=.*%p)|%p|[^A-Za-z%'])+", re.DOTALL)
+_SHAPES = {"%Y": r"\d{4}", "%b": "[A-Za-z]{3}", "%p": "[AaPp][Mm]"}
+_SHAPES |= {f"%{one}strict": r"\d\d" for one in "mdHIMS"} | {f"%-{one}": r"\d\d?" for one in "mdHIMS"}
+_PATTERN = re.compile(r"(?:%[YmbdHMS]|%I(?=.*%p)|%p|[^A-Za-z%'])+", re.DOTALL)
 
 
 def _to_date(node: SqlNode) -> Expression:
     node.take("safe")
     if node.has("format"):
-        return node.of("this").to_date(_format(node))
+        return _formatted(node, Expression.to_date)
     return _in_session(node.of("this").cast("date"))
 
 
@@ -333,7 +343,7 @@ RULES: dict[str, Rule] = {
     "RegexpReplace": _regexp_replace,
     "JSONExtractScalar": _json,
     "TsOrDsToDate": _to_date,
-    "StrToTime": lambda node: node.of("this").to_timestamp(_format(node)),
+    "StrToTime": lambda node: _formatted(node, Expression.to_timestamp),
     "TimestampTrunc": lambda node: node.of("this").date_trunc(_unit(str(node.take("unit").name), _UNITS)),
     "DateTrunc": _truncated_date,
     "AtTimeZone": _with_literal(Expression.from_utc_timestamp, "zone"),

@@ -286,7 +286,7 @@ class Evolving:
     def _is_another(self, name: str, old: str) -> bool:
         """Whether an aggregate is of another class, over other fields, or remembers something else, or more."""
         (was, of, outputs), (is_, over, fields) = self._known[MEMBERS][old], self._own[MEMBERS][name]
-        if (was, _current_names(of, over, self._fields)) != (is_, _names(over)):
+        if (was, current_names(of, over, self._fields)) != (is_, _names(over)):
             return True
         beside = [[one.removeprefix(call) for one in _names(some)] for call, some in ((old, outputs), (name, fields))]
         return beside[0] != beside[1] or self._remembers_more(name, old)
@@ -379,14 +379,14 @@ def _names(fields: Sequence[str]) -> list[str]:
     return [named_type(field)[0] for field in fields]
 
 
-def _current_names(of: Sequence[str], over: Sequence[str], rename: Mapping[str, str]) -> list[str]:
+def current_names(of: Sequence[str], over: Sequence[str], rename: Mapping[str, str]) -> list[str]:
     """Return the names of former fields as they are called now."""
     now = _names(over)
     return [rename[one] if one not in now and rename.get(one) in now else one for one in _names(of)]
 
 
 def _is_same(known: Sequence[Any], own: Sequence[Any], rename: Mapping[str, str]) -> bool:
-    return known[0] == own[0] and _current_names(known[1], own[1], rename) == _names(own[1])
+    return known[0] == own[0] and current_names(known[1], own[1], rename) == _names(own[1])
 
 
 def renaming(old: str, new: str) -> str:

@@ -20,6 +20,7 @@ from trident.plan.evolution import (
     MEMBERS,
     Evolving,
     RefusedChange,
+    current_names,
     evolution_of,
     named_type,
     names_exchanged,
@@ -130,7 +131,7 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
             states[name] = evolving.facts_to_record(attempt, first)
             if not evolving.refused and (evolution := evolution_of(states[name])) is not None:
                 evolutions[name] = evolution
-    refused += _under_other_names(before.states, now.states)
+    refused += _under_other_names(before.states, now)
     refused += _taken_names(before.states, now)
     added, gone = _only_in(now, before), _only_in(before, now)
     recorded = Meaning(states, now.streams, now.rename, now.migrating)
@@ -161,7 +162,7 @@ def _renamed_states(before: Facts, now: Meaning) -> dict[str, str]:
     return {old: new for new, old in found.items()}
 
 
-def _under_other_names(before: Facts, now: Facts) -> list[RefusedChange]:
+def _under_other_names(before: Facts, now: Meaning) -> list[RefusedChange]:
     """Return the states that are declared under another name: it would begin with nothing, and what is stored would be left."""
     return [
         RefusedChange(
@@ -169,14 +170,16 @@ def _under_other_names(before: Facts, now: Facts) -> list[RefusedChange]:
             f"{_other_name(old, known, new, own)}. To begin {new!r} with nothing, start once with {ALLOW}",
         )
         for old, known in before.items()
-        for new, own in now.items()
-        if old not in now and new not in before and _may_be_same(known, own)
+        for new, own in now.states.items()
+        if old not in now.states and new not in before and _may_be_same(known, own, now.rename)
     ]
 
 
-def _may_be_same(known: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+def _may_be_same(known: Mapping[str, Any], own: Mapping[str, Any], rename: Mapping[str, str]) -> bool:
     """Whether a state can be another one under a new name, and perhaps with more changes: it has one of its aggregates."""
-    if any(known.get(fact) != own.get(fact) for fact in ("key", "window")):
+    types = [named_type(one)[1] for one in known["key"]]
+    key = list(zip(current_names(known["key"], own["key"], rename), types, strict=True))
+    if key != [*map(named_type, own["key"])] or known.get("window") != own.get("window"):
         return False
     if MEMBERS in known and MEMBERS in own:
         is_there = [known[MEMBERS].get(name, [""])[0] == by for name, (by, *_) in own[MEMBERS].items()]
@@ -249,9 +252,11 @@ def _stream_changes(
     if narrower:
         one = narrower[0]
         text = f"{what}: field {one!r} {old[one]} -> {new[one]}"
-        return [], [
-            RefusedChange(text, f"give it another name, or the type {old[one]}, and convert it in a step behind")
-        ]
+        remedy = f"give it another name, or the type {old[one]}, and convert it in a step behind"
+        given = (
+            f"if its source gives it so, as a followed state does, and the steps read it so, start once with {ALLOW}"
+        )
+        return [], [RefusedChange(text, f"{remedy}; {given}")]
     lines = [f"{what}: field {one!r} is new" for one in new if one not in old]
     lines += [f"{what}: field {one!r} is no longer there" for one in old if one not in new]
     lines += [f"{what}: field {one!r} {old[one]} -> {new[one]}" for one in old if new.get(one, old[one]) != old[one]]

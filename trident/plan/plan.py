@@ -108,6 +108,11 @@ class Fragment:
         """Whether a step needs all tuples of the partition at once; then it also runs without tuples."""
         return any(isinstance(step.node, AggregateNode) and not step.node.partial for step in self.steps)
 
+    @cached_property
+    def depends_on_partitions(self) -> bool:
+        """Whether it gives another result for several partitions than for one."""
+        return self.blocking or bool(most_kept(self.sinks))
+
 
 @dataclass(frozen=True)
 class Exchange:

@@ -269,7 +269,6 @@ class ChangeFeed(Closes):
         return ChangedBatch(txid, [one for one in some if one.before is not None or one.after is not None])
 
     def _changes(self, rows: Sequence[tuple[Key, Any]], winners: Winners) -> Iterator[Change]:
-        """Return the changes of rows, as values of the declared type."""
         types = former_types(self._view.node)
         values: Sequence[Any] = migrate_values([value for _, value in rows], winners, types)
         sides = [[value[at] for value in values] for at in (2, 3)]

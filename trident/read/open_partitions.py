@@ -163,7 +163,6 @@ def refused_by_stores(
 def _refusal(
     plan: Plan, config: Config, name: str, known: str, compared: TopologyChanges, reader: TransactionLogReader | None
 ) -> Exception | None:
-    """Return what a state is refused with; `known`: its name in the log."""
     layouts, evolution = reader.refresh().layouts if reader else {}, compared.evolutions.get(name)
     try:
         with ExitStack() as opened:

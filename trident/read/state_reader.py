@@ -253,6 +253,6 @@ class JointReader(Closes):
 
 def log_place(topology: str, config: Config) -> str:
     """Return where a topology's log is: as it is set, as its cluster has it if it was submitted, else below this folder."""
-    from trident.cluster_state.cluster_log import submitted_log
+    from trident.cluster_state.cluster_address import submitted_log
 
     return config.log_dir or submitted_log(topology) or config.log_folder(topology)

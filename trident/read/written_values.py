@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -119,19 +121,22 @@ def _boolean(value: Any) -> bool:
     return ("false", "true").index(_string(value).lower()) == 1
 
 
+_ESCAPED = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")  # as bytes are printed that are not UTF-8, and backslashes
 _READERS: dict[type, Callable[[Any], Any]] = {
     str: _string,
     int: _integer,
     float: _number,
     bool: _boolean,
     Decimal: lambda value: Decimal(_digits(str(value))),
-    bytes: lambda value: _string(value).encode(),
+    bytes: lambda value: _ESCAPED.sub(
+        lambda found: bytes.fromhex((found[1] or b"5c").decode()), _string(value).encode()
+    ),
 }
 
 
 def plain(value: Any) -> Any:
     """Return a value as JSON has it: decimals, times and what JSON has no form for as text, bytes in base64."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
@@ -192,7 +197,8 @@ def _of_kind(field: str, given: Any, before: Any) -> Any:
 
 
 def _double(given: Any, _: float) -> float:
-    if isinstance(given, (bool, str)) or (isinstance(given, int) and int(float(given)) != given):
+    is_text = isinstance(given, str) and any(map(str.isdigit, given))  # only what JSON has no number for is one
+    if is_text or isinstance(given, bool) or (isinstance(given, int) and int(float(given)) != given):
         raise TypeError
     return float(given)
 

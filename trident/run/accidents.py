@@ -75,12 +75,12 @@ class Accidents:
         """Return the error of a start; whether rewinding would be accepted, and which policy was `refused`, if any."""
         line = "partition {1} of state {0!r}: the log expects {2}, the store has {3}"
         numbers = [line.format(*one.args) for found in self.founds for one in found.mismatches.values()]
-        return StartMismatchError(self.said, refused, self._moved() + self._remedy(rewinds), "; ".join(numbers))
+        return StartMismatchError(self.said, refused, self._move_advice() + self._remedy(rewinds), "; ".join(numbers))
 
     @property
     def said(self) -> str:
         """What happened, in plain words."""
-        said = [self._said(accident) for accident in sorted(self._kinds)]
+        said = [self._describe(accident) for accident in sorted(self._kinds)]
         return "; ".join([*said, *(f"state {name!r} has none" for name in self._without_totals())])
 
     def why_refused(self, policy: str) -> str:
@@ -134,7 +134,7 @@ class Accidents:
         is_of_log = epoch_of(sentinel.attempt) in log.epochs or not sentinel.attempt
         return Accident.SET_BACK if is_of_log and sentinel.txid <= log.txid else Accident.LOG_SET_BACK
 
-    def _said(self, accident: Accident) -> str:
+    def _describe(self, accident: Accident) -> str:
         states = self._kinds[accident]
         parts = [self._of_state(found, states[found.name], accident) for found in self.founds if found.name in states]
         if accident is Accident.LOG_LOST:
@@ -176,7 +176,7 @@ class Accidents:
         """Return the states whose store has nothing, where the log is new and another one has totals."""
         return [found.name for found in self.founds if Accident.LOG_LOST in self._kinds and not any(found.sentinels)]
 
-    def _moved(self) -> str:
+    def _move_advice(self) -> str:
         """Return what to do if a state is only declared in another place: to its old one, an empty place looks the same."""
         for found in self.founds if {*self._kinds} == {Accident.EMPTIED} else ():
             kept = committed_map(found.instances[0])

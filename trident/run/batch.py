@@ -1,4 +1,4 @@
-"""Batch and LoopMessage: what the loop knows about a running attempt, and what other threads report; the driver's clock.
+"""Batch and LoopMessage: what the loop knows about a running attempt, and what other threads report.
 
 `BatchTime` is the time of batches, for windows by time. It is in the batch's definition, so a replay has the same time.
 
@@ -14,7 +14,6 @@ time there is a batch, also without tuples, which finds out more.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -162,6 +161,23 @@ class Batch:
     checked: Checked | None = None
 
 
+class Begun(NamedTuple):
+    """What a thread has begun for a batch.
+
+    `since`: when it began, in seconds of the monotonic clock.
+    `watched`: whether only `Attempts.overdue` notices if it does not return.
+    `commits`: whether it commits.
+    `spout`: the one that it asks, if it does.
+    """
+
+    txid: int
+    thread: int
+    since: float
+    watched: bool = False
+    commits: bool = False
+    spout: str = ""
+
+
 Result = TaskOutput | Committed | Failure | BaseException
 """An exception ends the topology, a failure the attempt."""
 
@@ -171,20 +187,6 @@ class LoopMessage(NamedTuple):
 
     attempt: TransactionAttempt
     result: Result
-
-
-class Clock:
-    """The time of this machine."""
-
-    monotonic = staticmethod(time.monotonic)
-    """Seconds from an arbitrary start, never going back. As it is, because each batch asks a dozen times."""
-
-    cpu = staticmethod(time.thread_time)
-    """Seconds that the calling thread has computed."""
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return int(time.time() * 1000)
 
 
 class BatchTime:
@@ -236,7 +238,7 @@ class BatchTime:
             if not (has_tuples or is_begun or again or self._is_due(clock_ms, previous)):
                 return None
             now = clock_ms if previous is None or again else max(clock_ms, previous["now"])
-        first, *behind = self._brought(now, None if has_tuples or again else previous)
+        first, *behind = self._times_after(now, None if has_tuples or again else previous)
         behind_levels = {"levels": behind} if behind else {}
         return {"now": now, "tuples_at": first, **behind_levels, **({"begins_again": True} if again else {})}
 
@@ -258,7 +260,7 @@ class BatchTime:
             for level, at in zip(self._levels, self._level_times(previous), strict=True)
         ]
 
-    def _brought(self, now: int, previous: Mapping[str, Any] | None) -> list[int]:
+    def _times_after(self, now: int, previous: Mapping[str, Any] | None) -> list[int]:
         """Return what `_level_times` returns after a batch at `now`; None: it may bring tuples to all levels."""
         if previous is None:
             return [now] * len(self._levels)

@@ -6,18 +6,19 @@ Its graph has all states aside in memory, and nothing that only looks at tuples.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import cloudpickle
 
+from trident.channel import Clock
 from trident.config import Config
 from trident.engine.runners import process_or_raise, unseen
 from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order
 from trident.errors import HistoryStartError, ReplayFailedError, UnsupportedOperation
-from trident.graph import Graph, Node, PeekNode, PersistNode, QueryNode, SpoutNode, StateNode
+from trident.graph import Graph, Node, PeekNode, PersistNode, QueryNode, SpoutNode
 from trident.log.log_address import read_history
 from trident.log.log_interface import MemoryLog
 from trident.log.records import (
@@ -37,7 +38,7 @@ from trident.plan.guarantees import spout_type_of
 from trident.read.open_partitions import make_state
 from trident.read.state_reader import ForeignLog, log_place
 from trident.roles import Closes
-from trident.run.batch import Batch, Clock
+from trident.run.batch import Batch
 from trident.run.committer import Committed
 from trident.run.execution import order_of, txids_of
 from trident.run.opened_topology import OpenedTopology
@@ -45,13 +46,13 @@ from trident.run.sources import Sources
 from trident.spout.interfaces import IBatchSpout, SpoutType, TransactionAttempt
 from trident.spout.partitioned import PartitionedSpout
 from trident.spout.query_batches import QueryBatches
-from trident.state.columns.number_columns import NumberForm
-from trident.state.columns.number_table import KeptValues
 from trident.state.encoding.equal_keys import canonical_key
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import OpaqueMap
+from trident.state.number_columns import NumberForm
+from trident.state.number_table import KeptValues
 from trident.state.txid import Txid
 from trident.state.values import UNKNOWN_ATTEMPT, CombinerValueUpdater, OpaqueValue
 from trident.steps.failures import StepFailed
@@ -108,7 +109,7 @@ class Replay(Closes):
         }  # fmt: skip
         config = replace(config, **settings)
         self._opened = OpenedTopology(graph, make_plan(graph), config, lambda states: memory, in_threads=False)
-        self._sources = Sources(self._opened, Clock(), {})
+        self._sources = Sources(self._opened, Clock())
 
     @property
     def txid(self) -> int:
@@ -181,8 +182,13 @@ class Replay(Closes):
         if output.tuples != record.counts.get("tuples", output.tuples):
             raise self._other_count(record, "tuples", output.tuples)
         committed = self._commit(record, output, order)
-        if self._is_exact:
-            self._check_letters(record, len(output.captured) + len(committed.captured))
+        left_out, txid = len(output.captured) + len(committed.captured), record.txid
+        recorded = record.counts.get("dead_letters", left_out)
+        if self._is_exact and left_out != recorded:
+            # None is, if their cause was fixed and all are back.
+            if left_out or count_of({txid: self._put_back.get(txid, ())}) != recorded:
+                raise self._other_count(record, "dead letters", left_out)
+            self._fixed.add(txid)
         return committed
 
     def _txids(self, record: CommitRecord) -> dict[str, list[Txid]]:
@@ -199,14 +205,6 @@ class Replay(Closes):
         definitions = {name: one for name, one in record.spouts.items() if one is not None}
         letters = {txid: one for txid, one in definitions.pop(LETTERS, {}).items() if txid not in self._fixed}
         return {**definitions, LETTERS: letters} if letters else definitions
-
-    def _check_letters(self, record: CommitRecord, found: int) -> None:
-        """Compare the tuples that were left out with those that are; none is, if their cause was fixed and all are back."""
-        recorded, txid = record.counts.get("dead_letters", found), record.txid
-        if found != recorded:
-            if found or count_of({txid: self._put_back.get(txid, ())}) != recorded:
-                raise self._other_count(record, "dead letters", found)
-            self._fixed.add(txid)
 
     def _other_count(self, record: CommitRecord, what: str, found: int) -> ReplayFailedError:
         recorded = record.counts[what.replace(" ", "_")]
@@ -253,7 +251,6 @@ class Replay(Closes):
 
 
 def _with(value: Any, fields: Mapping[str, None]) -> Any:
-    """Return a struct with null for those of its fields."""
     if not isinstance(value, dict):
         return value
     return {name: fields.get(name, one) for name, one in value.items()}
@@ -356,7 +353,9 @@ def replay_graph(
     topology.
     """
     graph = graph.of_batches()
-    graph = replace(graph, nodes=_copy_nodes(graph.nodes))
+    # Copies: a topology of this process may be running with the same objects, which a replay prepares and closes.
+    with suppress(Exception):  # pickling runs user code; what cannot be pickled is used as it is
+        graph = replace(graph, nodes=cloudpickle.loads(cloudpickle.dumps(graph.nodes)))
     for spout in graph.spouts():
         _check_repeats(graph.name, spout)
     left_out = _left_out(graph, config)
@@ -368,14 +367,15 @@ def replay_graph(
     }
     if watch is not None and watch.state in values:
         values[watch.state] = KeptValues()  # updated key by key
-    states = tuple(state if state.static else _move_aside(state, values[state.name], watch) for state in graph.states)
+    states = []
+    for state in graph.states:
+        if not state.static:
+            factory = ScratchState(values[state.name], watch if watch and watch.state == state.name else None)
+            spec = StateSpec(factory, state.spec.required_num_partitions)
+            state = replace(state, spec=spec, migrate=None)
+        states.append(state)
     nodes = (*map(unseen, graph.nodes), *_watching(graph, watch))
-    return replace(graph, nodes=nodes, states=states, placements={}), values, left_out
-
-
-def _move_aside(state: StateNode, values: KeptValues, watch: KeyWatch | None) -> StateNode:
-    factory = ScratchState(values, watch if watch is not None and watch.state == state.name else None)
-    return replace(state, spec=StateSpec(factory, state.spec.required_num_partitions), migrate=None)
+    return replace(graph, nodes=nodes, states=tuple(states), placements={}), values, left_out
 
 
 def without_states(graph: Graph, names: Collection[str]) -> Graph:
@@ -391,25 +391,27 @@ def without_states(graph: Graph, names: Collection[str]) -> Graph:
 
 def _left_out(graph: Graph, config: Config) -> dict[str, str]:
     """Return the states that cannot be kept aside, and why not; refuse a topology that needs one, or has no other."""
-    by_user = [node.state for node in graph.nodes if isinstance(node, PersistNode) and node.updater is not None]
-    left_out = {name: _OWN for name in by_user if not _is_map(graph, config, name)}
-    for name in left_out:
-        _check_unread(graph, name)
+    left_out: dict[str, str] = {}
+    for writer in (node for node in graph.nodes if isinstance(node, PersistNode) and node.updater is not None):
+        name, plan = writer.state, make_plan(graph)
+        # Whether an updater gets a map only opening the state shows, which writes nothing.
+        with closing(make_state(plan, config, name, 0, 1, read_only=True)) as state:
+            if isinstance(state, SnapshottableMap | CommittedMap):
+                continue
+        left_out[name] = _OWN
+        readers = [node.id for node in graph.nodes if isinstance(node, QueryNode) and node.state == name]
+        readers += [node.id for node in graph.children(writer.id)]
+        if readers:
+            raise UnsupportedOperation(
+                f"run the batches of topology {graph.name!r} again: {', '.join(map(repr, readers))} read state {name!r}, and "
+                f"{_OWN}, so that it cannot be kept aside"
+            )
     if all(state.static or state.name in left_out for state in graph.states):
         raise UnsupportedOperation(
             f"run the batches of topology {graph.name!r} again: of its states none can be kept aside. "
             + "; ".join(f"{name!r}: {why}" for name, why in left_out.items())
         )
     return left_out
-
-
-def _copy_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Return copies: a topology of this process may be running with the same objects, which a replay prepares and closes."""
-    try:
-        copies: tuple[Node, ...] = cloudpickle.loads(cloudpickle.dumps(nodes))
-    except Exception:  # noqa: BLE001  pickling runs user code; what cannot be pickled is used as it is
-        return nodes
-    return copies
 
 
 def _check_repeats(topology: str, node: SpoutNode) -> None:
@@ -421,26 +423,6 @@ def _check_repeats(topology: str, node: SpoutNode) -> None:
             f"run the batches of topology {topology!r} again: the spout of stream {node.id!r}, a {type(spout).__name__}, is "
             f"{promise.value} and does not give the rows of a recorded batch again. Nothing was read. What it feeds cannot be "
             "compared or explained; sources that can be read again are files, tables, topics of Kafka and Redis Streams as logs"
-        )
-
-
-def _is_map(graph: Graph, config: Config, name: str) -> bool:
-    """Whether an updater gets a map: only opening the state shows it, which writes nothing."""
-    state = make_state(make_plan(graph), config, name, 0, 1, read_only=True)
-    try:
-        return isinstance(state, SnapshottableMap | CommittedMap)
-    finally:
-        state.close()
-
-
-def _check_unread(graph: Graph, name: str) -> None:
-    (writer,) = (node for node in graph.nodes if isinstance(node, PersistNode) and node.state == name)
-    readers = [node.id for node in graph.nodes if isinstance(node, QueryNode) and node.state == name]
-    readers += [node.id for node in graph.children(writer.id)]
-    if readers:
-        raise UnsupportedOperation(
-            f"run the batches of topology {graph.name!r} again: {', '.join(map(repr, readers))} read state {name!r}, and "
-            f"{_OWN}, so that it cannot be kept aside"
         )
 
 

@@ -50,7 +50,6 @@ _log = logging.getLogger(__name__)
 class SpoutHandle:
     """A spout of the running topology, in the driver."""
 
-    name: str
     coordinator: BatchCoordinator
     spout_type: SpoutType
 
@@ -70,10 +69,9 @@ def open_spouts(
     for node in plan.spouts:
         settings = {**config.as_mapping(), "topology": plan.topology, "stream": node.id, "own_files": own}
         spout = as_trident_spout(node.spout, node.id)
-        handle = handles[node.id] = SpoutHandle(
-            node.id, coordinator_of(spout.get_coordinator(settings), node.id), spout_type_of(spout)
-        )
-        closing(handle.coordinator.close)
+        coordinator = coordinator_of(spout.get_coordinator(settings), node.id)
+        closing(coordinator.close)
+        handles[node.id] = SpoutHandle(coordinator, spout_type_of(spout))
         emitters[node.id] = spout.get_emitter(settings)
     return handles, emitters
 

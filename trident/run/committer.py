@@ -23,15 +23,15 @@ from trident.engine.routing import RowFrame, apply_exchange
 from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order
 from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
-from trident.plan import Exchange, Fragment, Plan
+from trident.plan import Exchange, Plan
 from trident.plan.plan import most_kept
 from trident.read.views import StateView
 from trident.run.entries import Entries, check_one_writer, inputs_kept, inputs_of, marks_of, merging_columns
 from trident.state.kinds import LaterWrite
 from trident.state.sentinel import check_partitions
 from trident.state.txid import Snapshot, Txid
-from trident.state.values import CombinerUpdates, ReducerValueUpdater
-from trident.steps.aggregates import Merging, check_totals, combining, is_native, rows_of
+from trident.state.values import CombinerUpdates
+from trident.steps.aggregates import Merging, check_totals, is_native, rows_of, updates_of
 from trident.steps.applying import apply_query
 from trident.steps.failures import (
     DEFAULT_BOUNDS,
@@ -164,16 +164,10 @@ class PartitionCommit:
             out = Emitted(node.id, node.fields, TupleErrors(bounds=self.bounds), len(keys))
             node.updater.update_state(state.given, keys, out)
             return out.rows
-        aggregator, check = aggregation.aggregator, partial(_check_typed, node.id, aggregation, keys)
-        if native := is_native(aggregator):
+        check = partial(_check_typed, node.id, aggregation, keys)
+        if native := is_native(aggregation.aggregator):
             check = partial(check_totals, aggregation, check)
-        updaters: Sequence[Any]
-        if aggregation.combines:
-            updaters = CombinerUpdates(
-                aggregator.combine, given, combining(aggregator), native, check if native else None
-            )
-        else:
-            updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
+        updaters = updates_of(aggregation, given, native, check if native else None)
         if not aggregation.group.names:
             values = [state.update(updaters[0])]
             check(values)
@@ -445,7 +439,7 @@ class BatchCommit:
         fragment = self._plan.fragments[node]
         if not (rows or arrived or fragment.blocking):
             return
-        if partitions > 1 and not _depends_on_partitions(fragment):
+        if partitions > 1 and not fragment.depends_on_partitions:
             rows, partitions = {0: one_table(rows.values())} if rows else {}, 1
         given = {at: [table] for at, table in rows.items() if table.num_rows}
         self._on_error.partitions = partitions
@@ -455,8 +449,3 @@ class BatchCommit:
             if partition in given or fragment.blocking or letters:
                 exchanges, tables = self._committer.exchanges(), given.get(partition, [])
                 send(fragment, tables, exchanges, self._run, partition, self.done, letters)
-
-
-def _depends_on_partitions(fragment: Fragment) -> bool:
-    """Whether a step behind a node gives another result for several partitions than for one."""
-    return fragment.blocking or bool(most_kept(fragment.sinks))

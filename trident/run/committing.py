@@ -154,7 +154,7 @@ class CommittingProgram(WorkerProgram):
         if aggregation is not None and not aggregation.group.names and partition != partition_of_total(partitions):
             return None  # the one value is elsewhere
         state = self._open.partition_state(name, partition, partitions)
-        given = _gather_updates(node, state, partition, partitions, arrived, run, order)
+        given = _gather_updates(node, state, (partition, partitions), arrived, run, order)
         stages = state.facts.stage is not None
         if given is None and stages:
             return None  # what a task has staged counts only once the driver knows of it
@@ -196,19 +196,13 @@ class CommittingProgram(WorkerProgram):
 
 
 def _gather_updates(
-    node: PersistNode,
-    state: Any,
-    partition: int,
-    partitions: int,
-    arrived: Sequence[RowFrame],
-    run: StepRun,
-    order: Order,
+    node: PersistNode, state: Any, at: tuple[int, int], arrived: Sequence[RowFrame], run: StepRun, order: Order
 ) -> Entries | Share | None:
-    """Return what arrived for a partition; None: nothing that it has to update."""
+    """Return what arrived for a partition, `at` its number of how many; None: nothing that it has to update."""
     if isinstance(node, (WindowNode, JoinWithinNode)):
         moment = read_moment((frame.data for frame in arrived if frame.port == MOMENT), order.now)
         tables = [frame.data for frame in arrived if frame.port != MOMENT]
-        return shares_of(node, moment, {partition: tables} if tables else {}, partitions, run).get(partition)
+        return shares_of(node, moment, {at[0]: tables} if tables else {}, at[1], run).get(at[0])
     return inputs_of(node, [frame.data for frame in arrived], 1, merging_columns(node.aggregation, [state])).get(0)
 
 

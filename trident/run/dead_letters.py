@@ -205,18 +205,15 @@ class DeadLetters:
             kept = [letter for letter in letters if not any(_names(letter, key) for key in keys)]
             if len(kept) < len(letters):
                 write_whole(path, "".join(letter.to_line() + "\n" for letter in kept))
-                removed += len(letters) - len(kept) if path.suffix == ".jsonl" else 0
-        self._forget_requests(keys)
-        if unread:
-            raise unread[0]
-        return removed
-
-    def _forget_requests(self, keys: Sequence[tuple[Any, ...]]) -> None:
+                removed += (len(letters) - len(kept)) * (path.suffix == ".jsonl")
         for path in sorted((self.folder / _REQUESTS).glob("*.json")):
             with suppress(*_UNREADABLE):  # it is none
                 edited = [DeadLetter.of_line(line) for line in json.loads(path.read_text(encoding="utf-8"))["edited"]]
                 if any(_names(letter, key) for letter in edited for key in keys):
                     path.unlink()
+        if unread:
+            raise unread[0]
+        return removed
 
     def request(
         self, log: LogState, letters: Ranges, edited: Sequence[DeadLetter] = (), reason: str | None = None

@@ -15,6 +15,7 @@ from functools import cached_property
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Literal
 
+from trident.channel import Clock
 from trident.config import Config
 from trident.errors import FencedError, StoreAwayError, describe
 from trident.graph import Graph, JoinWithinNode, WindowNode
@@ -22,7 +23,7 @@ from trident.log.log_state import LogState
 from trident.naming import amount
 from trident.notebook import RunningGlance
 from trident.observe.batch_committed import Placement, RecentBatches, sum_lags
-from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics
+from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics, statistics_of
 from trident.observe.events import WHOLE_TOPOLOGY, ReportedError, TopologyStarted, TopologyTerminated
 from trident.observe.health import AtWork
 from trident.observe.monitoring import Monitoring
@@ -30,16 +31,15 @@ from trident.observe.topology_status import TopologyStatus
 from trident.plan import Plan
 from trident.read.views import StateView
 from trident.redaction import redacted
-from trident.run.batch import LOOP, Clock, Observer
+from trident.run.batch import LOOP, Observer
 from trident.run.dead_letters import ranges_by_batch, waiting
-from trident.run.engine_choice import RunnerOf
-from trident.run.execution import Execution
+from trident.run.engine_choice import RunnerOf, is_given_up, open_runner
+from trident.run.execution import LaneOf, lanes
 from trident.run.loop import BatchLoop
 from trident.run.opened_topology import OpenedTopology
-from trident.run.operation_totals import OperationTotals, read_statistics
 from trident.run.placements import OpenLog
 from trident.run.progress import Progress
-from trident.run.retrying import Waiting, backoff_s, is_given_up
+from trident.run.retrying import Waiting, backoff_s
 from trident.run.rewinding import rewind
 from trident.spout.interfaces import Lag
 
@@ -56,7 +56,9 @@ _LETTERS_SHOWN = 200
 _GUARANTEES = ("not exact", "unknown", "exact")  # the weakest first
 
 
-def opened_to_last(graph: Graph, plan: Plan, config: Config, open_log: OpenLog, runner_of: RunnerOf) -> OpenedTopology:
+def opened_to_last(
+    graph: Graph, plan: Plan, config: Config, open_log: OpenLog, runner_of: RunnerOf = open_runner
+) -> OpenedTopology:
     """Open a topology whose states outlast it: they may be rewound; one that is away is waited for, `store_wait_s` at most."""
     waiting: Waiting | None = None
     while True:
@@ -77,7 +79,7 @@ class Drive:
     """An opened topology with its loop, which is for one thread; any thread may ask how it goes.
 
     `monitoring`: is told of what happens, and ends with it.
-    `execution`: where batches run; None: in the thread that leads the loop.
+    `lane_of`: where batches run; None: in the thread that leads the loop.
     `observer`: called at each point of a batch; see `Observer`.
     `active`: whether batches are begun before the loop is told so.
     `progress`: of the one that this one follows, where both count together.
@@ -92,7 +94,7 @@ class Drive:
         graph: Graph,
         opened: OpenedTopology,
         monitoring: Monitoring,
-        execution: Execution | None = None,
+        lane_of: LaneOf | None = None,
         observer: Observer | None = None,
         active: bool = True,
         clock: Clock | None = None,
@@ -106,12 +108,9 @@ class Drive:
         self._ended = threading.Event()
         self.began = self.clock.monotonic()
         places: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
-        self.totals = OperationTotals(opened.plan, opened.executors, self.began)
         size, publish = self.config.progress_kept, monitoring.publish
-        self.progress = progress or Progress(self.name, size, self.run_id, places, publish, self.totals)
-        self.loop = BatchLoop(
-            opened, execution or Execution(LOOP, one_by_one=True), self.progress, self.clock, observer, active
-        )
+        self.progress = progress or Progress(opened.plan, size, self.clock, self.run_id, places, publish)
+        self.loop = BatchLoop(opened, lane_of or lanes(LOOP), self.progress, self.clock, observer, active)
         self.pages = TopologyFigures(self)
         monitoring.watch(self.pages.status)
         publish(TopologyStarted(self.name, self.run_id, self.clock.wall_ms(), self.txid, places))
@@ -286,7 +285,7 @@ class TopologyFigures:
     @property
     def statistics(self) -> TopologyStatistics:
         """What the operations did in the batches that were committed."""
-        return read_statistics(self._drive.totals, *self._components, self._clock_now)
+        return statistics_of(self._drive.progress.totals.over_all(self._clock_now), *self._components)
 
     def dead_letters(self) -> list[dict[str, Any]]:
         """Return the newest dead letters that wait, as plain data."""
@@ -325,7 +324,7 @@ class TopologyFigures:
             "phases": batches.phases(),
             "sources": sources,
             "lags": [each._asdict() for each in sum_lags(Lag(**each["lag"]) for each in sources if each["lag"])],
-            "lagTrend": drive.totals.series.lag(self._clock_now),
+            "lagTrend": drive.progress.totals.series.lag(self._clock_now),
             "health": {
                 **{key: _without_secrets(status[key]) for key in _OF_HEALTH},
                 "leftOut": batches.left_out(self._over_time),
@@ -344,7 +343,7 @@ class TopologyFigures:
             drive.at_work,
             drive.errors,
             self.statistics,
-            drive.totals.series,
+            drive.progress.totals.series,
             self._clock_now,
             states=self._states(batches),
             more=more,

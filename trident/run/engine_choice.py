@@ -1,9 +1,11 @@
-"""Which runner a topology gets: `engine="spark"`, `"in_process"` or `"auto"`."""
+"""Which runner a topology gets: `engine="spark"`, `"in_process"` or `"auto"`; and whether its start goes on waiting."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -28,6 +30,27 @@ RunnerOf = Callable[[Program, Config, Plan, Program, Mapping[str, SpoutHandle]],
 """Opens what processes the batches, as `open_runner` does."""
 
 _SPARE = 2  # slots for other jobs of the session, such as a DataFrame of a state, beside workers that keep theirs
+_gives_up: ContextVar[Callable[[], bool]] = ContextVar("gives_up", default=lambda: False)
+_awaits_batch: ContextVar[bool] = ContextVar("awaits_batch", default=False)
+
+
+@contextmanager
+def giving_up_if(is_asked: Callable[[], bool], awaits_batch: bool = False) -> Iterator[None]:
+    """Have a start in the block no longer wait for a store, or rewind one, once this says so, as after Ctrl-C.
+
+    `awaits_batch`: start Spark when there is a batch: there may be none.
+    """
+    before, awaited = _gives_up.set(is_asked), _awaits_batch.set(awaits_batch)
+    try:
+        yield
+    finally:
+        _gives_up.reset(before)
+        _awaits_batch.reset(awaited)
+
+
+def is_given_up() -> bool:
+    """Whether the start that is under way here is to end."""
+    return _gives_up.get()()
 
 
 def check_engine(config: Config) -> None:
@@ -37,26 +60,20 @@ def check_engine(config: Config) -> None:
 
 
 def open_runner(
-    program: Program,
-    config: Config,
-    plan: Plan,
-    on_spark: Program | None = None,
-    spouts: Mapping[str, SpoutHandle] | None = None,
-    awaits_batch: bool = False,
+    program: Program, config: Config, plan: Plan, spark: Program, spouts: Mapping[str, SpoutHandle]
 ) -> Runner:
     """Open the runner that the settings ask for.
 
-    `on_spark`: what Spark runs in place of `program`, if executors commit states.
+    `spark`: what Spark runs in place of `program`, where executors commit states.
     `spouts`: those that may need Spark to say whether they have a batch.
-    `awaits_batch`: start Spark when there is a batch: there may be none.
     """
     if config.engine == "in_process":
         return InProcessRunner(program)
-    spark = on_spark or program
     memory_mb = max(stage_memory(plan, spark.committed))  # what the steps of one task ask for
     is_there = is_spark_on() or server_of(config.master, config.spark_conf) is not None
     if config.engine == "spark":
-        if is_there or not awaits_batch or _is_spark_asked(config, spouts or {}):
+        asks_spark = any(spout.coordinator.runs_spark_jobs for spout in spouts.values())
+        if is_there or not _awaits_batch.get() or config.verify_replays or asks_spark:
             return _spark_runner(spark, config, memory_mb)
         return AutoRunner(spark, 1, lambda: _spark_runner(spark, config, memory_mb), spark.commits)
     # What is there is used at once, and says how many cores there are; a session of Spark Connect is that of this thread.
@@ -64,11 +81,6 @@ def open_runner(
     parallelism = config.parallelism or cores() if opened is None else opened.parallelism
     open_ = lambda: _spark_runner(spark, replace(config, parallelism=parallelism), memory_mb)  # noqa: E731
     return AutoRunner(program, parallelism, open_, spark.commits, config.auto_bytes, opened)
-
-
-def _is_spark_asked(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
-    """Whether something asks Spark before there is a batch."""
-    return bool(config.verify_replays) or any(spout.coordinator.runs_spark_jobs for spout in spouts.values())
 
 
 def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:

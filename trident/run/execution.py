@@ -3,17 +3,25 @@
 Handing a batch to another thread costs more than a small batch does. The loop's own thread costs nothing, but sees to
 nothing else meanwhile: so it takes all batches where they are wanted one by one, and else only those that are done in no
 time. Which way a topology goes is chosen once, at the start.
+
+Which thread is at what is noted, to find user code that does not return. Each thread also notes the step that it is at
+(`AtStep`); its stack says in which function of the user's it is.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from threading import get_ident
 from time import monotonic, thread_time
+from types import FrameType
+from typing import NamedTuple
 
 from trident.channel import Channel, DaemonPool
 from trident.engine.replay_check import ReplayCheck
@@ -23,16 +31,20 @@ from trident.engine.worker import Order, Part
 from trident.errors import FencedError, describe
 from trident.log.log_state import LogState
 from trident.log.records import TIME
-from trident.run.batch import LOOP, Batch, Lane, LoopMessage, Observer, Result
+from trident.naming import shown
+from trident.observe.health import RunningBatch, place_of
+from trident.read import views
+from trident.run.batch import LOOP, Batch, Begun, Lane, LoopMessage, Observer, Result
 from trident.run.committer import Committed
-from trident.run.hanging import Begun
 from trident.run.opened_topology import OpenedTopology
 from trident.run.placements import is_all_in_memory, roaming_states
 from trident.run.sources import Sources
 from trident.spout.interfaces import Quick, TransactionAttempt
+from trident.state import values
+from trident.state.interfaces import STORE_CALLS
 from trident.state.txid import Txid
 from trident.steps.applying import only_kernels
-from trident.steps.failures import Failure, StepFailed, failure_of
+from trident.steps.failures import CALLERS, ENTERED, AtStep, Failure, StepFailed, failure_of
 from trident.windows.window_partitions import Now
 
 logger = logging.getLogger(__name__)
@@ -40,35 +52,47 @@ logger = logging.getLogger(__name__)
 _BRIEF_BYTES = 96 << 10
 """Up to this size a batch that meets kernels and memory only is done sooner than it is handed to other threads."""
 
+_OURS = str(Path(__file__).parents[1])
+_STATE = str(Path(values.__file__).parent)
 
-class Execution:
-    """Says where each batch is processed and committed: in other threads, one while another commits, or in the loop's own.
+
+class _Call(NamedTuple):
+    """A call of user code that has not returned."""
+
+    frame: FrameType  # of the function that the step called
+    step: AtStep
+    given: object  # how much it has given so far, if it gives many objects
+
+
+LaneOf = Callable[[Runner, int | None, bool], Lane]
+"""Says where a batch is processed and committed that a runner takes: by its size, and whether no other is in flight.
+
+The size is about how many bytes the batch has; None if a spout does not say.
+"""
+
+
+def lanes(pools: Lane, one_by_one: bool = False, by_size: bool = False) -> LaneOf:
+    """Return where the batches of a topology go: to other threads, one while another commits, or to the loop's own.
 
     `one_by_one`: no two batches overlap, so what runs in this process runs in the loop's thread, whatever its size. What Spark
     runs is left to other threads, so that the loop can notice that it is overdue.
     `by_size`: small batches run in the loop's thread, one after the other; larger ones overlap in other threads.
     """
+    brief_in_loop, brief_in_pools = replace(LOOP, brief=True), replace(pools, brief=True)
 
-    def __init__(self, pools: Lane, one_by_one: bool = False, by_size: bool = False) -> None:
-        self._pools, self._one_by_one, self._by_size = pools, one_by_one, by_size
-        self._brief_in_loop, self._brief_in_pools = replace(LOOP, brief=True), replace(pools, brief=True)
+    def lane_of(runner: Runner, size: int | None, alone: bool) -> Lane:
+        if one_by_one:
+            return LOOP if runner.here else pools
+        if not by_size or size is None or size > _BRIEF_BYTES or not runner.here:
+            return pools
+        # Only behind a large one is a small one handed over: in the loop it would wait for that one's commit.
+        return brief_in_loop if alone else brief_in_pools
 
-    def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
-        """Return where a batch is processed and committed that `runner` takes.
-
-        `size`: about how many bytes the batch has; None if a spout does not say.
-        `alone`: whether no other batch is in flight. Only behind a large one is a small one handed over: in the loop it would
-        wait for that one's commit.
-        """
-        if self._one_by_one:
-            return LOOP if runner.here else self._pools
-        if not self._by_size or size is None or size > _BRIEF_BYTES or not runner.here:
-            return self._pools
-        return self._brief_in_loop if alone else self._brief_in_pools
+    return lane_of
 
 
-def execution_of(opened: OpenedTopology) -> Execution:
-    """Choose how the batches of a topology are executed, and open the threads for it."""
+def lanes_of(opened: OpenedTopology) -> LaneOf:
+    """Choose where the batches of a topology go, and open the threads for it."""
     name, plan, config = opened.plan.topology, opened.plan, opened.config
     # A user's own spout may wait for its source.
     emitters = opened.runner.program.emitters.values()
@@ -81,13 +105,12 @@ def execution_of(opened: OpenedTopology) -> Execution:
     opened.closers.add("processing", lambda: processing.shutdown(wait=False, cancel_futures=True))
     opened.closers.add("committing", committing.shutdown)
     one_by_one = config.max_spout_pending == 1
-    return Execution(Lane(processing.submit, committing.submit), one_by_one, by_size and not one_by_one)
+    return lanes(Lane(processing.submit, committing.submit), one_by_one, by_size)
 
 
 class Attempts:
     """Processes and commits attempts. An exception of one comes back to the loop, which waits for it.
 
-    `begun`: notes which thread works on which attempt, to find user code that does not return.
     `inbox`: where the results go.
     """
 
@@ -95,16 +118,17 @@ class Attempts:
         self,
         opened: OpenedTopology,
         sources: Sources,
-        execution: Execution,
-        begun: dict[TransactionAttempt, Begun],
+        lane_of: LaneOf,
         observe: Observer | None,
         inbox: Channel[LoopMessage | None],
     ) -> None:
         self._name, self._committer = opened.plan.topology, opened.committer
         self._by_size = opened.runner if isinstance(opened.runner, AutoRunner) else None
         self._log, self._partitions, self._replays = opened.log, opened.plan.partitions, opened.replays
-        self._sources, self._execution = sources, execution
-        self._begun, self._observe, self._report = begun, observe, inbox.put
+        self._sources, self._lane_of = sources, lane_of
+        self._observe, self._report = observe, inbox.put
+        self._begun: dict[TransactionAttempt, Begun] = {}  # what threads are at
+        self._seen: dict[int, tuple[float, _Call]] = {}
         self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.executors), threading.Lock()
 
     def start(self, batch: Batch, alone: bool) -> None:
@@ -116,25 +140,25 @@ class Attempts:
         """
         if self._by_size is not None:
             batch.runner = self._by_size.of_size(batch.size)
+        batch.lane = self._lane_of(batch.runner, batch.size, alone)
+        batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
+        order = order_of(batch)
+        if batch.commits_now:
+            order = order._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
         parts = self._sources.cut(batch)
         batch.tasks = len(parts)
-        batch.lane = self._execution.lane_of(batch.runner, batch.size, alone)
-        batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
-        order = self._order(batch) if batch.commits_now else order_of(batch)
         batch.lane.process(partial(self.process, batch, parts, order))
 
     def start_commit(self, batch: Batch) -> None:
         """Start the commit of the batch that follows the last record."""
-        batch.lane.commit(partial(self.commit, batch, self._order(batch)))
-
-    def _order(self, batch: Batch) -> Order:
-        """Return what a commit of the batch that follows the last record is told."""
-        return order_of(batch, txids_of(batch.attempt, self._log.state, self._partitions))
+        order = order_of(batch)
+        order = order._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
+        batch.lane.commit(partial(self.commit, batch, order))
 
     def process(self, batch: Batch, parts: Sequence[Part], order: Order) -> None:
         """Run the stages of an attempt up to the inputs of its states, or, if the order has txids, states in executors too."""
         if batch.runner.here:
-            self._begun[batch.attempt] = Begun(get_ident(), monotonic(), watched=batch.lane.in_loop)
+            self._begun[batch.attempt] = Begun(batch.attempt.txid, get_ident(), monotonic(), watched=batch.lane.in_loop)
         before = 0.0 if batch.undecided is None else thread_time()  # a system call, which only an idle look needs
         result: Result
         try:
@@ -189,7 +213,7 @@ class Attempts:
         except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             result = _meaning(error, "spark")
         if result is None:
-            self._begun[batch.attempt] = Begun(get_ident(), monotonic(), watched=True, commits=True)
+            self._begun[batch.attempt] = Begun(batch.attempt.txid, get_ident(), monotonic(), watched=True, commits=True)
             try:
                 result = self._commit_states(batch, order)
             except BaseException as error:  # noqa: BLE001  unsaid, the loop would wait for this commit for ever
@@ -215,6 +239,62 @@ class Attempts:
         except Exception as error:  # noqa: BLE001  what it holds is free once it is done
             logger.warning("topology %s: attempt %s was not cancelled: %s", self._name, batch.attempt, describe(error))
 
+    def overdue(self, limit_s: float, cause: str) -> tuple[int, Failure] | None:
+        """Return a watched batch whose thread has been in one call of user code for `limit_s` seconds, and the place.
+
+        One thread calls this again and again. A call hangs if two looks that far apart, and every look between them, find
+        it. Many short calls may take as long as they like.
+        """
+        now, stacks = monotonic(), sys._current_frames()  # noqa: SLF001  nothing public gives another's stack
+        before, self._seen = self._seen, {}
+        asked = self._sources.asked
+        for begun in [*self._begun.values(), *([] if asked is None else [asked])]:
+            for thread in self._threads(begun) if begun.watched else ():
+                call = _call(stacks.get(thread), _step_of(thread, begun))
+                if call is None:
+                    continue
+                since, earlier = before.get(thread, (now, call))
+                since = since if (call.frame, call.given) == (earlier.frame, earlier.given) else now
+                self._seen[thread] = since, call
+                if now - since >= limit_s:
+                    return begun.txid, _failure(stacks[thread], call, cause)
+        return None
+
+    def hanging(self, attempt: TransactionAttempt, cause: str) -> Failure | None:
+        """Return a failure that names what the attempt is at; None where no thread of this process is in the user's code."""
+        for frame, step in self._at(self._begun.get(attempt)):
+            if (call := _call(frame, step)) is not None:
+                return _failure(frame, call, cause)
+        return None
+
+    def asked_batch(self) -> RunningBatch | None:
+        """Return the batch that a spout is being asked for; None if none is."""
+        asked = self._sources.asked
+        if asked is None:
+            return None
+        return RunningBatch(asked.txid, "define", monotonic() - asked.since, 1, *self._place_of(asked))
+
+    def place_of(self, attempt: TransactionAttempt) -> tuple[str, str]:
+        """Return the step that a thread of this process is at for an attempt, and the line; "" for what is not known."""
+        return self._place_of(self._begun.get(attempt))
+
+    def _place_of(self, begun: Begun | None) -> tuple[str, str]:
+        for frame, step in self._at(begun):
+            if (frames := _frames(frame)) and step is not None:
+                users = [frame for frame in frames if not frame.f_code.co_filename.startswith(_OURS)]
+                return step.step, place_of(users[-1] if users else frames[0])
+        return "", ""
+
+    def _at(self, begun: Begun | None) -> list[tuple[FrameType, AtStep | None]]:
+        """Return where the threads are that work on an attempt: the innermost frame, and the step."""
+        if begun is None:
+            return []
+        stacks = sys._current_frames()  # noqa: SLF001  as above
+        return [(stacks[thread], _step_of(thread, begun)) for thread in self._threads(begun) if thread in stacks]
+
+    def _threads(self, begun: Begun) -> list[int]:
+        return [begun.thread, *(self._committer.threads() if begun.commits else ())]
+
 
 def _meaning(error: BaseException, where: str) -> Failure | BaseException:
     """Return what an exception means: it fails the attempt, but `SystemExit` and its like end the topology."""
@@ -227,13 +307,50 @@ def _cause(output: TaskOutput) -> Failure | FencedError | None:
     return FencedError(*output.fenced) if output.fenced else output.failure
 
 
-def order_of(batch: Batch, txids: Mapping[str, Sequence[Txid]] = {}) -> Order:
+def order_of(batch: Batch) -> Order:
     """Return what all are told that process a batch; those that commit it need its txids, too."""
     time = batch.definitions.get(TIME)
     now = None if time is None else Now(time["now"], "begins_again" in time)
-    return Order(batch.attempt, batch.capture, txids, now)
+    return Order(batch.attempt, batch.capture, {}, now)
 
 
 def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:
     """Return, by state, the batch's txid as each of its partitions must see it."""
     return {name: log.commits(name, count, *attempt) for name, count in partitions.items()}
+
+
+def _step_of(thread: int, begun: Begun) -> AtStep | None:
+    return next(reversed(ENTERED.get(thread, ())), AtStep(begun.spout) if begun.spout else None)
+
+
+def _frames(innermost: FrameType | None) -> list[FrameType]:
+    """Return a thread's frames up to the function that calls the user's code, the innermost first; none if it is elsewhere."""
+    frames = [] if innermost is None else [frame for frame, _ in traceback.walk_stack(innermost)]
+    callers = (at for at, frame in enumerate(frames) if frame.f_code in CALLERS)
+    return frames[: next(callers, -1) + 1]
+
+
+def _call(innermost: FrameType | None, step: AtStep | None) -> _Call | None:
+    """Return the call of user code that a step made; None if the thread is elsewhere.
+
+    A store does not count as user code, no matter who calls it: it has limits of its own, and a large commit may take long.
+    But the operations that it calls do.
+    """
+    users = None
+    for frame in _frames(innermost):
+        file = frame.f_code.co_filename
+        if file == values.__file__:  # of the modules of states only this one calls operations
+            break
+        if file.startswith(_STATE) or file == views.__file__ or frame.f_code in STORE_CALLS:
+            return None
+        if not file.startswith(_OURS):
+            users = frame  # the last one found is the outermost
+    return None if users is None or step is None else _Call(users, step, step.given())
+
+
+def _failure(innermost: FrameType, call: _Call, cause: str) -> Failure:
+    step, row = call.step.step, call.step.row()
+    on = "" if row is None else f" on tuple {shown(row)}"
+    where = f"{call.frame.f_code.co_name}, {call.frame.f_code.co_filename}:{call.frame.f_lineno}"
+    details = "".join(traceback.format_stack(innermost))
+    return Failure(step, None, f"{cause}; it is still{on} in {where}", details=details)

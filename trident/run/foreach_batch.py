@@ -270,7 +270,7 @@ class ForeachBatch(Closes):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A server of Spark Connect, where the function then runs, may lack Trident.
-        return unpickled, (cloudpickle.dumps((_revived, type(self), self.__getstate__())),)
+        return unpickled, (cloudpickle.dumps((_revive, type(self), self.__getstate__())),)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_run": None, "_handed": None, "_memory_log": None, "_calls": None}
@@ -289,7 +289,7 @@ class ForeachBatch(Closes):
         return table((), {"topology": self.name, "state": "not open: a batch opens it", "log": log}.items())
 
 
-def _revived(kind: type[ForeachBatch], state: dict[str, Any]) -> ForeachBatch:
+def _revive(kind: type[ForeachBatch], state: dict[str, Any]) -> ForeachBatch:
     function = kind.__new__(kind)
     function.__setstate__(state)
     return function

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trident.channel import Channel
+from trident.channel import Channel, Clock
 from trident.engine.task_output import TaskOutput
 from trident.errors import BatchFailedError, FencedError
 from trident.log.log_interface import DurableLog
@@ -24,7 +24,6 @@ from trident.observe.health import RunningBatch
 from trident.run.batch import (
     Batch,
     BatchTimes,
-    Clock,
     Definitions,
     LoopMessage,
     Observer,
@@ -33,8 +32,7 @@ from trident.run.batch import (
 )
 from trident.run.committer import Committed
 from trident.run.coordinator import AttemptStatus, MasterBatchCoordinator, StartGate
-from trident.run.execution import Attempts, Execution
-from trident.run.hanging import HangWatchdog
+from trident.run.execution import Attempts, LaneOf
 from trident.run.opened_topology import OpenedTopology
 from trident.run.progress import Progress
 from trident.run.retrying import Capturing, RetryRule
@@ -55,7 +53,7 @@ _COLD_S = 30.0
 class BatchLoop:
     """Runs batches until it is asked to stop or has to.
 
-    `execution`: says where each batch is processed and committed.
+    `lane_of`: says where each batch is processed and committed.
     `observer`: called at each point of a batch; see `Observer`.
     `active`: whether batches are begun before `set_active` says so.
     """
@@ -63,7 +61,7 @@ class BatchLoop:
     def __init__(
         self,
         opened: OpenedTopology,
-        execution: Execution,
+        lane_of: LaneOf,
         progress: Progress,
         clock: Clock,
         observer: Observer | None = None,
@@ -74,14 +72,13 @@ class BatchLoop:
         self._progress, self._clock = progress, clock
         self._observe = observer
         self._inbox = Channel[LoopMessage | None]()
-        self._work = HangWatchdog(opened.committer.threads)
-        self._sources = Sources(opened, clock, self._work.begun)
-        self._attempts = Attempts(opened, self._sources, execution, self._work.begun, observer, self._inbox)
+        self._sources = Sources(opened, clock)
+        self._attempts = Attempts(opened, self._sources, lane_of, observer, self._inbox)
         most, interval_s = config.max_spout_pending, config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
         repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())
         self._retrying = RetryRule(config, self._coordinator, clock, repeats, opened.letters.captures)
-        self._capturing = Capturing(opened.plan, opened.states, opened.lasting, opened.executors)
+        self._capturing = Capturing(opened)
         self._batches: dict[int, Batch] = {}
         notified = [each.coordinator for each in opened.spouts.values() if each.coordinator.offers("activate")]
         poll_s = config.poll_interval_ms / 1000
@@ -121,7 +118,7 @@ class BatchLoop:
     def hanging(self) -> BatchFailedError | None:
         """Return the error of a batch that hangs in user code where the loop itself cannot notice or fail it."""
         limit_s = self._config.message_timeout_s
-        overdue = self._work.overdue(limit_s, f"no end within message_timeout_s={limit_s:g} seconds")
+        overdue = self._attempts.overdue(limit_s, f"no end within message_timeout_s={limit_s:g} seconds")
         if overdue is None:
             return None
         txid, failure = overdue
@@ -132,14 +129,14 @@ class BatchLoop:
 
         `moved` is when a batch was committed last, on the clock of the topology.
         """
-        asked, now = self._work.asked_batch(), self._clock.monotonic()
+        asked, now = self._attempts.asked_batch(), self._clock.monotonic()
         txid = self._log.state.txid + 1
         batch, tries = self._batches.get(txid), self._coordinator.failures(txid) + 1
         if asked is not None and (batch is None or asked.seconds > _SHORT_S):  # nothing else moves meanwhile
             return replace(asked, tries=tries) if asked.txid == txid else asked
         if batch is None:
             return RunningBatch(txid, "retry", now - moved, tries) if tries > 1 else None
-        place = self._work.place_of(batch.attempt) if now - batch.times.defined > _SHORT_S else ("", "")
+        place = self._attempts.place_of(batch.attempt) if now - batch.times.defined > _SHORT_S else ("", "")
         return RunningBatch(txid, batch.times.phase, now - batch.times.defined, tries, *place)
 
     def run(self) -> None:
@@ -221,34 +218,30 @@ class BatchLoop:
         while not (wait_s := self.start_gate.wait_s(now)):
             # Only while idle, because asking for the time of the processor costs as much as part of a small batch.
             before, txid = self._clock.cpu() if self.start_gate.is_idle else None, self._coordinator.next_txid
-            if not self._start_next(txid, now):
-                cost_s = 0.0 if before is None else self._clock.cpu() - before
-                self._had_nothing(txid, now, cost_s, not self._batches)
-                return self.start_gate.wait_s(self._clock.monotonic())
+            asked = txid not in self._log.state.definitions
+            try:
+                defined = self._sources.define(txid, self._batches)
+                if defined is None:
+                    self.start_gate.had_nothing(txid, now, 0.0 if before is None else self._clock.cpu() - before)
+                    if not self._batches and self.start_gate.awaited:
+                        self._tell_end()
+                    return self.start_gate.wait_s(self._clock.monotonic())
+                self._start(now, asked, *defined)
+            except StepFailed as error:  # an attempt that fails at once
+                self._fail(self._batches.get(txid) or self._new_batch(now, {}, None, {}), error.failure)
             now = self._clock.monotonic()
         return wait_s
 
-    def _had_nothing(self, txid: int, now: float, cost_s: float, is_end: bool) -> None:
-        """Note that the spouts had nothing for a batch; `is_end`: nor will they, unless one may have something soon."""
-        self.start_gate.had_nothing(txid, now, cost_s)
-        if is_end and self.start_gate.awaited and not self._sources.are_preparing():
+    def _tell_end(self) -> None:
+        """Note that the spouts have no more, unless one may have something soon."""
+        if not self._sources.are_preparing():
             self._log.check_owner()  # a replaced driver does not know what is committed
             self.start_gate.gave_all()
 
-    def _start_next(self, txid: int, now: float) -> bool:
-        """Define the next batch and start its processing; False if the spouts have nothing."""
-        asked, batch = txid not in self._log.state.definitions, None
-        try:
-            defined = self._sources.define(txid, self._batches)
-            if defined is None:
-                return False
-            batch = self._new_batch(now, *defined)
-            self._start(batch, asked)
-        except StepFailed as error:  # an attempt that fails at once
-            self._fail(batch or self._new_batch(now, {}, None, {}), error.failure)
-        return True
-
-    def _start(self, batch: Batch, asked: bool) -> None:
+    def _start(
+        self, now: float, asked: bool, definitions: Definitions, undecided: Undecided | None, sizes: Sizes
+    ) -> None:
+        batch = self._new_batch(now, definitions, undecided, sizes)
         if batch.capture:
             batch.written = self._capturing.states_written(batch.attempt.txid, self._log.state.txid)
         batch.times.started = self._clock.monotonic()
@@ -277,10 +270,16 @@ class BatchLoop:
         if output.captured:
             self._capturing.check(batch, output.captured)
         if batch.checked is not None:
-            self._progress.note_checked(batch.attempt, batch.checked, self._clock.wall_ms())
+            self._progress.note_checked(batch.attempt, batch.checked)
         if batch.undecided:
             if not self._sources.complete(batch):
-                self._drop(batch)
+                # It read nothing, so nothing of it is logged or committed.
+                self._coordinator.drop(batch.attempt)
+                del self._batches[batch.attempt.txid]
+                self._log.check_owner()
+                self.start_gate.had_nothing(batch.attempt.txid, batch.times.processed, batch.cost_s)
+                if self.start_gate.awaited:
+                    self._tell_end()
                 return
             self.start_gate.note_started(batch, not output.tuples, True, batch.times.processed)
         self._coordinator.mark_processed(batch.attempt)
@@ -288,13 +287,6 @@ class BatchLoop:
             self._retrying.has_answered(batch.attempt.txid, committed=False)
         if self._observe is not None:
             self._observe("processed", batch.attempt)
-
-    def _drop(self, batch: Batch) -> None:
-        """End an attempt that read nothing: nothing of it is logged or committed."""
-        self._coordinator.drop(batch.attempt)
-        del self._batches[batch.attempt.txid]
-        self._log.check_owner()
-        self._had_nothing(batch.attempt.txid, batch.times.processed, batch.cost_s, True)
 
     def _start_commit(self) -> None:
         """Commit the next batch, if it is processed; after `stop` only one whose job has committed it."""
@@ -390,7 +382,7 @@ class BatchLoop:
             )  # fmt: skip
         self._attempts.cancel(batch)  # it may still use the cores that the next attempt needs
         self._sources.timed_out(batch)
-        self._fail(batch, self._work.hanging(batch.attempt, cause) or Failure(where, None, cause))
+        self._fail(batch, self._attempts.hanging(batch.attempt, cause) or Failure(where, None, cause))
 
     def _limit_s(self, batch: Batch) -> float:
         """Return how long an attempt may be processed: the start of Python workers is not held against it."""
@@ -407,11 +399,11 @@ class BatchLoop:
             retry_in_s = self._retrying.pause_after(attempt, failure, in_commit)
         except BatchFailedError as fatal:
             self.start_gate.fatal = fatal
-        now, waiting = self._clock.monotonic(), self._retrying.waiting
+        waiting = self._retrying.waiting
         self._cold = self._cold or not batch.runner.here
         waits = str(waiting) if waiting is not None and failure.waits_for else ""
         leaves_out = self._opened.letters.captures and failure.may_leave_out and retry_in_s is not None
-        self._progress.note_failed(batch, failure, self._clock.wall_ms(), retry_in_s, now, waits, leaves_out)
+        self._progress.note_failed(batch, failure, retry_in_s, waits, leaves_out)
         self._capturing.note_failed(batch, failure)
         for dead in self._coordinator.fail(attempt, self._clock.monotonic(), retry_in_s or 0.0):
             ended = self._batches.pop(dead.txid)

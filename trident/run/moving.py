@@ -1,16 +1,23 @@
-"""`move_state`: a state's rows into another place, layout, store or number of partitions, while no driver runs.
+"""Rows of a state are written again while no driver runs: moved, migrated to the declared type, or forgotten for good.
 
-The rows are written as they are stored: value, value before, batch and attempt. So under the same log they mean the same, in
-the middle of a batch that failed as well. What is there already is compared and not written again, which is how a move is
-resumed.
-
-In the order in which a kill may find it::
+`move_state`: into another place, layout, store or number of partitions. The rows are written as they are stored: value, value
+before, batch and attempt. So under the same log they mean the same, in the middle of a batch that failed as well. What is there
+already is compared and not written again, which is how a move is resumed. In the order in which a kill may find it::
 
     the target's sentinels are of an incarnation "(moving)"     no start and no reader takes it, another move is refused
     the rows, some thousand a commit; then both places are compared, row by row
     the target's sentinels are of the log's incarnation, by an attempt of an epoch that the log does not know: still no start
     the log's record of the layout, which knows this attempt    the state is in its new place now
     the source's sentinels are of an incarnation "(moved to …)" the former declaration is refused by name
+
+The others are commits of the next batch that are fenced as failed attempts of it would be: whether one was made or not, the
+next batch starts from what is there. Killed at any point, the same call goes on.
+
+`migrate_state`: all values of former types become values of the declared type. Value and value before are the same, so that
+it is right whichever of them counts, and the attempt says that it is of the declared type.
+
+`forget_keys`: the rows of keys are deleted, value and value before; then the changes of these keys, and the dead letters that
+name them.
 """
 
 from __future__ import annotations
@@ -18,23 +25,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any
 
 from trident.config import Config
-from trident.errors import ConfigError, StateError, TopologyChangedError, TopologyError, UnsupportedOperation
+from trident.errors import (
+    ConfigError,
+    StateError,
+    TopologyChangedError,
+    TopologyError,
+    UnsupportedOperation,
+    WrongKeyError,
+)
 from trident.graph import Evolution, Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.log import log_address
 from trident.log.log_interface import TransactionLog
-from trident.log.records import LayoutRecord
+from trident.log.records import LayoutRecord, StartRecord, TopologyRecord
 from trident.plan import make_plan
-from trident.plan.evolution import MOVED_FROM, STORED_AS
+from trident.plan.evolution import MOVED_FROM, REWRITTEN, STORED_AS
 from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
 from trident.read.open_partitions import Conversion, graph_to_read, make_state, with_evolutions
 from trident.read.state_reader import ForeignLog, log_place
-from trident.run.recovery import check_meaning, empty, lay, owning
-from trident.state.encoding.equal_keys import typed_keys
-from trident.state.interfaces import FormerTypes, Key, State
+from trident.run.dead_letters import dead_letters_of
+from trident.run.recovery import NewMeaning, check_meaning, empty, lay, owning
+from trident.state.encoding.equal_keys import declared_keys, keys_of_list, typed_keys
+from trident.state.interfaces import Key, State
 from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import migrate_values
@@ -47,7 +62,7 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done (`count`, `copy`, `compare`), how many rows are done, and of how many (0: not known yet)."""
 
 _ROWS = 10_000  # of one commit
-_MOVING = "moving"
+_MOVING, _REMAINS = "moving", "as the store keeps what was deleted"
 _OF_THE_PLACE = (FORMER, STORED_AS, STORED_UNDER)
 """The facts of a state that say how it is stored where it is."""
 
@@ -66,6 +81,20 @@ class Moved:
     written: int = 0
 
 
+@dataclass(frozen=True)
+class Forgotten:
+    """What `forget_keys` has done.
+
+    `keys`: how many of the keys had a row.
+    `letters`: how many dead letters named one of them, and are gone.
+    `remains`: where the store itself still has what was deleted, and until when.
+    """
+
+    keys: int
+    letters: int
+    remains: str
+
+
 def move_state(
     source: Graph, target: Graph, name: str, to: str, config: Config, progress: Progress = lambda *_: None
 ) -> Moved:
@@ -78,17 +107,94 @@ def move_state(
             f"move state {name!r}: the declarations are of two topologies, {source.name!r} and {target.name!r}; a state is "
             "moved between two declarations of one topology, under its log"
         )
-    ForeignLog(source.name, config, [source.state(name), target.state(name)], "Move it to a store").close()
-    with ExitStack() as opened:
-        log = log_address.open_log(log_place(source.name, config), source.name, config.takeover)
-        opened.callback(log.close)
+    states = [source.state(name), target.state(name)]
+    with _held_log(source.name, states, config, "Move it to a store") as (log, opened):
         compared = _compare_with_log(log, target, name)
         known = log.state.declared.get("states", {}).get(name, {})
         left = {**known, **known.get(MOVED_FROM, {})}  # of a move that goes on the log may know the end
         source = graph_to_read(source, {"states": {name: left}} if left else {})
         sides = Side(source, name, config, opened), Side(target, name, config, opened)
+        return _Move(log, *sides, compared, to, progress).run()
+
+
+def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = lambda *_: None) -> Moved:
+    """Migrate all values of a state that are of former types; see `trident.migrate_state`."""
+    with _opened_place(graph, name, config, "migrate") as (log, place, compared):
+        if name not in compared.evolutions:
+            return Moved(log.state.txid, 0, 0)
+        attempts = _begin_to_write(log, name, place)
+        meaning = NewMeaning(log, Meaning({name: compared.recorded.states[name]}, {}), [name])
+        if meaning.lasts:
+            meaning.record()
+        state, rows, written = log.state, 0, 0
+        winners = state.winners_of(name)
+        for keys in place.pages() if winners.types else ():
+            stored = place.stored_rows(keys)
+            former = [key for key, one in stored.items() if one.attempt < winners.types[-1][0]]
+            for one, _, some, commit in _commits(log, name, place, former, attempts):
+                one.begin_commit(commit)
+                one.multi_put(some, one.multi_get(some))
+                one.commit(commit)
+            rows, written = rows + len(stored), written + len(former)
+            progress("migrate", rows, 0)
+        facts = dict(state.declared["states"][name])
+        if facts.pop(FORMER, None):
+            log.append(TopologyRecord({name: {**facts, REWRITTEN: state.txid}}, {}))
+        return Moved(state.txid, rows, written)
+
+
+def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config) -> Forgotten:
+    """Remove keys of a state for good; see `trident.forget_keys`."""
+    node = graph.state(name)
+    given = keys_of_list(keys, name)
+    if not len(node.key_fields) and not node.free_keys:
+        raise UnsupportedOperation(f"forget keys of state {name!r}: it holds a single value, and no keys")
+    wanted = [key for key in declared_keys(given, node.key_fields, name) if key is not None]
+    if len(wanted) < len(given):
+        raise WrongKeyError(
+            f"forget {list(given)} of state {name!r}: not all of them can be its keys ({node.key_fields})"
+        )
+    with _opened_place(graph, name, config, "forget keys of") as (log, place, _):
+        if not place.maps[0].backing.offers("multi_delete"):
+            raise UnsupportedOperation(f"forget keys of state {name!r}: its store cannot delete keys")
+        attempts, there = _begin_to_write(log, name, place), len(place.stored_rows(wanted))
+        for one, backing, some, commit in _commits(log, name, place, wanted, attempts):
+            one.begin_commit(commit)
+            backing.multi_delete(some)
+            one.commit(commit)
+            if backing.facts.kept_changes is not None:
+                backing.facts.kept_changes.forget(some)
+    letters = dead_letters_of(config, graph.name).forget(wanted)
+    return Forgotten(there, letters, node.spec.facts.remains or _REMAINS)
+
+
+def _begin_to_write(log: TransactionLog, name: str, place: StatePlace) -> Iterator[int]:
+    """Record that a driver writes what the log expects of a state; return the attempts of its commits."""
+    compare_stores(name, place.states, lambda: log.state)
+    log.append(StartRecord.now(log.epoch, log.state.executors))
+    return count((log.epoch << RETRY_BITS) + 1)
+
+
+def _commits(
+    log: TransactionLog, name: str, place: StatePlace, keys: Sequence[Key], attempts: Iterator[int]
+) -> Iterator[tuple[Any, Any, list[Key], Txid]]:
+    """Iterate over the partitions that have some of the keys, their maps, these keys, and the txids to commit them with."""
+    for partition, some in place.by_partition(keys).items() if keys else ():
+        commit = log.state.commits(name, len(place.states), attempt=next(attempts))[partition]
+        yield place.states[partition], place.maps[partition].backing, some, commit
+
+
+@contextmanager
+def _held_log(
+    topology: str, states: Sequence[StateNode], config: Config, remedy: str
+) -> Iterator[tuple[TransactionLog, ExitStack]]:
+    """Hold the log of a topology, so that no driver runs; `LogHeldError` if one does. States are closed with it."""
+    ForeignLog(topology, config, states, remedy).close()
+    with ExitStack() as opened:
+        log = log_address.open_log(log_place(topology, config), topology, config.takeover)
+        opened.callback(log.close)
         with owning(log):
-            return _Move(log, *sides, compared, to, progress).run()
+            yield log, opened
 
 
 class Side:
@@ -119,26 +225,21 @@ class Side:
 
 
 @contextmanager
-def opened_place(
+def _opened_place(
     graph: Graph, name: str, config: Config, doing: str
 ) -> Iterator[tuple[TransactionLog, StatePlace, TopologyChanges]]:
-    """Open a state to be written where its topology has it, and hold the log meanwhile; also how it differs from the log.
+    """Open a state to be written where its topology has it, under its log; also how it differs from that.
 
     Raises `TopologyChangedError`: the log does not go on with this declaration.
-    Raises `LogHeldError`: a driver runs on the log.
     Raises `StateError`: nothing was committed to the state yet.
     """
-    ForeignLog(graph.name, config, [graph.state(name)], "Keep it in a store").close()
-    with ExitStack() as opened:
-        log = log_address.open_log(log_place(graph.name, config), graph.name, config.takeover)
-        opened.callback(log.close)
+    with _held_log(graph.name, [graph.state(name)], config, "Keep it in a store") as (log, opened):
         graph = with_kept_options(graph, log.state.declared.get("states", {}))
         if name not in log.state.layouts:
             raise StateError(f"{doing} state {name!r}: topology {graph.name!r} has committed nothing to it yet")
         compared = check_meaning(graph.name, log, meaning_of(graph), config.allow_changed_topology)
-        with owning(log):
-            side = Side(graph, name, config, opened, compared.evolutions)
-            yield log, side.open(log.state.layouts[name][0], read_only=False), compared
+        place = Side(graph, name, config, opened, compared.evolutions).open(log.state.layouts[name][0], read_only=False)
+        yield log, place, compared
 
 
 class StatePlace:
@@ -186,11 +287,6 @@ class StatePlace:
             stored = self.maps[partition].past_caches.multi_get(some)
             found.update((key, one) for key, one in zip(some, stored, strict=True) if one is not None)
         return found
-
-    def named_in(self, other: StatePlace, rows: dict[Key, Any]) -> dict[Key, Any]:
-        """Return rows under their keys in the other place: a single value may have another one there."""
-        total = other.total
-        return rows if total is None else {total if key == self.total else key: row for key, row in rows.items()}
 
 
 def _map_of(name: str, state: State) -> CommittedMap:
@@ -255,7 +351,6 @@ class _Move:
         return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
 
     def _open_source(self) -> StatePlace:
-        """Open the source, which must be what the log expects."""
         log = self._log.state
         source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
         compare_stores(self._name, source.states, lambda: log)
@@ -303,9 +398,13 @@ class _Move:
         for keys in source.pages():
             rows = source.stored_rows(keys)
             if self._migration is not None:
-                stored = migrate_values(list(rows.values()), Winners(), self._migration)
-                rows = dict(zip(rows, _with_declared_fields(stored, self._migration), strict=True))
-            do(source.named_in(self._target, rows))
+                stored: Sequence[Any] = migrate_values([*rows.values()], Winners(), self._migration)
+                for key, row in zip(rows, stored, strict=True):
+                    prev, curr = self._migration.narrow([row.prev, row.curr])  # without fields that only others declare
+                    rows[key] = row._replace(prev=prev, curr=curr)
+            if (total_key := self._target.total) is not None:  # a single value may have another key there
+                rows = {total_key if key == source.total else key: row for key, row in rows.items()}
+            do(rows)
             done += len(rows)
             self._progress(what, done, total)
         return done
@@ -359,13 +458,6 @@ class _Move:
         for state in self._sides[0].open(partitions, read_only=False).states:
             state.read_sentinel()
             lay(self._log, state, mark)
-
-
-def _with_declared_fields(rows: Sequence[Any], types: FormerTypes) -> Iterator[Any]:
-    """Return opaque values without the fields that only another declaration has."""
-    for row in rows:
-        prev, curr = types.narrow([row.prev, row.curr])
-        yield row._replace(prev=prev, curr=curr)
 
 
 def _compare_with_log(log: TransactionLog, graph: Graph, name: str) -> TopologyChanges:

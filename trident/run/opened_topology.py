@@ -53,6 +53,7 @@ def refuse_to_rewind(*_: Any) -> None:
 class OpenedTopology:
     """What a topology opened to run, and has to close: open, checked and connected once it is made; an error closes all again.
 
+    `graph`, `plan`: as the log has left its states.
     `states`: by name, the writer of each partition of the states that the topology updates.
     `gate`: held by readers that commits overtake.
     `lasting`: the states from which nothing takes back what a failed attempt wrote; see `lasting_states`.
@@ -120,6 +121,7 @@ class OpenedTopology:
         self.log = log = open_log(self.states)
         self.closers.add("log", log.close)
         graph, self.plan, compared = compared_with_log(graph, plan, log, config.allow_changed_topology)
+        self.graph = graph
         if self.plan is not plan:
             self.closers.close("states")
             self.states = writers_of(self.plan, config, to_close)

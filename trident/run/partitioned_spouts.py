@@ -16,8 +16,7 @@ reads all partitions, and what it finds is shipped as the next batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -270,13 +269,9 @@ class PartitionReader:
                 yield from self._again(part)
 
     def read(self, part: NewPart) -> tuple[list[pa.Table], PartitionRead]:
-        call = self._call_text("emit_partition_batch_new", part.partition)
-        collector = _Collector(self._fields, call, part.share)
-        with _naming_errors(call):
-            emit = self._emitter.emit_partition_batch_new
-            # Copied here and below, because an emitter may change in place what it was given, or what it returned.
-            metadata = emit(part.attempt, collector, part.partition, deepcopy(part.last_metadata))
-        tables = collector.tables()
+        call, metadata, tables = self._call(
+            "emit_partition_batch_new", self._emitter.emit_partition_batch_new, part, part.last_metadata, part.share
+        )
         rows = sum(table.num_rows for table in tables)
         self._check(call, part, metadata, rows)
         crc = checksum(tables) if self._identical and rows else None
@@ -284,11 +279,7 @@ class PartitionReader:
         return tables, PartitionRead(part.partition, deepcopy(metadata), rows, size, crc)
 
     def _again(self, part: ReplayedPart) -> list[pa.Table]:
-        call = self._call_text("emit_partition_batch", part.partition)
-        collector = _Collector(self._fields, call, share=1.0)
-        with _naming_errors(call):
-            self._emitter.emit_partition_batch(part.attempt, collector, part.partition, deepcopy(part.metadata))
-        tables = collector.tables()
+        call, _, tables = self._call("emit_partition_batch", self._emitter.emit_partition_batch, part, part.metadata)
         rows, crc = sum(table.num_rows for table in tables), checksum(tables)
         if rows != part.rows or (part.crc is not None and crc != part.crc):
             raise ReplayMismatchError(
@@ -298,6 +289,21 @@ class PartitionReader:
                 "IOpaquePartitionedTridentSpout"
             )
         return tables
+
+    def _call(
+        self, name: str, emit: Callable[..., Any], part: NewPart | ReplayedPart, metadata: Any, share: float = 1.0
+    ) -> tuple[str, Any, list[pa.Table]]:
+        """Have the user's emitter read a partition; return what names the call, what it returned and what it emitted."""
+        call = f"{self._name}: {name} of partition {part.partition!r}"
+        collector = _Collector(self._fields, call, share)
+        try:
+            # Copied here and above, because an emitter may change in place what it was given, or what it returned.
+            found = emit(part.attempt, collector, part.partition, deepcopy(metadata))
+        except TridentError:  # it says enough, and may say what is to follow
+            raise
+        except Exception as error:
+            raise SpoutError(f"{call}: {describe(error)}") from error
+        return call, found, collector.tables()
 
     def _check(self, call: str, part: NewPart, metadata: Any, rows: int) -> None:
         if metadata is None and (rows or part.last_metadata is not None):
@@ -314,23 +320,9 @@ class PartitionReader:
                 "float, str, bytes, lists, and dicts with str keys"
             )
 
-    def _call_text(self, method: str, partition: str) -> str:
-        return f"{self._name}: {method} of partition {partition!r}"
-
 
 def read_said(rows: int, crc: int | None) -> str:
     return f"{rows} rows" + (f" with checksum {crc:08x}" if crc is not None else "")
-
-
-@contextmanager
-def _naming_errors(call: str) -> Iterator[None]:
-    """Have an error of the user's name the partition; errors of this package say enough, and may say what is to follow."""
-    try:
-        yield
-    except TridentError:
-        raise
-    except Exception as error:
-        raise SpoutError(f"{call}: {describe(error)}") from error
 
 
 class _Collector:

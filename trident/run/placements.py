@@ -49,19 +49,25 @@ def check_states(plan: Plan, graph: Graph, states: States, allow_inexact: bool) 
 def _check_capabilities(plan: Plan, states: States, kinds: Kinds) -> None:
     """Refuse a state that lacks what the topology does with it, before anything runs."""
     for node in _persists(plan):
-        needed = ["begin_commit", "commit"]
+        state, own = states[node.state][0], "it is no State"
+        needed = {"begin_commit": own, "commit": own}
         if isinstance(node, (WindowNode, JoinWithinNode)):
-            _check_window(node, states[node.state][0], kinds[node.state])
-            needed += ["multi_get", "multi_put"]
-        if node.aggregation is not None:
-            needed.append("multi_update" if node.aggregation.group.names else "update")
-        if node.removals:
-            needed.append("multi_remove")
-        for name in (name for name in needed if not states[node.state][0].offers(name)):
-            raise TopologyError(
-                f"state {node.state!r} ({type(states[node.state][0]).__name__}) has no method {name!r}: "
-                + _lack(node, name)
+            what = node.config.what if isinstance(node, WindowNode) else "join"
+            _check_window(node, what, state, kinds[node.state])
+            needed = dict.fromkeys((*needed, "multi_get", "multi_put"), f"a {what} needs an opaque map state")
+        elif node.aggregation is not None and node.aggregation.group.names:
+            needed["multi_update"] = "a grouped persistent_aggregate needs a MapState"
+        elif node.aggregation is not None:
+            needed["update"] = (
+                "an ungrouped persistent_aggregate needs a Snapshottable; wrap the map in SnapshottableMap"
             )
+        if node.removals:
+            needed["multi_remove"] = (
+                "a stream removes keys from it (remove), which needs a map whose keys can be removed"
+            )
+        for name, why in needed.items():
+            if not state.offers(name):
+                raise TopologyError(f"state {node.state!r} ({type(state).__name__}) has no method {name!r}: {why}")
 
 
 def kinds_of(plan: Plan, states: States) -> dict[str, StateType | None]:
@@ -81,29 +87,13 @@ def kinds_of(plan: Plan, states: States) -> dict[str, StateType | None]:
     return kinds
 
 
-def _check_window(node: WindowNode | JoinWithinNode, state: State, kind: StateType | None) -> None:
+def _check_window(node: PersistNode, what: str, state: State, kind: StateType | None) -> None:
     if kind is not StateType.OPAQUE:
         found = kind.value if kind is not None else "of a kind that it does not say"
         raise TopologyError(
-            f"state {node.state!r} ({type(state).__name__}) is {found}, but {_kind_of(node)} {node.id!r} needs an opaque map: "
-            f"only that lets a replay take back what a failed attempt put into a {_kind_of(node)}"
+            f"state {node.state!r} ({type(state).__name__}) is {found}, but {what} {node.id!r} needs an opaque map: "
+            f"only that lets a replay take back what a failed attempt put into a {what}"
         )
-
-
-def _kind_of(node: PersistNode) -> str:
-    return node.config.what if isinstance(node, WindowNode) else "join"
-
-
-def _lack(node: PersistNode, name: str) -> str:
-    if isinstance(node, (WindowNode, JoinWithinNode)):
-        return f"a {_kind_of(node)} needs an opaque map state"
-    if name == "multi_update":
-        return "a grouped persistent_aggregate needs a MapState"
-    if name == "multi_remove":
-        return "a stream removes keys from it (remove), which needs a map whose keys can be removed"
-    if name == "update":
-        return "an ungrouped persistent_aggregate needs a Snapshottable; wrap the map in SnapshottableMap"
-    return "it is no State"
 
 
 def _check_pairings(plan: Plan, graph: Graph, states: States, kinds: Kinds) -> None:

@@ -1,31 +1,52 @@
-"""The progress of the batches so far: the numbers of `status`, `last_progress` and the command line's live line.
+"""The progress of the batches so far: the numbers of `status`, `last_progress`, and what each operation did, by window.
 
-Each thing that happens becomes one event here; `Monitoring` passes it on.
+Each thing that happens becomes one event here; `Monitoring` passes it on. The counts of several batches are collected and then
+added up together, because adding up one batch after the other, by name, would take longer than some steps do.
+
+`meanings_of` names what the passes over fragments count: which operation each number belongs to, and as what.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import sub
 from typing import Any
 
+from trident.channel import Clock
 from trident.counts import add_counts, take_remarks
 from trident.engine.replay_check import Checked
-from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read
+from trident.engine.task_output import EACH, HEAD, NS, ROWS, TaskOutput
+from trident.engine.task_output import Figures as Counts
+from trident.graph import PersistNode
+from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read, sum_lags
+from trident.observe.component_statistics import TOPOLOGY, Key
 from trident.observe.events import AttemptFailed, LastErrors, ReplayDiffered, TopologyEvent
+from trident.observe.time_series import Difference, TimeSeries, TimeSpan, Windows
+from trident.plan import Fragment, Plan
+from trident.plan.plan import place
 from trident.run.batch import Batch
 from trident.run.committer import Committed
-from trident.run.operation_totals import OperationTotals
+from trident.run.placements import EXECUTORS
 from trident.spout.interfaces import Lag, TransactionAttempt
 from trident.steps.failures import Failure
 
 logger = logging.getLogger(__name__)
 
 _TOLD_OF_BATCH = 10  # errors of tuples that one batch left out
+_LONGEST_S = 1.0
+_MOST_WAITING = 32  # more would be old objects for Python's cycle collector, which looks at them again and again
 _MS_PER_S = 1000
+
+_Waiting = tuple[bool, Counts, Counts, Mapping[str, int], BatchCommitted]
+_Lists = dict[str, list[list[int]]]
+"""By entry, figures that are added up number by number."""
+
+
+Meanings = tuple[tuple[tuple[Key, int], ...], ...]
+"""For each number of a fragment's figures: the totals that it is added to, or subtracted from (1, -1)."""
 
 
 class Progress:
@@ -33,26 +54,27 @@ class Progress:
 
     `last_failure` is the cause of the last failed attempt, `last_attempt` that attempt. `errors` are the last ones by step.
     `replays` counts the batches that were processed twice, could not be, and differed. `last_recorded` is when the last batch
-    of this run was recorded, on the clock of the topology; 0 before the first.
+    of this run was recorded, on the clock of the topology; 0 before the first. `totals` adds up what operations did.
 
     `kept`: how many batches are remembered.
     `run_id`: the name of this run.
     `placements`: where each state commits.
     `publish`: called with each event, in the thread that reports it.
-    `totals`: adds up what operations did.
     """
 
     def __init__(
         self,
-        name: str,
+        plan: Plan,
         kept: int,
+        clock: Clock,
         run_id: str = "",
         placements: Mapping[str, Placement] | None = None,
-        publish: Callable[[TopologyEvent], None] | None = None,
-        totals: OperationTotals | None = None,
+        publish: Callable[[TopologyEvent], None] = lambda event: None,
     ) -> None:
-        self._name, self._run_id, self._placements = name, run_id, placements or {}
-        self._publish, self._totals = publish or (lambda event: None), totals
+        self._name, self._run_id, self._placements = plan.topology, run_id, placements or {}
+        self._clock, self._publish = clock, publish
+        in_executors = [name for name, where in self._placements.items() if where == EXECUTORS]
+        self.totals = OperationTotals(plan, in_executors, clock.monotonic())
         self._lock = threading.Lock()
         self._recent: deque[BatchCommitted] = deque(maxlen=kept)
         self.errors = LastErrors()
@@ -122,12 +144,11 @@ class Progress:
                 add_counts(self._metrics, counters)
             self._first = times.defined if self._first is None else self._first
             self.last_recorded = times.recorded
-        if self._totals is not None:
-            self._totals.add_batch(event, output, committed, bool(batch.runner.commits))
-            if left_out:
-                self._totals.add_left_out(left_out, times.recorded)
-                for failure in left_out[-_TOLD_OF_BATCH:]:
-                    self.errors.add(failure.step, f"left out {failure.row}: {_text(failure)}", at_ms / _MS_PER_S)
+        self.totals.add_batch(event, output, committed, bool(batch.runner.commits))
+        if left_out:
+            self.totals.count("dead_letters", (failure.step for failure in left_out), times.recorded)
+            for failure in left_out[-_TOLD_OF_BATCH:]:
+                self.errors.add(failure.step, f"left out {failure.row}: {_text(failure)}", at_ms / _MS_PER_S)
         self._publish(event)
 
     def _counters(self, processing: Mapping[str, int], commit: Mapping[str, int], at_ms: int) -> dict[str, int]:
@@ -143,24 +164,17 @@ class Progress:
         return counters
 
     def note_failed(
-        self,
-        batch: Batch,
-        failure: Failure,
-        at_ms: int,
-        retry_in_s: float | None,
-        now: float = 0.0,
-        waits: str = "",
-        leaves_out: bool = False,
+        self, batch: Batch, failure: Failure, retry_in_s: float | None, waits: str = "", leaves_out: bool = False
     ) -> None:
         """An attempt at a batch failed; it is tried again after some seconds, or not (None).
 
         `leaves_out`: whether the last try leaves out the tuple that raised.
         """
+        at_ms = self._clock.wall_ms()
         with self._lock:
             self.failures += 1
             self.last_failure, self.last_attempt = failure, batch.attempt
-        if self._totals is not None:
-            self._totals.add_failure(failure.step, now)
+        self.totals.add_failure(failure.step, self._clock.monotonic())
         on = "" if failure.row is None else f" on tuple {failure.row}"
         event = AttemptFailed(
             self._name, self._run_id, at_ms, *batch.attempt, batch.tries,
@@ -170,9 +184,9 @@ class Progress:
         self.errors.add(failure.step, text, at_ms / _MS_PER_S, event)
         self._publish(event)
 
-    def note_checked(self, attempt: TransactionAttempt, checked: Checked, at_ms: int) -> None:
+    def note_checked(self, attempt: TransactionAttempt, checked: Checked) -> None:
         """A batch was processed twice. Tells once of each step that differs."""
-        difference = checked.difference
+        difference, at_ms = checked.difference, self._clock.wall_ms()
         counts = {"checked": checked.done, "skipped": not checked.done, "differed": difference is not None}
         with self._lock:
             self.replays = {name: count + counts[name] for name, count in self.replays.items()}
@@ -221,3 +235,164 @@ class Progress:
 
 def _text(failure: Failure) -> str:
     return f"{failure.cause}\n{failure.details}" if failure.details else failure.cause
+
+
+class OperationTotals:
+    """Adds up what committed batches counted, and tells it to `series`. Attempts that failed have counted only their failure.
+
+    `in_executors`: the states that executors commit.
+    `now`: the beginning, on the clock of the batches.
+    """
+
+    def __init__(self, plan: Plan, in_executors: Collection[str], now: float) -> None:
+        self._writers = {node.id: node for node in plan.commits if isinstance(node, PersistNode)}
+        self._steps = {node.state: node.id for node in self._writers.values()}
+        self._meanings = self._of(plan.fragments)
+        self._placed = self._of(place(plan, in_executors).fragments) if in_executors else {}
+        self._windows: Windows[Key] = Windows(now)
+        self.series = TimeSeries(now)
+        self._waiting: list[_Waiting] = []
+        self._first = now
+        self._lock = threading.Lock()
+
+    def _of(self, fragments: Mapping[str, Fragment]) -> dict[str, Meanings]:
+        return {entry: meanings_of(fragment, self._writers) for entry, fragment in fragments.items()}
+
+    def add_batch(self, event: BatchCommitted, output: TaskOutput, committed: Committed, in_executors: bool) -> None:
+        """Take in a committed batch: what its two halves counted.
+
+        `in_executors`: whether tasks committed states, so that their fragments ran in the executors.
+        """
+        waiting, at = self._waiting, event.recorded_at
+        if not waiting:
+            self._first = at
+        elif at - self._first > _LONGEST_S:
+            with self._lock:  # before this one, which is of another time
+                self._add_up()
+            self._first = at
+        waiting.append((in_executors, output.figures, committed.figures, committed.took_ns, event))
+        rare = event.tries > 1 or output.put_back or committed.put_back
+        if rare or len(waiting) >= _MOST_WAITING:
+            with self._lock:
+                self._add_up()
+                if rare:
+                    self._add_rare(event, output, committed)
+
+    def add_failure(self, step: str, now: float) -> None:
+        self.count("failed", (TOPOLOGY, step), now)
+        self.series.add(TimeSpan(failed=1), now)
+
+    def count(self, measure: str, operations: Iterable[str], now: float) -> None:
+        """Add one to a measure of each operation."""
+        amounts: dict[Key, float] = defaultdict(float)
+        for operation in operations:
+            amounts[Key(operation, measure)] += 1
+        with self._lock:
+            self._add_up()
+            self._windows.add(amounts, now)
+
+    def over_all(self, now: float) -> dict[int, Difference[Key]]:
+        """Return what was added within each window, by their lengths."""
+        with self._lock:
+            self._add_up()
+            return self._windows.over_all(now)
+
+    def _add_up(self) -> None:
+        count = len(self._waiting)  # the loop may append meanwhile
+        batches = self._waiting[:count]
+        del self._waiting[:count]
+        if not batches:
+            return
+        plan: _Lists = defaultdict(list)
+        placed: _Lists = defaultdict(list)
+        took: dict[str, int] = defaultdict(int)
+        keys: dict[str, int] = defaultdict(int)
+        for in_executors, processed, committed, took_ns, event in batches:
+            here = placed if in_executors else plan
+            for entry, figures in processed.items():
+                here[entry].append(figures)
+            for entry, figures in committed.items():
+                plan[entry].append(figures)
+            for node, nanoseconds in took_ns.items():
+                took[node] += nanoseconds
+            for state, updated in event.keys_updated.items():
+                keys[state] += updated
+        amounts = self._amounts_by_key(plan, placed, took, keys)
+        events = [batch[-1] for batch in batches]
+        amounts[Key(TOPOLOGY, "batches")] += len(events)
+        for phase, seconds in zip(Phases._fields, _columns([event.phases for event in events]), strict=True):
+            amounts[Key(TOPOLOGY, f"{phase}_s")] += seconds
+        self._windows.add(amounts, events[-1].recorded_at)
+        self.series.add(_span_of(events), events[-1].recorded_at)
+
+    def _amounts_by_key(
+        self, plan: _Lists, placed: _Lists, took: Mapping[str, int], keys: Mapping[str, int]
+    ) -> dict[Key, float]:
+        amounts: dict[Key, float] = defaultdict(float)
+        for lists, meanings in ((plan, self._meanings), (placed, self._placed)):
+            for entry, rows in lists.items():
+                for total, meaning in zip(_columns(rows), meanings[entry], strict=True):
+                    for key, sign in meaning if total else ():
+                        amounts[key] += sign * total
+        for node, nanoseconds in took.items():
+            for key, _ in self._meanings[node][NS]:
+                amounts[key] += nanoseconds
+        for state, updated in keys.items():
+            amounts[Key(self._steps[state], "keys")] += updated
+        return amounts
+
+    def _add_rare(self, event: BatchCommitted, output: TaskOutput, committed: Committed) -> None:
+        amounts: dict[Key, float] = {Key(TOPOLOGY, "retries"): event.tries - 1}
+        put_back = dict(output.put_back)
+        add_counts(put_back, committed.put_back)
+        for step, rows in put_back.items():
+            amounts[Key(step, "executed")] = rows
+        self._windows.add(amounts, event.recorded_at)
+
+
+def _span_of(events: Sequence[BatchCommitted]) -> TimeSpan:
+    took, lags = [event.phases.total for event in events], events[-1].read.lags.values()
+    return TimeSpan(
+        tuples=sum(event.tuples for event in events),
+        timed=len(events),
+        took_s=sum(took),
+        longest_s=max(took),
+        lags={each.unit: each.amount for each in sum_lags(filter(None, lags))},
+        is_whole=None not in lags,
+    )
+
+
+def _columns(rows: Sequence[Sequence[float]]) -> Iterator[float]:
+    return map(sum, zip(*rows, strict=False))  # all of one length; to count them would take as long as to add them up
+
+
+def meanings_of(fragment: Fragment, states: Mapping[str, PersistNode]) -> Meanings:
+    """Return what the figures of a fragment mean; `states` are the nodes that update one, by id."""
+    found: list[list[tuple[Key, int]]] = [[] for _ in range(HEAD + EACH * (len(fragment.steps) + len(fragment.sinks)))]
+    entry = fragment.entry
+    own = ["busy_ns", "commit_ns"] if entry in states else ["busy_ns"]
+    of_entry = [(Key(entry, measure), -1) for measure in own]  # the time of a step is part of the entry's
+    found[ROWS] += _row_meanings(fragment, entry)
+    found[NS] += [(Key(entry, measure), 1) for measure in own]
+    for number, step in enumerate(fragment.steps):
+        at = HEAD + EACH * number
+        found[at] += _row_meanings(fragment, step.id)
+        found[at + 1] += [(Key(step.id, "busy_ns"), 1), *of_entry]
+    for number, sink in enumerate(fragment.sinks, len(fragment.steps)):
+        at = HEAD + EACH * number
+        found[at].append((Key(sink.source, "sent", sink.target), 1))
+        found[at + 1] += [(Key(sink.target, "busy_ns"), 1), *of_entry]
+    return tuple(map(tuple, found))
+
+
+def _row_meanings(fragment: Fragment, source: str) -> Iterator[tuple[Key, int]]:
+    """Iterate over what the rows mean that an entry or a step gives."""
+    yield Key(source, "emitted"), 1
+    for step in fragment.steps:
+        for each in step.sources:
+            if each == source:
+                yield Key(step.id, "executed"), 1
+                yield Key(source, "sent", step.id), 1
+    for sink in fragment.sinks:
+        if sink.source == source:
+            yield Key(sink.target, "executed"), 1

@@ -65,7 +65,9 @@ class Replays:
         """Return the letters that a new batch puts back, None if there are none; record which are discarded."""
         self.look_at = now + _LOOK_EVERY_S  # set before the look, so that a `refresh` meanwhile is not lost
         requests = self._letters.requests(log.state)
-        self._discard(log, requests)
+        for request in requests:
+            if request.reason is not None and (given_up := [*self._requested_letters(log.state, [request])]):
+                log.append(DiscardRecord(ranges_by_batch(given_up), request.reason))
         chosen: dict[int, dict[int, DeadLetter]] = {}
         count = size = 0
         for letter in self._requested_letters(log.state, [request for request in requests if request.reason is None]):
@@ -79,11 +81,6 @@ class Replays:
             return None
         self.refresh()  # there may be more
         return {txid: ranges_of(numbers) for txid, numbers in chosen.items()}
-
-    def _discard(self, log: TransactionLog, requests: Sequence[Request]) -> None:
-        for request in requests:
-            if request.reason is not None and (given_up := [*self._requested_letters(log.state, [request])]):
-                log.append(DiscardRecord(ranges_by_batch(given_up), request.reason))
 
     def _fix_values(self, log: LogState, chosen: Mapping[int, Mapping[int, DeadLetter]]) -> bool:
         """Note the values of letters before a batch is defined with them, as each attempt has the same; whether it was done."""
@@ -107,8 +104,12 @@ class Replays:
             met = True
             for txid, ranges in request.letters.items():
                 waiting = set(numbers_of(ranges)).difference(numbers_of(log.put_back.get(txid, ())))
-                letters = self._there(log, txid) if waiting else []
-                if letters is None:  # for a moment, maybe
+                try:
+                    letters = self._letters.of_batch(log, txid) if waiting else []
+                except LogError as error:  # for a moment, maybe; only the user who asked waits for them
+                    self._letters.warn(
+                        f"topology {self._plan.topology}: {error}; they are not put back until it can be read"
+                    )
                     met = False
                     continue
                 there = [letter for letter in letters if letter.number in waiting]
@@ -118,13 +119,6 @@ class Replays:
             if met:
                 with suppress(OSError):  # it does no harm
                     request.path.unlink(missing_ok=True)
-
-    def _there(self, log: LogState, txid: int) -> list[DeadLetter] | None:
-        try:
-            return self._letters.of_batch(log, txid)
-        except LogError as error:  # only the user who asked waits for them
-            self._letters.warn(f"topology {self._plan.topology}: {error}; they are not put back until it can be read")
-            return None
 
     def size_of(self, definition: Ranges, log: LogState) -> int:
         """Return about how many bytes the letters of a batch have; `LogError` if they cannot be read."""

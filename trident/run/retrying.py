@@ -8,27 +8,22 @@ If such a state has the tuple already, its dead letter, put back, would count tw
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from trident.channel import Clock
 from trident.config import Config
 from trident.errors import BatchFailedError, RetriesUsedUpError
 from trident.graph import PersistNode
-from trident.plan import Fragment, Plan
-from trident.run.batch import Batch, Clock
+from trident.run.batch import Batch
 from trident.run.coordinator import MasterBatchCoordinator
+from trident.run.opened_topology import OpenedTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.steps.failures import Failure, StepFailed, failing_at
 
 logger = logging.getLogger(__name__)
-
-_gives_up: ContextVar[Callable[[], bool]] = ContextVar("gives_up", default=lambda: False)
-AWAITS_BATCH: ContextVar[bool] = ContextVar("awaits_batch", default=False)
-"""Whether a start here starts Spark when there is a batch."""
 
 _OF_THE_ENGINE = ("spark", "processing", "commit")
 """The steps of failures after which tasks of the attempt may still run."""
@@ -119,6 +114,7 @@ class RetryRule:
         kind = BatchFailedError if may_retry else RetriesUsedUpError
         error = kind(txid, tries, failure.step, failure.row, failure.cause)
         error.writes_dead_letters, error.can_heal = self._config.on_poison == "dead_letter", failure.can_heal
+        error.may_leave_out = failure.may_leave_out
         raise error
 
     def _give_up_mistake(self, txid: int, failure: Failure) -> Failure:
@@ -150,25 +146,6 @@ class RetryRule:
         self.waiting = self._away[min(self._away)] if self._away else None
 
 
-@contextmanager
-def giving_up_if(is_asked: Callable[[], bool], awaits_batch: bool = False) -> Iterator[None]:
-    """Have a start in the block no longer wait for a store, or rewind one, once this says so, as after Ctrl-C.
-
-    `awaits_batch`: start Spark when there is a batch: there may be none.
-    """
-    before, awaited = _gives_up.set(is_asked), AWAITS_BATCH.set(awaits_batch)
-    try:
-        yield
-    finally:
-        _gives_up.reset(before)
-        AWAITS_BATCH.reset(awaited)
-
-
-def is_given_up() -> bool:
-    """Whether the start that is under way here is to end."""
-    return _gives_up.get()()
-
-
 def backoff_s(config: Config, tries: int) -> float:
     """Return how many seconds pass after so many tries; they double with each, up to a maximum."""
     doubled = config.retry_backoff_ms * 2 ** min(tries - 1, 30)
@@ -178,17 +155,13 @@ def backoff_s(config: Config, tries: int) -> float:
 class Capturing:
     """Knows what earlier attempts of a batch may have written, from the sentinels of the states; used by the loop's thread.
 
-    `states`: by name, the writers of each partition.
-    `lasting`: the states from which nothing takes back what a failed attempt wrote.
-    `in_tasks`: the states that tasks commit.
     `began`: the last batch of which an attempt may have begun to write.
     """
 
-    def __init__(
-        self, plan: Plan, states: Mapping[str, Sequence[Any]], lasting: Collection[str], in_tasks: Collection[str]
-    ) -> None:
-        self._plan, self._in_tasks = plan, frozenset(lasting).intersection(in_tasks)
-        self._states = {name: states[name] for name in lasting}
+    def __init__(self, opened: OpenedTopology) -> None:
+        self._graph, self._plan = opened.graph, opened.plan
+        self._in_tasks = frozenset(opened.lasting).intersection(opened.executors)
+        self._states = {name: opened.states[name] for name in opened.lasting}
         self.began = self._cut_off = 0
 
     def note_failed(self, batch: Batch, failure: Failure) -> None:
@@ -216,9 +189,12 @@ class Capturing:
     def check(self, batch: Batch, captured: Iterable[Failure]) -> None:
         """Fail an attempt, for good, that left a tuple out which one of `Batch.written` may have."""
         for each in captured if batch.written else ():
-            if each.left_out is None:
+            fragment = None if each.left_out is None else self._plan.fragments.get(each.left_out.entry)
+            if fragment is None:
                 continue
-            if has := sorted(self._reachable_states(each.left_out.entry, each.step) & batch.written):
+            behind = self._graph.behind(each.step if each.step in fragment.ids else fragment.entry)[1:]
+            reached = {node.state for node in behind if isinstance(node, PersistNode)}
+            if has := sorted(reached & batch.written):
                 raise StepFailed(
                     Failure(
                         each.step,
@@ -231,25 +207,3 @@ class Capturing:
                         details=each.details,
                     )
                 )
-
-    def _reachable_states(self, entry: str, step: str) -> set[str]:
-        """Return the states that the tuples which a step takes may reach."""
-        fragment = self._plan.fragments.get(entry)
-        known = fragment is not None and step in fragment.ids
-        seen, ahead = set[str](), _targets(fragment, step if known else entry)
-        while ahead:
-            if (target := ahead.pop()) not in seen:
-                seen.add(target)
-                ahead += _targets(self._plan.fragments.get(target), target)
-        return {node.state for node in self._plan.commits if isinstance(node, PersistNode) and node.id in seen}
-
-
-def _targets(fragment: Fragment | None, step: str) -> list[str]:
-    """Return the entries that tuples reach from a step of a fragment."""
-    if fragment is None:
-        return []
-    reached = {step}
-    for each in fragment.steps:
-        if not reached.isdisjoint(each.sources):
-            reached.add(each.id)
-    return [sink.target for sink in fragment.sinks if sink.source in reached]

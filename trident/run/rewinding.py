@@ -39,8 +39,8 @@ from trident.read.state_reader import log_place
 from trident.run.accidents import Found
 from trident.run.batch_replay import Replay, without_states
 from trident.run.committer import Committed
+from trident.run.engine_choice import is_given_up
 from trident.run.missing_batches import Lacking, RecordedPast, check_states_fit, reached_batches, span_of
-from trident.run.retrying import is_given_up
 from trident.state.interfaces import Key
 from trident.state.map_commits import CommittedMap
 from trident.state.map_state import DEFAULT_SNAPSHOT_KEY, SnapshottableMap, committed_map

@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
@@ -27,11 +26,11 @@ from trident.observe.monitoring import Monitoring
 from trident.plan import make_plan
 from trident.run.batch import Observer
 from trident.run.drive import Drive, opened_to_last
-from trident.run.engine_choice import log_idle_loads, open_runner
-from trident.run.execution import execution_of
+from trident.run.engine_choice import log_idle_loads
+from trident.run.execution import lanes_of
 from trident.run.opened_topology import OpenedTopology
 from trident.run.placements import open_log
-from trident.run.retrying import AWAITS_BATCH
+from trident.spout.query_batches import QueryBatches
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
@@ -73,7 +72,7 @@ class RunningTopology(Drive):
         active: bool = True,
         page: Page | None = None,
     ) -> None:
-        super().__init__(graph, opened, monitoring, execution_of(opened), observer, active)
+        super().__init__(graph, opened, monitoring, lanes_of(opened), observer, active)
         self._page = page
         self._drpc: LocalDRPC | None = None
         self._drpc_lock = threading.Lock()
@@ -257,23 +256,20 @@ class RunningTopology(Drive):
                 self._stalls.look(self.at_work)
             except Exception:
                 logger.exception("topology %s: cannot find out what it works on; looking again", self.name)
-            error = self._hanging()
+            error: TridentError | None = None
+            try:
+                error = self.loop.hanging()
+            except Exception:
+                logger.exception("topology %s: cannot find out whether it hangs; looking again", self.name)
+                continue
+            if error is None and monotonic() > self._stop_by:
+                limit = max(self.config.message_timeout_s, _STOP_S)
+                error = TridentError(
+                    f"topology {self.name!r} did not end within {limit:g} seconds after it was told to stop; what it "
+                    "waits for is abandoned, and a restart goes on after the last recorded batch"
+                )
             if error is not None:
                 self._give_up(error)
-
-    def _hanging(self) -> TridentError | None:
-        try:
-            error = self.loop.hanging()
-        except Exception:
-            logger.exception("topology %s: cannot find out whether it hangs; looking again", self.name)
-            return None
-        if error is None and monotonic() > self._stop_by:
-            limit = max(self.config.message_timeout_s, _STOP_S)
-            return TridentError(
-                f"topology {self.name!r} did not end within {limit:g} seconds after it was told to stop; what it "
-                "waits for is abandoned, and a restart goes on after the last recorded batch"
-            )
-        return error
 
     def _give_up(self, error: TridentError) -> None:
         """End the topology although its thread, or a commit, does not come back.
@@ -312,6 +308,9 @@ def start(
     `open_page`: opens the page at a host and a port, if `ui_port` asks for one.
     """
     plan = make_plan(graph)
+    for node in plan.spouts:
+        if isinstance(node.spout, QueryBatches):  # refused before a log is begun, or a store emptied, for nothing
+            node.spout.get_coordinator({"stream": node.id})
     with ExitStack() as undo:
         # Ports first, because one that is taken is to be known before Spark starts and stores are opened.
         monitoring = Monitoring(graph.name, listeners, config.metrics_port, config.metrics_host)
@@ -320,8 +319,7 @@ def start(
         if open_page is not None and config.ui_port is not None:
             page = open_page(config.ui_host, config.ui_port)
             undo.callback(page.close)
-        log_of = lambda states: open_log(plan, config, memory_log)  # noqa: E731
-        opened = opened_to_last(graph, plan, config, log_of, partial(open_runner, awaits_batch=AWAITS_BATCH.get()))
+        opened = opened_to_last(graph, plan, config, lambda states: open_log(plan, config, memory_log))
         undo.callback(opened.close)
         log_idle_loads(plan, config, opened.executors)
         running = RunningTopology(graph, opened, monitoring, observer, active, page)

@@ -8,19 +8,20 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
 from threading import get_ident
 from time import monotonic
 from typing import Any, TypeVar
 
+from trident.channel import Clock
 from trident.engine.worker import Part
 from trident.errors import describe
 from trident.log.records import LETTERS, TIME, DefineRecord
-from trident.run.batch import NOTHING, Batch, BatchTime, Clock, Definitions, Said, Undecided
-from trident.run.hanging import ASKED, Begun
+from trident.run.batch import NOTHING, Batch, BatchTime, Begun, Definitions, Said, Undecided
 from trident.run.opened_topology import OpenedTopology
 from trident.run.replays import Replays
 from trident.run.retrying import Waiting, moment_text
-from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import Definition, Lag, SpoutType
 from trident.steps.failures import StepFailed, calls_user_code, failing_at, failure_of
 
 logger = logging.getLogger(__name__)
@@ -49,24 +50,22 @@ class Sources:
 
     Every call raises `StepFailed` if a source does: that fails the batch.
 
-    `begun`: notes the calls of the spouts, which may not return.
+    `asked`: the spout that is being asked, which may not return; None: none is.
     `pressure`: how much the spouts may read of what they would.
     `lags`: by spout, what it said last of its lag; None if it does not know it, or has not been asked yet.
     """
 
-    def __init__(self, opened: OpenedTopology, clock: Clock, begun: dict[TransactionAttempt, Begun]) -> None:
-        self._log, self._clock, self._begun = opened.log, clock, begun
+    def __init__(self, opened: OpenedTopology, clock: Clock) -> None:
+        self._log, self._clock = opened.log, clock
+        self.asked: Begun | None = None
         self._sync, self._topology, self._warned_ahead = bool(opened.lasting), opened.plan.topology, 0
         self._time, self._may_begin_again = BatchTime.of(opened.plan), opened.config.reset_batch_time
         self._replays = Replays(opened.plan, opened.letters)
         self._coordinators = {name: spout.coordinator for name, spout in opened.spouts.items()}
         self.pressure, self._told_share = BackPressure(opened.config.target_batch_s), 1.0
         self.lags: dict[str, Lag | None] = dict.fromkeys(opened.spouts)
-        self._offering: dict[str, list[str]] = {method: [] for method in _OF_SOME}
-        for name, coordinator in self._coordinators.items():
-            for method, names in self._offering.items():
-                if coordinator.offers(method):
-                    names.append(name)
+        offered = [(one, name) for name, each in self._coordinators.items() for one in _OF_SOME if each.offers(one)]
+        self._offering = {method: [name for one, name in offered if one == method] for method in _OF_SOME}
         self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
         self._is_repeated[LETTERS] = True
@@ -121,14 +120,14 @@ class Sources:
 
     def _say(self, txid: int, name: str, logged: Definitions, in_flight: Mapping[int, Batch]) -> Said:
         if name in logged:
-            definition = logged[name]
-        elif self._is_repeated[name] and txid in self._begun_before:
-            definition = None  # keys that the batch has written take no more of it
-        else:
-            definition = self._coordinators[name].initialize_transaction(txid, self._earlier(name, txid, in_flight))
-        return self._said(name, definition)
+            return self._answer(name, lambda: logged[name])
+        if self._is_repeated[name] and txid in self._begun_before:
+            return NOTHING  # keys that the batch has written take no more of it
+        begin, earlier = self._coordinators[name].initialize_transaction, self._earlier(name, txid, in_flight)
+        return self._answer(name, begin, txid, earlier)
 
-    def _said(self, name: str, definition: Definition | None) -> Said:
+    def _answer(self, name: str, ask: Callable[..., Definition | None], *arguments: Any) -> Said:
+        definition = ask(*arguments)
         if definition is None:
             return NOTHING
         spout, says = self._coordinators[name], name in self._offering["traits"]
@@ -147,9 +146,8 @@ class Sources:
         read = {}
         for name in undecided.spouts:
             with failing_at(name):
-                complete = self._coordinators[name].complete
-                definition = complete(batch.definitions[name], batch.output.metadata.get(name, {}))
-                read[name] = self._said(name, definition)
+                known, found = batch.definitions[name], batch.output.metadata.get(name, {})
+                read[name] = self._answer(name, self._coordinators[name].complete, known, found)
         logged, said = self._log.state.definitions.get(txid, {}), {**undecided.said, **read}
         definitions = self._settle(txid, logged, said, undecided.time_if_read if _any(read) else undecided.time_if_not)
         if definitions is None:
@@ -169,12 +167,11 @@ class Sources:
 
     @calls_user_code
     def _call_watched(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
-        asked = TransactionAttempt(txid, ASKED)
-        self._begun[asked] = Begun(get_ident(), monotonic(), True, False, spout)
+        self.asked = Begun(txid, get_ident(), monotonic(), True, False, spout)
         try:
             return call(*arguments)
         finally:
-            self._begun.pop(asked, None)
+            self.asked = None
 
     def _time_of(
         self, now: int, txid: int, in_flight: Mapping[int, Batch], said: Mapping[str, Said]
@@ -242,7 +239,7 @@ class Sources:
             if name in batch.definitions:
                 parallelism = self._hints[name] or batch.runner.parallelism
                 cut = self._ask(attempt.txid, name, coordinator.parts, attempt, batch.definitions[name], parallelism)
-                parts.extend((name, part) for part in cut)
+                parts.extend(zip(repeat(name), cut))
         if LETTERS in batch.definitions:
             with failing_at("dead letters"):
                 put_back = self._replays.parts(batch.definitions[LETTERS], self._log.state, batch.runner.program)
@@ -293,7 +290,6 @@ def _any(said: Mapping[str, Said]) -> bool:
 
 
 def _given_definitions(said: Mapping[str, Said], time: Definition | None) -> Definitions:
-    """Return the definitions of the spouts that have something, and the time."""
     given = {name: one.definition for name, one in said.items() if one.definition is not None}
     return given if time is None else {**given, TIME: time}
 

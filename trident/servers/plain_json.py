@@ -29,11 +29,12 @@ def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None
 def plain(value: Any, not_finite: Callable[[float], Any] = str) -> Any:
     """Return a value as JSON has it: finite numbers, texts, lists and mappings; all else as text."""
     if isinstance(value, Mapping):
-        return {str(key): plain(each, not_finite) for key, each in value.items()}
+        names = [plain(name) if isinstance(name, bytes) else str(name) for name in value]
+        return dict(zip(names, [plain(each, not_finite) for each in value.values()], strict=True))
     if isinstance(value, list | tuple):
         return [plain(each, not_finite) for each in value]
     if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
+        return value.replace(b"\\", rb"\\").decode(errors="backslashreplace")  # so that it can be read again
     if isinstance(value, float):
         return value if math.isfinite(value) else not_finite(value)
     return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
@@ -19,15 +20,20 @@ from trident.servers.patience import STOP_S, Patience
 
 T = TypeVar("T")
 
-# Beginnings of codes: of a server that is out of reach for a while, and of errors that pass.
+# Beginnings of codes: of a server that is out of reach for a while, and of errors that pass, such as the end of the
+# transaction of a process that was stopped within it.
 _AWAY = ("08", "25006", "53300", "57P01", "57P02", "57P03")
-_LATER = ("08", "25006", "40", "53", "55P03", "57")
-# A session whose machine is gone is to end soon: it may hold a lock.
+_LATER = ("08", "25006", "25P03", "40", "53", "55P03", "57")
+# Whatever role and database have set: values and names are read as they were written, a session that may hold a lock ends soon
+# if its machine is gone, and not because nothing comes for a while. A server that is too old for a setting has none.
 _GREETING = """
     SELECT set_config(name, value, false) FROM (VALUES
-        ('statement_timeout', %(ms)s), ('idle_in_transaction_session_timeout', %(ms)s), ('jit', 'off'),
+        ('statement_timeout', %(ms)s), ('idle_in_transaction_session_timeout', %(idle_ms)s), ('idle_session_timeout', '0'),
+        ('default_transaction_read_only', %(read_only)s), ('standard_conforming_strings', 'on'),
+        ('quote_all_identifiers', 'off'), ('TimeZone', 'UTC'), ('jit', 'off'),
         ('tcp_keepalives_idle', '5'), ('tcp_keepalives_interval', '2'), ('tcp_keepalives_count', '3'),
         ('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'))) AS t(name, value)
+    WHERE current_setting(name, true) IS NOT NULL
 """
 _HOLD = "SELECT pg_try_advisory_lock_shared(%s)"  # shared, because a session that was lost may not have ended yet
 # A refusal to connect has no code. These are permanent.
@@ -41,6 +47,12 @@ class PostgresConnection(psycopg.Connection[Any]):
     """Waits at most `limit_s` for a silent server."""
 
     limit_s = 60.0
+
+    def greet(self, answer_s: float, idle_s: float, read_only: bool = False, limit_s: float = math.inf) -> None:
+        """Set up the session: a statement may take `answer_s` seconds, a pause within a transaction `idle_s`."""
+        self.limit_s = min(limit_s, answer_s + 1)  # so that the server gives up first
+        ms, idle_ms = (str(round(1000 * seconds)) for seconds in (answer_s, idle_s))
+        self.execute(_GREETING, {"ms": ms, "idle_ms": idle_ms, "read_only": "on" if read_only else "off"})
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         """Consume a generator of psycopg's, which is resumed with 0 every tenth of a second without an answer."""
@@ -75,7 +87,7 @@ class PostgresSession:
     ) -> None:  # fmt: skip
         self._url, self._place, self._setting, self._patience, self._error = url, place, setting, patience, error
         self._own_errors, self._answer_s = own_errors, answer_s
-        self._limit_s = answer_s + 1  # so that the server gives up first
+        self._limit_s = math.inf
         self._lock = threading.RLock()
         self._connection: PostgresConnection | None = None
         self._process = 0
@@ -104,7 +116,8 @@ class PostgresSession:
                     raise
                 raise self._error(
                     f"PostgreSQL refuses {self._place}: {text_of(error)}. Check user, password and database, the server's "
-                    "pg_hba.conf, and whether the user may create tables in the first schema of its search_path"
+                    "pg_hba.conf, whether the user may create tables in the first schema of its search_path, and that a "
+                    "PgBouncer pools sessions, not transactions"
                 ) from error
             except BaseException:
                 self.close()  # the answer to what was asked may still come, and would be taken for the next one
@@ -118,7 +131,6 @@ class PostgresSession:
     def wait_longer(self, answer_s: float) -> None:
         """From now on give statements at least so long; in the same session, which may hold the lock."""
         self._answer_s = max(self._answer_s, answer_s)
-        self._limit_s = self._answer_s + 1
         self.run(self._greet)
 
     def stop(self) -> None:
@@ -146,7 +158,6 @@ class PostgresSession:
         """Return the connection, a new one where there is none."""
         if self._connection is None or self._process != os.getpid():
             self._connection, self._process = self._connect(), os.getpid()
-            self._connection.limit_s = self._limit_s
         return self._connection
 
     def _connect(self) -> PostgresConnection:
@@ -166,8 +177,7 @@ class PostgresSession:
         return connection
 
     def _greet(self, connection: PostgresConnection) -> None:
-        connection.limit_s = self._limit_s
-        connection.execute(_GREETING, {"ms": str(round(1000 * self._answer_s))})
+        connection.greet(self._answer_s, self._answer_s, limit_s=self._limit_s)
 
 
 def text_if_away(error: Exception) -> str | None:

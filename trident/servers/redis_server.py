@@ -27,6 +27,7 @@ _ADVICE = {
     "OOM": "raise maxmemory, or free memory",
     "READONLY": "the server is a replica: give the address of the primary, or wait until the failover is over",
     "LOADING": "the server is loading its data; wait until it has",
+    "BUSY": "the server runs a script: wait until it ends, or end it with SCRIPT KILL",
     "NOAUTH": "the server asks for a password: give user and password in the URL or the options",
     "WRONGPASS": "check user and password",
     "TRYAGAIN": "a slot is being moved to another node: wait until it has arrived (redis-cli --cluster check shows it)",

@@ -36,13 +36,14 @@ class ServerThread(Closes):
     `app`: makes the ASGI application; imports what that needs.
     `host`, `port`: where to listen; port 0 takes a free one (see `port`).
     `connections`: how many connections may be open; while there are more, requests are answered 503.
+    `token`: what `app` wants of clients; refused if none could send it.
     `listener`: what `listening` returned for this host, if it listens already; closed with the server.
     `what`, `cannot`: what is served, and how the error begins that says that it cannot listen at an address.
     `extra`: the optional dependencies that have its packages.
     `grace_s`: how long requests in flight have at the end.
     `server`: that of uvicorn.
     `url`: the address for clients.
-    Raises `ConfigError`: the address cannot be listened on.
+    Raises `ConfigError`: the address cannot be listened on, or the token cannot be one.
     Raises `EnvironmentProblem`: the packages of the server are missing.
     """
 
@@ -52,8 +53,16 @@ class ServerThread(Closes):
     grace_s: ClassVar[int]
 
     def __init__(
-        self, app: Callable[[], Any], host: str, port: int, connections: int, listener: socket.socket | None = None
+        self,
+        app: Callable[[], Any],
+        host: str,
+        port: int,
+        connections: int,
+        token: str | None = None,
+        listener: socket.socket | None = None,
     ) -> None:
+        if token is not None:
+            bearer(token)
         with needs_package(self.what, self.extra):
             import uvicorn
 
@@ -145,7 +154,8 @@ def bearer(token: str) -> bytes:
     """Return the header `Authorization` with a token; `ConfigError`, without the token, if no header can have it as it is."""
     if token != token.strip() or not token.isprintable() or not token:
         raise ConfigError(
-            "a token must be one line of text, without spaces before and after it; the one that was given is not"
+            "a token must be one line of text without spaces before and after it, and must not be empty; leave it out to want "
+            "none. The one that was given is not that"
         )
     return f"Bearer {token}".encode()
 

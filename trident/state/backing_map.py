@@ -65,6 +65,11 @@ class BackingMap(Role, ABC):
     `multi_get` and `multi_put` are all that a store must have. A store that writes `move_sentinel` (with `read_sentinel`)
     fences writers; one that writes `multi_delete`, `key_pages` or `reset` deletes, lists, can be emptied. Methods besides are
     named in `MapFacts`.
+
+    Five doors lead to the values, and none is another one: `multi_get` and `multi_put`, with which a user's map has all that
+    it needs; `multi_get_opaque`, which says before it reads that rows fit better (else small batches of structs would be read
+    twice); `multi_delete`, because a put of None is a value, which a non-transactional state keeps; and the map that is
+    `past_caches`, because a snapshot must not show what a commit that crashed left in a memory, which only that memory knows.
     """
 
     facts: MapFacts = MapFacts()
@@ -75,7 +80,17 @@ class BackingMap(Role, ABC):
 
     @abstractmethod
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write many keys; `keys` are distinct. Return once all are written; on an error any of them may have been."""
+        """Write many keys; `keys` are distinct. Return once all are written; on an error any of them may have been.
+
+        Raises
+        ------
+        FencedError
+            Another writer has moved the sentinel: nothing that it wrote was changed.
+        StateLossDetected
+            The sentinel that this writer laid is gone.
+        BackendError, CorruptValueError
+            The store refused or did not answer, or a value cannot be encoded.
+        """
 
     def begin(self, txid: Txid) -> None:
         """A commit begins; drop the unfinished puts of an earlier one.

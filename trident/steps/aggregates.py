@@ -6,8 +6,11 @@ Min, Max, First and Last run as Arrow kernels, also several in one value; any ot
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_float
 from functools import cache
+from math import inf, isfinite
 from typing import Any, cast
 
 import numpy as np
@@ -15,14 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import Misfit, one_array, python_of, schema_of, strict_cast
+from trident.fields import struct_fields
 from trident.graph import Aggregation
 from trident.operations import Avg, Count, First, Last, Max, Min, Sum
 from trident.operations.builtin import sums
 from trident.operations.several import MultiAggregate
-from trident.state.columns.number_columns import sums_have_turned
 from trident.state.encoding.equal_keys import CanonicalKeys
 from trident.state.interfaces import Key
-from trident.state.values import Combine
+from trident.state.number_columns import sums_have_turned
+from trident.state.values import Combine, CombinerUpdates, ReducerValueUpdater
 from trident.steps.failures import TupleErrors
 from trident.steps.key_columns import group_and_aggregate, keys_of, one_form
 from trident.steps.rows import check_row, columns_of, iterate
@@ -67,6 +71,71 @@ def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
     if type(aggregator) in (Count, Sum):
         return sums
     return aggregator.combine_all if isinstance(aggregator, MultiAggregate) else None
+
+
+def updates_of(aggregation: Aggregation, given: Sequence[Any], native: bool, check: Any) -> Sequence[Any]:
+    """Return updaters whose totals are floats if they are declared so: a store without types, as memory, would keep doubles."""
+    aggregator, combine_all = aggregation.aggregator, combining(aggregation.aggregator)
+    has_sums = any(type(part.aggregator) is Sum for part in _parts(aggregation))
+    is_kept = native and "float" in aggregation.inputs.types and not has_sums  # as by Max of floats
+    form = None if is_kept else _form_of(aggregation.outputs.types[0])
+    if not aggregation.combines:
+        new: Any = ReducerValueUpdater if form is None else lambda *rows: _FormedReducer(form, *rows)
+        return [new(aggregator.init, aggregator.reduce, rows) for rows in given]
+    if form is None:
+        return CombinerUpdates(aggregator.combine, given, combine_all, native, check)
+    form_all = _as_floats if form is _as_float else lambda values: list(map(form, values))
+    return CombinerUpdates(
+        lambda old, new: form(aggregator.combine(old, new)),
+        form_all(given),
+        combine_all and (lambda olds, news: form_all(combine_all(olds, news))),
+        native,
+        check,
+    )
+
+
+class _FormedReducer(ReducerValueUpdater[Any]):
+    __slots__ = ("form",)
+
+    def __init__(self, form: Callable[[Any], Any], *given: Any) -> None:
+        super().__init__(*given)
+        self.form = form
+
+    def update(self, stored: Any) -> Any:
+        return self.form(super().update(stored))
+
+
+@cache
+def _form_of(ddl: str | None) -> Callable[[Any], Any] | None:
+    """Return what makes floats of a value where the type has them; None: nowhere."""
+    if ddl == "float":
+        return _as_float
+    if ddl is not None and ddl.startswith("array<"):
+        of = _form_of(ddl[len("array<") : -1])
+        return of and (lambda values: list(map(of, values)) if type(values) is list else values)
+    forms = {name: form for name, type_ in struct_fields(ddl) if (form := _form_of(type_)) is not None}
+    if not forms:
+        return None
+    return lambda value: (
+        {**value, **{name: form(value[name]) for name, form in forms.items() if name in value}}
+        if type(value) is dict
+        else value
+    )
+
+
+def _as_float(value: Any) -> Any:
+    if type(value) is not float:
+        return value
+    nearest = c_float(value).value
+    return value if nearest in (0.0, inf, -inf) else nearest  # what is lost is refused by the check of types
+
+
+def _as_floats(values: Sequence[Any]) -> list[Any]:
+    if set(map(type, values)) == {float}:
+        floats = array("f", values).tolist()
+        if 0.0 not in floats and isfinite(sum(floats)):  # else some may be lost
+            return floats
+    return list(map(_as_float, values))
 
 
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:

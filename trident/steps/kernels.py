@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ import pyarrow.compute as pc
 
 from trident.alignment import check_decimals, read_in_spark, read_moments
 from trident.arrow import arrow_type
-from trident.operations.expression_types import result_of_decimals
+from trident.operations.expression_types import digits_of, result_of_decimals
+from trident.types import TYPES
 
 Operands = Sequence[Any]
 Kernel = Callable[..., Any]
@@ -266,7 +268,7 @@ def _ddl(value: Any) -> str:
     return f"decimal({value.type.precision},{value.type.scale})"
 
 
-_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
+_DIGITS = {row.arrow: digits_of(row.name)[0] for row in TYPES.values() if row.python is int}
 
 
 _PADDED = r"^[\x00-\x20]*(?:\+([0-9.iInN][^\x00-\x20]*)|([^\x00-\x20+][^\x00-\x20]*))[\x00-\x20]*$"
@@ -336,10 +338,11 @@ def _text(value: Any) -> Any:
     size = pc.abs(value)
     plain = pc.or_(pc.equal(size, 0.0), pc.and_(pc.greater_equal(size, 1e-3), pc.less(size, 1e7)))
     pointed = pc.if_else(pc.match_substring(text, "."), text, pc.binary_join_element_wise(text, ".0", ""))
-    return by_value(pointed, pc.fill_null(pc.invert(plain), False), text, text_of_float)
+    written = partial(text_of_float, exact=np.float32 if pa.types.is_float32(type_) else float)
+    return by_value(pointed, pc.fill_null(pc.invert(plain), False), text, written)
 
 
-def text_of_float(text: str) -> str:
+def text_of_float(text: str, exact: Callable[[str], Any] = float) -> str:
     """Return the text that Java writes for a float, which is given as Python or Arrow writes it: `1.0E10`, `Infinity`."""
     if text.endswith(("inf", "nan")):
         return "NaN" if text.endswith("nan") else text.replace("inf", "Infinity")
@@ -350,7 +353,7 @@ def text_of_float(text: str) -> str:
         plain = format(number, "f")
         return plain if "." in plain else f"{plain}.0"
     if len(shown) == 1:  # Java writes two digits, the nearest: 4.9E-324
-        shown, _, exponent = f"{abs(float(text)):.1e}".partition("e")
+        shown, _, exponent = f"{abs(exact(text)):.1e}".partition("e")
         shown, power = shown.replace(".", ""), int(exponent)
     return f"{'-' * sign}{shown[0]}.{shown[1:]}E{power}"
 

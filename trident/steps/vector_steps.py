@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -240,11 +241,24 @@ def _date_trunc(value: Any, unit: str, zone: str | None) -> Any:
 def _format_reader(call: str, ddl: str) -> kernels.Kernel:
     """Read texts in a format; without an offset in it they are in UTC."""
 
-    def kernel(given: Any, *options: Any) -> Any:
-        as_ = pa.timestamp("us", "UTC" if "%z" in options[0] else None)
-        return read_formatted(given, options, as_, call).cast(arrow_type(ddl))
+    def kernel(given: Any, format_: str, shape: str = "") -> Any:
+        if not _is_shaped(given, format_, shape):
+            strange = given.filter(pc.invert(pc.match_substring_regex(given, shape)))
+            if len(strange):
+                raise pa.ArrowInvalid(f"{call}: {strange[0].as_py()!r} is not a {ddl} in {format_!r}")
+        as_ = pa.timestamp("us", "UTC" if "%z" in format_ else None)
+        return read_formatted(given, [format_], as_, call).cast(arrow_type(ddl))
 
     return kernel
+
+
+def _is_shaped(texts: Any, format_: str, shape: str) -> bool:
+    """Whether texts that have a format are certain to have its shape: they are as long as a time in it, with as many blanks."""
+    if not shape or "?" in shape or "%b" in format_:  # of no pattern of SQL; one digit or two; names of any length
+        return not shape
+    like, lengths = datetime(2010, 10, 10, 10).strftime(format_), pc.min_max(pc.binary_length(texts)).as_py()
+    blanks = np.count_nonzero(np.frombuffer(texts.buffers()[2] or b"", np.uint8) <= ord(" "))  # of slices all: more
+    return {*lengths.values()} == {len(like)} and blanks == like.count(" ") * (len(texts) - texts.null_count)
 
 
 _KERNELS: dict[str, kernels.Kernel] = {

@@ -1,7 +1,7 @@
 """The store kit: what every store needs, written once, for the stores of `states/` and for stores of your own.
 
-Begin with `store_state.py`, which makes a state of options and a backing map; `store_options.py` has the names that options
-share. `record_fence.py` keeps the sentinel in a value that is replaced by condition, `whole_commits.py` in the transaction of
+Begin with `store_state.py`, which makes a state of options, whose names stores share, and a backing map.
+`record_fence.py` keeps the sentinel in a value that is replaced by condition, `whole_commits.py` in the transaction of
 a commit. docs/writing-a-state.md shows a store.
 """
 
@@ -21,22 +21,20 @@ from trident.storekit.record_fence import (
     warn_of_eviction,
     warn_once,
 )
-from trident.storekit.store_options import (
+from trident.storekit.store_state import (
     Account,
     Changing,
     Expiring,
-    MapOptions,
-    ServerCalls,
-    StoreOptions,
-    check_options,
-)
-from trident.storekit.store_state import (
     Kind,
     Kinds,
+    MapOptions,
+    ServerCalls,
     SpecKinds,
     StoreMapFactory,
+    StoreOptions,
     StoreState,
     called_as,
+    check_options,
     driver_package,
     kinds,
 )

@@ -23,7 +23,7 @@ from trident.state.encoding.equal_keys import canonical
 from trident.state.encoding.serializers import STORED_FORMS
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.table import OpaqueTable
-from trident.storekit.store_options import MapOptions
+from trident.storekit.store_state import MapOptions
 from trident.types import TYPES, FieldType, class_of, simple_type
 
 Field = tuple[str, str]

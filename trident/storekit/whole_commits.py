@@ -164,15 +164,7 @@ class WholeCommitMap(BackingMap):
         self._later = later
 
     def end(self, txid: Txid) -> None:
-        """Write the puts and the sentinel in one transaction: now, or with the record.
-
-        Raises
-        ------
-        FencedError, StateLossDetected, StatePlaceError
-            The sentinel is not what this writer has read. Nothing was written.
-        BackendError
-            The store refused, or did not answer: all is written or nothing.
-        """
+        """Write the puts and the sentinel in one transaction, all or nothing: now, or with the record."""
         puts, self._puts = self._puts, None
         if puts is None:
             raise CommitOrderError(f"end of batch {txid!s} without its begin: {self._what}")

@@ -1,4 +1,4 @@
-"""`app`: the REST interface over `ClusterPages`, in the shape of Storm UI's, and the files of the page.
+"""`UIServer`: serves the page and the REST interface over `ClusterPages`, in the shape of Storm UI's; `app` is its application.
 
 `docs/monitoring.md` has the table of addresses; `_Rest.routes` says what answers each.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
@@ -41,9 +43,12 @@ from trident.errors import (
     UpgradeRefused,
 )
 from trident.servers.plain_json import json_answer, plain
-from trident.servers.server_thread import Guard, body_within
+from trident.servers.server_thread import Guard, ServerThread, body_within, is_loopback
 from trident.web.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
 from trident.web.log_pages import LEVELS, ReadLog, end_of_log, matching
+
+DEFAULT_PORT = 8080
+"""The port of Storm UI."""
 
 STATIC = Path(__file__).parent / "static"
 """The files of the page."""
@@ -62,6 +67,34 @@ _STATUS: Mapping[int, tuple[type[Exception], ...]] = {  # the first one that an 
     400: (BadPackage, UnsupportedOperation, ValueError),
 }
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
+
+
+class UIServer(ServerThread):
+    """Serves `ClusterPages` over HTTP. A context manager: leaving it closes it.
+
+    `pages`: what is served.
+    `host`, `port`: where to listen; port 0 takes a free one (see `port`).
+    `token`, `token_for_all`, `extra_routes`: as of `app`.
+    `listener`, and what it raises: as of `ServerThread`.
+    """
+
+    what, cannot, extra, grace_s = "the page", "the page cannot be served at", "ui", 2
+
+    def __init__(
+        self,
+        pages: ClusterPages,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        token: str | None = None,
+        *,
+        token_for_all: bool = False,
+        extra_routes: Sequence[BaseRoute] = (),
+        listener: socket.socket | None = None,
+    ) -> None:
+        served = partial(
+            app, pages, token, token_for_all=token_for_all, loopback=is_loopback(host), extra_routes=extra_routes
+        )
+        super().__init__(served, host, port, 256, token, listener)
 
 
 def app(
@@ -91,11 +124,13 @@ def app(
     def headers(scope: Scope) -> Mapping[str, str]:
         return {**_PAGE_HEADERS, "Cache-Control": "no-store" if scope["path"].startswith(API) else "no-cache"}
 
-    return Starlette(
+    made = Starlette(
         routes=[*extra_routes, *_Rest(pages, token, token_for_all).routes()],
         middleware=[Middleware(RawPaths), Middleware(Guard, token, loopback, needs_token, refusal, headers)],
         exception_handlers={HTTPException: _no_such_page, Exception: problem},
     )
+    made.router.redirect_slashes = False  # an answer without a reason
+    return made
 
 
 class _Rest:

@@ -1,4 +1,4 @@
-"""The pages of a topology that runs in this process, Trident's or of spouts and bolts."""
+"""The pages of a topology that runs in this process, Trident's or of spouts and bolts; `TopologyPage`: the server of one."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 from trident.config import Config
 from trident.errors import TridentError, UnsupportedOperation, describe
+from trident.extras import needs_package
 from trident.graph import JoinWithinNode, StateNode, WindowNode
+from trident.naming import counted
 from trident.observe.health import verdict
 from trident.observe.topology_status import TopologyStatus
 from trident.read.written_values import parse_key
 from trident.redaction import redacted, shown_configuration
+from trident.servers.server_thread import listening, url_of
 from trident.storm.storm_config import StormConfig
-from trident.web.cluster_pages import Action, Page, key_texts
+from trident.web.cluster_pages import Action, OneTopology, Page, key_texts
+from trident.web.log_pages import RecentLog
 
 if TYPE_CHECKING:
     from trident.run.running import RunningTopology
     from trident.storm.spark.running_storm import RunningStormTopology
     from trident.storm.topology_handle import LocalTopology
+    from trident.web.rest import UIServer
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +217,43 @@ def _typed_key(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
     if texts == [None] and len(fields) < 2:
         return (None,)
     if fields and (len(texts) not in (1, len(fields)) or texts == [None]):
-        raise ValueError(f"state {node.name!r}: expected {len(fields)} parts of a key ({', '.join(fields.names)})")
+        parts = counted(len(fields), "part")
+        raise ValueError(f"state {node.name!r}: expected {parts} of a key ({', '.join(fields.names)})")
     only = texts[0] if len(texts) == 1 else None
     return parse_key(json.dumps(texts) if only is None else only, fields, node.name)
+
+
+class TopologyPage:
+    """The page of one topology: listens from the begin on, and answers once it runs. A request that comes before waits.
+
+    `host`, `port`: where to listen; port 0 takes a free one.
+    `token`: what actions need; None: the page can only be read.
+    `url`: the address of the page.
+    Raises `ConfigError`: the address cannot be listened on.
+    Raises `EnvironmentProblem`: the packages of the server are missing.
+    """
+
+    def __init__(self, host: str, port: int, token: str | None = None) -> None:
+        with needs_package("the page", "ui"):  # before a topology has started, and not after
+            import uvicorn  # noqa: F401
+
+            from trident.web.rest import UIServer
+        self._token = token
+        self._listener = listening(UIServer.cannot, host, port)
+        self._at = host, int(self._listener.getsockname()[1])
+        self.url = url_of(*self._at)
+        self._log = RecentLog("trident")
+        self._log.__enter__()
+        self._server: UIServer | None = None
+
+    def show(self, running: RunningTopology | RunningStormTopology) -> None:
+        """Answer with the pages of a running topology from now on."""
+        from trident.web.rest import UIServer
+
+        one = OneTopology(running.name, pages_of(running), self._log.page)
+        self._server = UIServer(one, *self._at, self._token, listener=self._listener)
+
+    def close(self) -> None:
+        """Free the port; harmless if done before."""
+        self._log.__exit__(None, None, None)
+        self._listener.close() if self._server is None else self._server.close()

@@ -319,7 +319,6 @@ def without_late(node: WindowNode, rows: pa.Table, late: np.ndarray) -> tuple[pa
 
 
 def _with_all_fields(node: WindowNode, table: pa.Table) -> pa.Table:
-    """Return a table with all that the node gives; null where the table lacks it."""
     schema = schema_of(node.fields)
     there = set(table.column_names)
     columns = [

@@ -23,8 +23,8 @@ from states.delta.beyond_memory.bucketed_base import BucketedBase
 from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys
 from states.delta.layout import SENTINEL_COLUMN, DeltaLayout, Puts, RawKey, RawValue
 from trident.arrow import python_of
-from trident.state.columns.number_columns import absent_numbers
 from trident.state.interfaces import StateType
+from trident.state.number_columns import absent_numbers
 from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.values import UNKNOWN_ATTEMPT
 

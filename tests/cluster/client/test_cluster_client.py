@@ -245,6 +245,14 @@ def test_an_answer_that_is_lost_makes_no_second_topology(client: ClusterClient, 
 
 
 @pytest.mark.server
+def test_an_upgrade_whose_answer_is_lost_is_one_and_is_said_to_be(client: ClusterClient) -> None:
+    client.submit(packed())
+    with LosingProxy(client.cluster, "POST"):
+        done = client.upgrade("mine", packed("2"))
+    assert (done["generation"], done["changed"]) == (2, True)
+
+
+@pytest.mark.server
 def test_a_rebalance_whose_answer_is_lost_is_not_sent_again(client: ClusterClient) -> None:
     client.submit(packed())
     with LosingProxy(client.cluster, "POST"), pytest.raises(ClusterUnreachable, match="It is not known whether"):

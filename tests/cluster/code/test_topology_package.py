@@ -58,6 +58,13 @@ def test_a_package_has_the_modules_that_are_imported_and_packages_whole(folder: 
     assert PackageManifest.of_bytes(manifest.to_bytes()) == manifest
 
 
+def test_components_of_another_form_are_refused() -> None:
+    made = PackageManifest("a.py:t", "bolts", "a", components={"split": ComponentFacts("bolt", 2, 4)}).to_bytes()
+    for form in (b'{"kind":"bolt","executors":2,"tasks":4}', b'["bolt",2]', b'["bolt","two",4]', b"3"):
+        with pytest.raises(BadPackage, match="manifest of a package cannot be read"):
+            PackageManifest.of_bytes(made.replace(b'["bolt",2,4]', form))
+
+
 @pytest.mark.long
 def test_the_same_code_gives_the_same_package_wherever_and_whenever(folder: Path, tmp_path: Path) -> None:
     before = make_package("counts.py:topology")

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from tests.harness.cluster_machines import MachineCluster
 from tests.harness.commands import until
-from trident.cluster_state.cluster_address import is_embedded
+from trident.cluster_state.cluster_address import folder_of
 from trident.errors import ClusterError, LogError
 from trident.log.lock import list_log
 from trident.log.log_address import open_reader
@@ -65,7 +65,7 @@ def stop_and_check(cluster: MachineCluster, storm_id: str, name: str = "counting
     until(lambda: is_gone(driver), "its driver has ended")
     assert counts(cluster, name) == expected(committed(cluster, name))
     assert storm_id not in cluster.state.assignments()
-    assert storm_id not in cluster.state.heartbeat_storms()
+    assert storm_id not in cluster.state.all_heartbeats()
 
 
 _EVERY_S = 0.2
@@ -127,7 +127,7 @@ class LogWatch:
         state = self._reader.refresh()
         self.looks += 1
         # The reader of a file leaves out the last record while a driver takes over: that one may be older than the claim.
-        at = state.txid + is_embedded(self._cluster.address)
+        at = state.txid + (folder_of(self._cluster.address) is not None)
         if claimed is not None and (not self._floors or self._floors[-1][0] < claimed):
             self._floors.append((claimed, at))
         for each in state.history:
@@ -136,7 +136,7 @@ class LogWatch:
         return state
 
     def _claimed(self) -> int | None:
-        if is_embedded(self._cluster.address):
+        if folder_of(self._cluster.address) is not None:
             folder = Path(self._address)
             claims = list_log(folder).claims if folder.is_dir() else []
         else:

@@ -96,7 +96,7 @@ def test_ctrl_c_of_a_supervisor_leaves_its_drivers_and_says_so(cluster: MachineC
     machine = cluster.machines[0]
     machine.signal(signal.SIGINT)
     assert machine.process.wait(30) == 130
-    assert "1 drivers go on" in machine.said
+    assert "drivers that go on: 1" in machine.said
     goes_on(cluster)
     machine.start()
     goes_on(cluster)

@@ -9,10 +9,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -20,15 +22,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.commands import until
+from trident.cluster.driver import driver_main
 from trident.cluster.machine.driver_slot import (
     RUN_VARIABLE,
     DriverProcess,
     DriverSlot,
+    Wanted,
     adopt,
     start_driver,
 )
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
-from trident.cluster_state.cluster_records import DriverDeath
+from trident.cluster_state.cluster_records import Assignment, NodePort
 from trident.errors import ClusterError
 
 
@@ -108,21 +112,20 @@ def parent(tmp_path: Path) -> Iterator[DriverProcess]:
     """A process that has started two others: one in its session, one in a session of its own."""
     program = (
         "import subprocess, sys\n"
-        "rest = [sys.executable, '-c', 'import sys; sys.stdin.read()']\n"
-        "near = subprocess.Popen(rest, stdin=subprocess.PIPE)\n"
-        "far = subprocess.Popen(rest, stdin=subprocess.PIPE, start_new_session=True)\n"
+        "rest = [sys.executable, '-c', 'import signal; signal.pause()']\n"
+        "near = subprocess.Popen(rest, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)\n"
+        "far = subprocess.Popen(rest, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)\n"
         "print(near.pid, far.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
     environment = {**os.environ, RUN_VARIABLE: "a-run-of-tests"}
     child = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-        env=environment,
+        [sys.executable, "-c", program, driver_main.__name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True, env=environment,
     )  # fmt: skip
     assert child.stdout is not None
     others = [int(each) for each in child.stdout.readline().split()]
-    process = psutil.Process(child.pid)
-    made = DriverProcess(replace(order(tmp_path), pid=child.pid, created_secs=process.create_time()), process, child)
+    made = DriverProcess(order(tmp_path), psutil.Process(child.pid), child)
     made.others = others  # type: ignore[attr-defined]
     yield made
     for each in [child.pid, *others]:
@@ -155,7 +158,7 @@ def test_what_a_driver_had_started_is_killed_when_it_has_died(parent: DriverProc
 def test_what_a_driver_said_last_is_whole_lines_without_half_a_password(
     tmp_path: Path, parent: DriverProcess, printed: str | None, said: str
 ) -> None:
-    folder, deaths = MachineFolder(tmp_path / "machine"), list[tuple[str, DriverDeath]]()
+    folder, deaths = MachineFolder(tmp_path / "machine"), list[tuple[str, Any]]()
     unused: Any = None
     slot = DriverSlot(6700, folder, "", "host", unused, unused, deaths)
     slot.driver = parent
@@ -173,6 +176,26 @@ def test_what_a_driver_said_last_is_whole_lines_without_half_a_password(
     folder.close()
 
 
+def test_what_keeps_a_driver_from_its_start_is_told_once(tmp_path: Path) -> None:
+    folder, reports = MachineFolder(tmp_path / "machine"), list[tuple[str, Any]]()
+    code = Mock(prepare=Mock(side_effect=[ClusterError("no room"), ClusterError("no room"), OSError("no files")]))
+    driver = Assignment.DRIVER
+    wanted = Wanted("t-1-5", Assignment("", {}, {driver: NodePort(folder.id, 6700)}, {driver: 7.0}, "hash", 1))
+    with ThreadPoolExecutor(1) as fetching:
+        slot = DriverSlot(6700, folder, "", "host", code, fetching, reports)
+
+        def told() -> bool:
+            slot.want(time.monotonic(), wanted)
+            return len(reports) == 2
+
+        until(told, "both are told")
+    assert [(storm_id, said.error) for storm_id, said in reports] == [
+        ("t-1-5", "t-1-5 cannot be started yet: no room"),
+        ("t-1-5", "t-1-5 cannot be started yet: no files"),
+    ]
+    folder.close()
+
+
 def test_a_stopped_driver_is_killed_with_all_that_it_started(parent: DriverProcess) -> None:
     os.kill(parent.pid, signal.SIGSTOP)
     until(lambda: psutil.Process(parent.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
@@ -184,20 +207,28 @@ def test_a_stopped_driver_is_killed_with_all_that_it_started(parent: DriverProce
     until(lambda: all(map(gone, others)), "what it had started is gone")
 
 
-def test_a_driver_is_adopted_by_its_file_and_only_while_it_is_the_same_process(
-    tmp_path: Path, parent: DriverProcess
-) -> None:
+def test_a_driver_is_adopted_by_its_name_and_only_while_it_runs(tmp_path: Path, parent: DriverProcess) -> None:
     file = tmp_path / "6700.json"
     parent.order.write(file)
     adopted = adopt(file)
     assert adopted is not None
     assert (adopted.pid, adopted.adopted) == (parent.pid, True)
-    replace(parent.order, created_secs=parent.order.created_secs - 5).write(file)
+    replace(parent.order, run="another-run").write(file)
     assert adopt(file) is None
     parent.order.write(file)
     os.kill(parent.pid, signal.SIGKILL)
     until(adopted.has_ended, "the end of an adopted driver is noticed")
     assert adopt(file) is None
+
+
+def test_what_a_driver_left_that_died_unsupervised_is_killed(tmp_path: Path, parent: DriverProcess) -> None:
+    file = tmp_path / "6700.json"
+    parent.order.write(file)
+    os.kill(parent.pid, signal.SIGKILL)
+    until(lambda: gone(parent.pid), "it has died while no supervisor was there")
+    assert adopt(file) is None
+    others: list[int] = parent.others  # type: ignore[attr-defined]
+    until(lambda: all(map(gone, others)), "what it had started is gone")
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"other": 1}'])
@@ -219,11 +250,33 @@ def test_a_driver_that_cannot_read_its_order_ends_and_says_why(tmp_path: Path) -
     assert "nonsense://x" in end.reason
 
 
-def test_an_order_names_its_process_once_it_is_started(tmp_path: Path) -> None:
+def test_what_a_driver_has_forked_is_not_adopted(tmp_path: Path) -> None:
+    file = tmp_path / "6700.json"
+    order(tmp_path).write(file)
+    program = "import os, sys; forked = os.fork(); forked and print(forked, flush=True); sys.stdin.read()"
+    environment = {**os.environ, RUN_VARIABLE: "a-run-of-tests"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program, driver_main.__name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True, env=environment, text=True,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        forked, adopted = int(child.stdout.readline()), adopt(file)
+        assert adopted is not None
+        assert adopted.pid == child.pid
+        child.kill()
+        child.wait()
+        assert adopt(file) is None
+        until(lambda: gone(forked), "it is killed")
+
+
+def test_an_order_is_written_before_its_driver_runs_and_never_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order(tmp_path).write(tmp_path / "6700.json")
+    full_disk = OSError(28, "No space left on device")
+    monkeypatch.setattr(DriverOrder, "write", Mock(side_effect=[None, full_disk]))
     made = start_driver(order(tmp_path), tmp_path / "6700.json", tmp_path / "out", dict(os.environ))
-    written = DriverOrder.read(tmp_path / "6700.json")
-    assert written is not None
-    assert written.pid == made.pid
+    assert DriverOrder.read(tmp_path / "6700.json") == made.order
     until(made.has_ended, "a driver of a topology that is not in the cluster ends")
     end = DriverEnd.read(tmp_path / "end")
     assert end is not None

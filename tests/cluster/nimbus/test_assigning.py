@@ -131,6 +131,9 @@ def killed(ago: float) -> dict[str, StormBase]:
         # Deaths of drivers that ran well, long ago, before it was activated, and of the code before are not counted.
         (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ran=61)] * 9}), {}),
         (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ago=1801, start=NOW - 1900)] * 9}), {}),
+        # It died long ago on a machine whose clock is five hours ahead.
+        (picture(RUNS, {"x": IDLE_B}, {"a": replace(supervisor(), time_secs=NOW + 18_000), "b": supervisor()},
+                 deaths={"x": [death("a", ago=2_000 - 18_000, start=NOW - 3_000)] * 6}), {}),
         # The clock of the machine that it died on is an hour behind.
         (
             picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ago=3600, fatal=True)]}),

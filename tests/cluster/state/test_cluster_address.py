@@ -9,14 +9,15 @@ import pytest
 
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 from trident.cluster.client import ClusterClient
-from trident.cluster_state.cluster_address import default_address, folder_of, is_embedded, open_cluster_state, own_token
+from trident.cluster_state.cluster_address import default_address, folder_of, open_cluster_state, own_token
 from trident.errors import ClusterError, ConfigError, EnvironmentProblem
 
 
 @pytest.mark.parametrize("address", ["cluster", "./a/b", "/a/b", "~/cluster", "a b", "größe", Path("cluster"), "a:b"])
 def test_a_path_is_a_folder(address: str | Path) -> None:
-    assert is_embedded(address)
-    assert folder_of(address).is_absolute()
+    folder = folder_of(address)
+    assert folder is not None
+    assert folder.is_absolute()
 
 
 def test_the_folder_is_where_the_working_directory_is_or_the_home(
@@ -72,9 +73,7 @@ def test_what_is_no_address_is_an_error_that_says_what_is_expected(address: str,
 
 
 def test_a_cluster_in_zookeeper_has_no_folder() -> None:
-    assert not is_embedded("zookeeper://a:2181,b:2181/storm")
-    with pytest.raises(ClusterError, match="'zookeeper://a' is a cluster on servers; it has no folder"):
-        folder_of("zookeeper://a")
+    assert folder_of("zookeeper://a:2181,b:2181/storm") is folder_of("zookeeper://a") is None
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:

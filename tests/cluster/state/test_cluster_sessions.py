@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,7 +11,6 @@ import pytest
 
 from tests.harness.cluster_session import SessionProcess
 from tests.harness.cluster_states import ON_SERVERS, Opening
-from tests.harness.commands import until
 from trident.nodes.interface import StoredNode
 
 pytestmark = pytest.mark.slow
@@ -166,9 +166,13 @@ def test_every_state_of_a_node_is_seen_by_who_watches_it_again_or_a_later_one(
 ) -> None:
     looks, writer = opening(), processes()
     seen: list[bytes | None] = [looks.state.get_data("/a", watch=True)]
-    looks.state.register(lambda event: seen.append(looks.state.get_data("/a", watch=True)))
+    told = threading.Event()
+    looks.state.register(lambda event: told.set())
     writer.begin("[state.set_data('/a', b'%d' % n) for n in range(300)] and None")
-    until(lambda: seen[-1] == b"299", "the last state is seen")
+    while seen[-1] != b"299":
+        assert told.wait(60)
+        told.clear()
+        seen.append(looks.state.get_data("/a", watch=True))
     numbers = [int(each) for each in seen if each is not None]
     assert numbers == sorted(numbers)
     assert writer.result() is None

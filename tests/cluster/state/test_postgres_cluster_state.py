@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.harness.cluster_states import LOST_ANSWERS, address_on, opened
+from tests.harness.commands import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from trident.cluster_state.cluster_address import open_cluster_state
@@ -25,9 +26,10 @@ def address(request: pytest.FixtureRequest) -> str:
     return address_on("postgres", request)
 
 
-def ask(address: str, query: Any) -> None:
+def ask(address: str, query: Any) -> list[Any]:
     with psycopg.connect(PostgresAddress.of(address, "cluster").url, autocommit=True) as connection:
-        connection.execute(query)
+        answer = connection.execute(query)
+        return answer.fetchall() if answer.description else []
 
 
 @pytest.mark.sample(6)
@@ -89,6 +91,26 @@ def test_a_server_that_hangs_is_an_error_after_the_timeout(address: str, postgre
             postgres_server.resume()
         one.state.set_data("/a", b"1")
         assert one.state.get_data("/a") == b"1"
+
+
+def test_a_change_within_which_its_process_was_stopped_is_made_afterwards(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(address) as one:
+        carry_out, stopped = SqlTable.carry_out, list[int]()
+
+        def stop_and_carry_out(table: SqlTable, steps: Any, session: str) -> None:
+            if not stopped:
+                ((pid,),) = table._execute("SELECT pg_backend_pid()", ())
+                stopped.append(pid)
+                table._execute("SET LOCAL idle_in_transaction_session_timeout = 1", ())
+                is_there = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}"
+                until(lambda: ask(address, is_there) == [(0,)], "the server has ended the transaction")
+            carry_out(table, steps, session)
+
+        monkeypatch.setattr(SqlTable, "carry_out", stop_and_carry_out)
+        one.state.set_data("/a", b"1")
+        assert (one.state.get_data("/a"), len(stopped)) == (b"1", 1)
 
 
 def test_clusters_in_one_database_do_not_know_each_other(address: str) -> None:

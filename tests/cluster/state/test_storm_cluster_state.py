@@ -174,7 +174,7 @@ def test_update_storm(cluster: StormClusterState, raw: Opened) -> None:
     assert cluster.active_storms() == ["a"]
 
 
-def test_remove_storm(cluster: StormClusterState) -> None:
+def test_what_is_kept_of_a_topology_is_removed_with_it_and_what_is_said_late(cluster: StormClusterState) -> None:
     for storm in ("a", "b"):
         cluster.activate_storm(storm, replace(BASE, storm_name=f"name-{storm}"))
         set_assignment(cluster, storm, ASSIGNMENT)
@@ -182,9 +182,17 @@ def test_remove_storm(cluster: StormClusterState) -> None:
         cluster.report_error(storm, "split", ERROR)
     cluster.remove_storm("a")
     cluster.remove_storm("a")
-    assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == ["b"]
-    assert (cluster.all_errors("a"), cluster.all_errors("b")) == ({}, {"split": [ERROR]})
-    assert (cluster.storm_of_name("name-a"), cluster.storm_of_name("name-b")) == (None, "b")
+    for _ in range(2):
+        assert cluster.active_storms() == cluster.assignments() == list(cluster.all_heartbeats()) == ["b"]
+        assert (cluster.all_errors("a"), cluster.all_errors("b")) == ({}, {"split": [ERROR]})
+        assert (cluster.storm_of_name("name-a"), cluster.storm_of_name("name-b")) == (None, "b")
+        assert cluster.all_deaths() == {}
+        # What a machine says late that was out of touch.
+        set_assignment(cluster, "a", ASSIGNMENT)
+        cluster.worker_heartbeat("a", "node-a", 6700, BEAT)
+        cluster.report_error("a", "split", ERROR)
+        cluster.report_death("a", DriverDeath(1.0, "node-a", 6700, 1, 1.0, 1.0, False, "it broke"))
+        cluster.remove_late()
 
 
 # ---- supervisors and heartbeats --------------------------------------------------------------------------------------------
@@ -203,8 +211,6 @@ def test_a_supervisor_is_there_as_long_as_its_session(cluster: StormClusterState
 
 def test_a_heartbeat_is_of_a_slot_and_outlasts_the_session(cluster: StormClusterState, raw: Opened) -> None:
     assert cluster.get_worker_heartbeat("a", "node-a", 6700) is None
-    for _ in range(2):
-        cluster.setup_heartbeats("b")
     for port, beat in ((6700, BEAT), (6701, BEAT), (6700, replace(BEAT, uptime_secs=3.0))):
         cluster.worker_heartbeat("a", "node-a", port, beat)
     for _ in range(2):
@@ -212,7 +218,7 @@ def test_a_heartbeat_is_of_a_slot_and_outlasts_the_session(cluster: StormCluster
     cluster.disconnect()  # its time tells how old it is
     looks = StormClusterState(raw.state)
     assert raw.state.get_children("/workerbeats/a") == ["node-a-6700"]
-    assert looks.heartbeat_storms() == ["a", "b"]
+    assert list(looks.all_heartbeats()) == ["a"]
     assert looks.get_worker_heartbeat("a", "node-a", 6700) == replace(BEAT, uptime_secs=3.0)
     assert looks.get_worker_heartbeat("a", "node-a", 6701) is None
 
@@ -225,7 +231,7 @@ def test_all_heartbeats_are_those_of_each_topology(cluster: StormClusterState) -
     for storm, of_storm in beats.items():
         for beat in of_storm.values():
             cluster.worker_heartbeat(storm, f"node-{beat.pid}", 6700, beat)
-    cluster.setup_heartbeats("c")
+    cluster.state.mkdirs("/workerbeats/c")
     assert cluster.all_heartbeats() == {**beats, "c": {}}
     assert cluster.all_heartbeats(["b", "none"]) == {"b": beats["b"], "none": {}}
     assert cluster.all_heartbeats([]) == {}
@@ -324,7 +330,7 @@ def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
         assert cluster.all_errors(name) == {name: [ERROR]}
     odd = sorted(ODD)
     assert sorted(cluster.active_storms()) == sorted(cluster.assignments()) == sorted(cluster.supervisors()) == odd
-    assert sorted(cluster.heartbeat_storms()) == odd
+    assert sorted(cluster.all_heartbeats()) == odd
     assert (
         sorted(cluster.all_bases()) == sorted(cluster.all_assignments()) == sorted(cluster.all_supervisor_info()) == odd
     )
@@ -334,7 +340,7 @@ def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
     )
     for name in ODD:
         cluster.remove_storm(name)
-    assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == []
+    assert cluster.active_storms() == cluster.assignments() == list(cluster.all_heartbeats()) == []
     assert all(cluster.all_errors(name) == {} for name in ODD)
 
 

@@ -91,6 +91,19 @@ def test_a_change_whose_answer_was_lost_is_made_once_or_is_not_made(
     assert (direct.state.get_node("/a") or ())[:2] == node
 
 
+@pytest.mark.parametrize("version", [None, 0])
+def test_a_change_whose_answer_was_lost_and_that_others_have_changed_is_not_known(
+    proxy: Proxy, shaky: Opened, direct: Opened, version: int | None
+) -> None:
+    if version is not None:
+        direct.state.set_data("/a", b"0")
+    lost(proxy, shaky, lambda: direct.state.set_data("/a", b"2"))
+    with pytest.raises(ClusterUnreachable, match="others have changed it since: it is not known whether"):
+        shaky.state.compare_and_set("/a", b"1", version)
+    reconnected(proxy, shaky)
+    assert (direct.state.get_node("/a") or ())[:2] == (b"2", 1 if version is None else 2)
+
+
 def test_a_sequential_node_whose_answer_was_lost_is_not_made_twice(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
     before = direct.state.create_sequential("/all/e", b"1")
     lost(proxy, shaky)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import random
 from decimal import Decimal
 from pathlib import Path
@@ -68,6 +69,14 @@ def test_a_number_of_csv_is_not_bent(tmp_path: Path, type_: str, value: str) -> 
         rows(CsvFileSpout(tmp_path, f"v: {type_}, w: string", multiline=True))
 
 
+@pytest.mark.parametrize("type_", ["double", "float"])
+@pytest.mark.parametrize("value", ["1.8e308", "-1.8E308", "9" * 400, "9" * 309 + ".5", "1e400"])
+def test_a_number_of_json_is_not_infinite(tmp_path: Path, value: str, type_: str) -> None:
+    write(tmp_path / "a.json", f'{{"v":Infinity,"w":"{value}","x":1}}\n{{"v":{value}}}\n'.encode())
+    found = rows(JsonFileSpout(tmp_path, f"v: {type_}, w: string", bad_lines="bad"))
+    assert found == [(math.inf, value, None), (None, None, f'{{"v":{value}}}')]
+
+
 def test_a_decimal_with_more_digits_than_its_type_is_a_bad_line(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", b"v\n9999.9\n10000\n-1e4\n")
     good = (Decimal("9999.90"), None)
@@ -106,8 +115,9 @@ def decimal_texts(random_: random.Random) -> list[str]:
     return made
 
 
-@pytest.mark.parametrize("ddl", DECIMALS)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ddl", DECIMALS)
 def test_a_number_is_the_decimal_that_is_written_or_a_bad_line(tmp_path: Path, ddl: str, seed: int) -> None:
     texts, type_ = ODD_NUMBERS + decimal_texts(random.Random(seed)), simple_type(ddl)
     assert type_ is not None

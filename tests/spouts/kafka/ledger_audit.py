@@ -13,14 +13,68 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spouts.kafka import Json, OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
+from states.kafka import KafkaTopicState, ToTopic
+from states.redis import RedisState
+from tests.harness.forked import ROOT, command_of
 from tests.harness.kafka_topics import Record, Topics
-from tests.harness.topology_runs import QUICK
-from tests.spouts.kafka.ledger_driver import topology
-from trident import open_state
+from tests.harness.topology_runs import QUICK, start
+from trident import TridentTopology, TridentTuple, open_state
+from trident.operations import ReducerAggregator, Sum
+from trident.spout.interfaces import TransactionAttempt
+from trident.state import StateType
 
 __all__ = ["Audit", "audit", "fill"]
 
 PARTITIONS, ACCOUNTS = 4, 1000
+
+
+OUT_OF_ORDER = -1_000_000_000
+
+
+class InOrder(ReducerAggregator[int]):
+    """The last id of a partition, whose ids are 0, 1, 2 …; far below 0 once one came twice, too early or never."""
+
+    output_types = ("bigint",)
+
+    def init(self) -> int:
+        return -1
+
+    def reduce(self, curr: int, tuple: TridentTuple) -> int:
+        return curr + 1 if tuple[0] == curr + 1 else OUT_OF_ORDER
+
+
+def topology(life: dict[str, Any]) -> TridentTopology:
+    spout = {"transactional": TransactionalTridentKafkaSpout, "opaque": OpaqueTridentKafkaSpout}[life["promise"]]
+    declared = TridentTopology(life["name"])
+    entries = declared.new_stream(
+        "ledger",
+        spout(
+            life["bootstrap"], life["topic"], key="text", value=Json("id: bigint, amount: bigint"),
+            fields="key, value, partition", max_batch_records=life["batch"],
+        ),
+    )  # fmt: skip
+    kind = StateType(life["promise"])
+    entries.group_by("key").persistent_aggregate(RedisState.of_kind(kind, life["redis"], {}), "amount", Sum(), "total")
+    entries.group_by("partition").persistent_aggregate(
+        RedisState.of_kind(kind, life["redis"], {}), "id", InOrder(), "last"
+    )
+    if life["promise"] == "transactional":
+        copy = KafkaTopicState.transactional(life["bootstrap"], life["copy"])
+        entries.partition_persist(copy, ["key", "id", "amount", "partition"], ToTopic(), state_name="copy")
+    return declared
+
+
+def count_the_ledger(life: dict[str, Any]) -> None:
+    """Sum up the amounts of each account, and follow the ids of each partition; print each batch that is recorded."""
+
+    def say(step: str, attempt: TransactionAttempt) -> None:
+        if step == "recorded":
+            sys.stdout.write(f"{attempt.txid}\n")
+            sys.stdout.flush()
+
+    with start(topology(life), life["engine"], say, log_dir=life["log_dir"]) as running:
+        running.process_all_available()
 
 
 class Audit(NamedTuple):
@@ -78,8 +132,8 @@ def audit(topics: Topics, life: dict[str, Any], most_kills: int, longest_s: floa
 
 def _live(life: dict[str, Any], kill_after_s: float | None) -> tuple[int, int]:
     """Run a driver; kill it so many seconds after its first batch. Return how it ended, and its last batch."""
-    command, txid = [sys.executable, "-m", "tests.spouts.kafka.ledger_driver", json.dumps(life)], 0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+    txid = 0
+    with subprocess.Popen(command_of(count_the_ledger, life), stdout=subprocess.PIPE, text=True, cwd=ROOT) as driver:
         assert driver.stdout is not None
         for line in driver.stdout:
             if not txid and kill_after_s is not None:

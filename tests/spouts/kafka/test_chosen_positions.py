@@ -69,7 +69,7 @@ def test_a_pattern_that_matched_nothing_at_first_reads_the_first_topic_whole(kaf
 def test_a_topic_that_was_created_again_is_read_from_its_beginning_with_latest_too(
     kafka_topics: Topics, kind: Kind, sees_it_gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spouts.kafka.admin._THERE_S", 0.05)
+    monkeypatch.setattr("spouts.kafka.positions.THERE_S", 0.05)
     topic, other = kafka_topics.create(), kafka_topics.create()
     spout = kind(kafka_topics.bootstrap, [topic, other], first_poll="latest", on_data_loss="skip", refresh_s=0.001)
     with batches(spout) as made:

@@ -7,15 +7,15 @@ import pickle
 import re
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from spouts.kafka import ByColumns, OpaqueTridentKafkaSpout
-from spouts.kafka.admin import OffsetBounds
-from spouts.kafka.batch_ranges import OffsetRange, Spot, definition_of, parts_of, ranges_of
-from spouts.kafka.options import KafkaOptions
-from spouts.kafka.positions import PartitionPositions
-from spouts.kafka.record_tables import RecordValues
+from spouts.kafka import ByColumns, KafkaSpout, OpaqueTridentKafkaSpout, range_reader
+from spouts.kafka.clients import OffsetBounds, Spot
+from spouts.kafka.positions import KafkaPositions, OffsetRange
+from spouts.kafka.range_coordinator import definition_of, parts_of, ranges_of
+from spouts.kafka.record_tables import RecordTables
 from trident.errors import ConfigError
 
 
@@ -58,13 +58,18 @@ def test_a_wrong_option_is_named(options: dict[str, Any], told: str) -> None:
         OpaqueTridentKafkaSpout(**{"bootstrap_servers": "h:1", "topics": "t", **options})
 
 
-def test_secrets_are_not_shown() -> None:
-    spout = OpaqueTridentKafkaSpout(
-        "h:1", "t", config={"sasl.username": "me", "sasl.password": "hidden", "ssl.key.pem": "k"}
-    )
-    assert "hidden" not in repr(spout)
-    assert "'me'" not in repr(spout)
-    assert "sasl.password" in repr(spout)
+def test_the_flags_of_a_pattern_count() -> None:
+    topics = OpaqueTridentKafkaSpout("h:1", re.compile("orders-.*", re.IGNORECASE))._options.topics
+    assert topics.hold("Orders-EU")
+
+
+@pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, KafkaSpout])
+def test_secrets_are_not_shown(kind: Any) -> None:
+    config = {"sasl.username": "me", "sasl.password": "hidden", "ssl.key.pem": "k"}
+    shown = repr(kind("h:1", "t", group_id="g", config=config))
+    assert "hidden" not in shown
+    assert "'me'" not in shown
+    assert "sasl.password" in shown
 
 
 def test_a_spout_is_a_description_that_can_be_pickled() -> None:
@@ -96,17 +101,33 @@ def test_reading_begins_at_the_first_millisecond_that_is_not_before_first_poll(
     def at(spots: Any, asked: int) -> dict[Spot, int | None]:
         return dict.fromkeys(spots, asked)
 
-    options: KafkaOptions = OpaqueTridentKafkaSpout("h:1", "t", first_poll=first)._options
-    view: Any = SimpleNamespace(at=at)
+    options = OpaqueTridentKafkaSpout("h:1", "t", first_poll=first)._options
+    brokers: Any = SimpleNamespace(options=options, at=at)
     bounds = {Spot("t", 0): OffsetBounds(0, 10, 0)}
-    assert PartitionPositions(options, view).choose_starts(list(bounds), bounds) == {Spot("t", 0): ms}
+    assert KafkaPositions(brokers).choose_starts(list(bounds), bounds) == {Spot("t", 0): ms}
 
 
 @pytest.mark.parametrize("ms", [8_589_934_592_123, 32_503_680_000_001, 253_402_300_799_999, -62_135_596_800_000])
 def test_a_timestamp_of_a_single_record_is_exact_to_the_millisecond_in_every_year(ms: int) -> None:
-    record: Any = SimpleNamespace(timestamp=lambda: (1, ms))
-    (row,) = RecordValues(OpaqueTridentKafkaSpout("h:1", "t", fields="timestamp")._options)([record])
+    record: Any = SimpleNamespace(timestamp=lambda: (1, ms), offset=lambda: 0)
+    (row,) = RecordTables(OpaqueTridentKafkaSpout("h:1", "t", fields="timestamp")._options).rows([record])
     assert row is not None
     (found,) = row
     assert (found - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1) == ms
     assert found.microsecond % 1000 == 0
+
+
+def test_readers_that_nobody_borrows_are_closed_and_a_batch_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, timer = Mock(), Mock()
+    monkeypatch.setattr(range_reader, "RangeReader", Mock(return_value=reader))
+    monkeypatch.setattr("threading.Timer", timer)
+    pool, options = range_reader.ReaderPool(), OpaqueTridentKafkaSpout("h:1", "t")._options
+    for _ in range(3):
+        with pool.borrow(options):
+            pass
+    assert (timer.call_count, reader.close.called) == (1, False)
+    _, sweep = timer.call_args.args
+    for idle_s in (1000.0, 0.0):
+        monkeypatch.setattr(range_reader, "_IDLE_S", idle_s)
+        sweep()
+    assert (timer.call_count, reader.close.call_count) == (2, 1)

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
-from spouts.kafka.batch_ranges import BatchLimits
+from spouts.kafka.range_coordinator import BatchLimits
 from spouts.kafka.range_reader import READERS
 from states.memory import MemoryMapState
 from tests.harness.kafka_topics import Record, Topics

@@ -20,7 +20,7 @@ import pytest
 from spouts import KafkaSpout
 from spouts.kafka import Avro, ByColumns, ByRecord, Json, OpaqueTridentKafkaSpout
 from spouts.kafka.options import COLUMNS
-from spouts.kafka.record_tables import RecordValues
+from spouts.kafka.record_tables import RecordTables
 from spouts.kafka.value_formats import AvroRecords, BadValue, Format, KafkaRecord, Plain, format_of
 from spouts.messages.deliveries import decode_all
 from tests.harness import kafka_topics as written
@@ -316,15 +316,56 @@ def test_what_a_function_gives_that_is_no_row_of_its_fields_is_found_by_its_reco
             places = [place for place in places if place not in wrong]
     assert (sorted(wrong), rows) == ([1, 2, 3, 4, 5, 7], [{"n": 1, "s": "a"}])
     assert all("ByRecord" in why for why in wrong.values())
-    values = RecordValues(OpaqueTridentKafkaSpout("h:1", "t", value=by_record)._options)
+    tables = RecordTables(OpaqueTridentKafkaSpout("h:1", "t", value=by_record)._options)
     messages = [SimpleNamespace(**{name: lambda: None for name in COLUMNS}) for _ in given]
     for at, message in enumerate(messages):
         vars(message).update(offset=lambda at=at: at, timestamp=lambda: (0, 0))
-    found: list[Any] = decode_all(messages, values)  # type: ignore[arg-type]
-    assert [at for at, (_, trouble) in enumerate(found) if trouble] == [1, 2, 4, 7]  # a bolt is given any type
-    assert [(values, trouble) for values, trouble in found if not trouble] == [
-        ((1, "a"), None), ((2, 3), None), ((1 << 70, "a"), None), (None, None)
-    ]  # fmt: skip
+    found: list[Any] = decode_all(messages, tables.rows)  # type: ignore[arg-type]
+    assert [at for at, (_, trouble) in enumerate(found) if trouble] == [1, 2, 3, 4, 5, 7]
+    assert [(values, trouble) for values, trouble in found if not trouble] == [((1, "a"), None), (None, None)]
+
+
+GIVEN: dict[str, list[Any]] = {
+    "n: bigint, s: string": [
+        (1, "a"),
+        [2, "\u00e4"],
+        (None, None),
+        (2**63 - 1, "\ud800"),
+        (1 << 63, "a"),
+        (True, "b"),
+        (1.0, "c"),
+    ],
+    "n: int, b: binary": [(1 << 31, b""), (-(1 << 31), b"x"), (1, bytearray(b"y"))],
+    "x: double, is: boolean": [(1, True), (0.5, 1), (float("inf"), None)],
+    "t: timestamp": [
+        (datetime.datetime(2024, 1, 1, tzinfo=zone),) for zone in (None, datetime.UTC, datetime.timezone.max)
+    ],
+    "l: array<int>": [([1, None],), ((2,),)],
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("case", ["fields", "text", *GIVEN])
+def test_messages_have_the_values_that_batches_have(case: str) -> None:
+    given = GIVEN.get(case, [b"", b"\xf0\x9f\x98\x80", b"\xed\xa0\x80", b"\xc0\x80", None])
+    read: Any = (
+        ByRecord(case, lambda record: given[record.offset]) if case in GIVEN else case if case == "text" else "bytes"
+    )
+    form: Any = {"fields": ",".join(COLUMNS), "key": read} if case not in GIVEN else {}
+    tables = RecordTables(OpaqueTridentKafkaSpout("h:1", "t", value=read, **form)._options)
+    for at, value in enumerate([None] * len(given) if case in GIVEN else given):
+        had = {
+            "value": value, "key": value, "timestamp": (at % 2, 10**12 + at), "partition": 1, "offset": at, "topic": "t",
+            "headers": [("a", b"1"), ("b", None)][:at],
+        }  # fmt: skip
+        message: Any = SimpleNamespace(**{name: lambda it=it: it for name, it in had.items()})
+        try:
+            rows = tables.tuples(pa.Table.from_batches([tables.of([message])])).to_pylist()
+        except BadValue:
+            assert decode_all([message], tables.rows)[0][1]
+        else:
+            (row,) = tables.rows([message])
+            assert [(type(each), each) for each in row or ()] == [(type(each), each) for each in rows[0].values()]
 
 
 def halved(record: KafkaRecord) -> tuple[str, int] | None:
@@ -501,11 +542,11 @@ def _seen(spout: KafkaSpout) -> Any:
 
 def test_all_that_a_record_has(kafka_topics: Topics) -> None:
     topic = kafka_topics.create()
-    kafka_topics.produce(topic, [Record(b"v", None, 0, (("h", b"1"), ("n", None)), 5000)])
+    kafka_topics.produce(topic, [Record(b"v", "é".encode(), 0, (("h", b"1"), ("n", None)), 5000)])
     fields = "value, key, timestamp, partition, offset, topic, headers"
-    found = _seen(KafkaSpout(kafka_topics.bootstrap, topic, group_id="g", fields=fields))
+    found = _seen(KafkaSpout(kafka_topics.bootstrap, topic, group_id="g", fields=fields, key="text"))
     headers = [{"key": "h", "value": b"1"}, {"key": "n", "value": None}]
-    assert found == (b"v", None, datetime.datetime.fromtimestamp(5, datetime.UTC), 0, 0, topic, headers)
+    assert found == (b"v", "é", datetime.datetime.fromtimestamp(5, datetime.UTC), 0, 0, topic, headers)
 
 
 def test_all_types_of_json(kafka_topics: Topics) -> None:

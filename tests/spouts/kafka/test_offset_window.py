@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.kafka.admin import OffsetBounds, TopicView
-from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.offset_commits import OffsetWindow, PartitionWork
-from spouts.kafka.positions import OwnPartitions
+from spouts import KafkaSpout
+from spouts.kafka import topic_queue
+from spouts.kafka.clients import OffsetBounds, Spot, TopicView
+from spouts.kafka.offset_commits import Commits, OffsetWindow, PartitionWork
+from spouts.kafka.positions import GroupPositions
+from trident.errors import SourceAwayError, SpoutError
 
 SPOT = Spot("topic", 0)
 _RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)))
@@ -158,32 +160,74 @@ def test_what_was_done_from_an_offset_on_is_forgotten_where_a_partition_was_cut_
 def test_notes_of_what_lies_behind_a_cut_are_left_out() -> None:
     work = work_of(5, [(8, 12), (15, 20)], {9: 1, 16: 2})
     assert (work.window.furthest, work.window.position) == (20, 5)
-    work.move(10, 7, is_ahead=False)
+    work.move(10, 5, 7)
     assert (work.window.done, work.failures, work.window.position, work.epoch) == ([(8, 10)], {9: 1}, 5, 7)
-    work.move(8, 7, is_ahead=False)
+    work.move(8, 5, 7)
     assert (work.window.furthest, work.window.position) == (5, 5)
 
 
 def test_of_a_partition_cut_and_grown_again_nothing_behind_the_position_is_done() -> None:
     """The client says "out of range", and when the broker is asked, the partition has other records at these offsets."""
     seen = [OffsetBounds(0, 40, 1), OffsetBounds(0, 40, 2)]
-    view = SimpleNamespace(
-        wrap_errors=lambda _: nullcontext(),
+    notes = {"trident": 1, "topic": "A", "partitions": 1, "failures": [], "done": [5, 2]}  # 35 and 36
+    answer = TopicPartition(*SPOT, 30, json.dumps(notes), 1)
+    brokers = SimpleNamespace(
+        options=KafkaSpout("b", SPOT.topic, group_id="g")._options,
+        committed=lambda _: [answer],
         bounds=lambda spots: dict.fromkeys(spots, seen.pop(0)),
         truncations=dict.fromkeys,
     )
-    options: Any = SimpleNamespace(
-        first_poll="earliest",
-        on_data_loss="fail",
-        group_id="g",
-        bootstrap_servers="b",
-        topics=SimpleNamespace(pattern=None),
-    )
-    notes = {"trident": 1, "topic": "A", "partitions": 1, "failures": [], "done": [5, 2]}  # 35 and 36
-    answer = TopicPartition(*SPOT, 30, json.dumps(notes), 1)
-    consumer: Any = SimpleNamespace(committed=lambda *_, **__: [answer])
-    own = OwnPartitions(options, cast(Any, view), 0, 1)
-    work = own.starts({SPOT: True}, {SPOT.topic: TopicView("A", {0: True})}, consumer, True)[SPOT]
+    positions = GroupPositions(cast(Any, brokers), 0, 1)
+    work = positions.starts({SPOT: True}, {SPOT.topic: TopicView("A", {0: 1}, {})}, True)[SPOT]
     assert list(work.window.done) == [(35, 37)]
-    assert own.move(SPOT, work, None)
+    assert positions.move(SPOT, work, None)
     assert [offset for offset in range(30, 40) if work.arrive(offset, 2)] == [*range(30, 40)]
+
+
+# ---- a broker that goes away while a position is given up -----------------------------------------------------------------
+
+
+class Taken:
+    """What a consumer gives: a record, or that there is none at its position."""
+
+    def __init__(self, partition: int, offset: int, error: str = "") -> None:
+        self.topic, self.partition, self.offset = lambda: SPOT.topic, lambda: partition, lambda: offset
+        self.error = lambda: cast("Any", SimpleNamespace(name=lambda: error, str=lambda: error)) if error else None
+        self.leader_epoch = lambda: 0
+
+
+def queue_of(monkeypatch: pytest.MonkeyPatch, taken: Sequence[Taken], place: int) -> Any:
+    """Return a queue of two partitions, one at a `place` whose records are gone; its second assignment fails."""
+    brokers, away = Mock(servers="kafka"), SourceAwayError("going on: no answer")
+    brokers.consumer.consume.side_effect = [taken, []]
+    works = {SPOT: PartitionWork(0, 0), Spot(SPOT.topic, 1): PartitionWork(place, 0)}
+    for work in works.values():
+        work.begin("id", 2)
+    views = {SPOT.topic: TopicView("id", {0: 1, 1: 1}, {})}
+    bounds = {spot: OffsetBounds(0, 5, 1) for spot in works}
+    brokers.bounds.return_value = bounds
+    monkeypatch.setattr(topic_queue, "Brokers", lambda *_: brokers)
+    monkeypatch.setattr(
+        topic_queue, "TopicWatch", lambda *_: Mock(look=lambda _: views, partitions=lambda: dict.fromkeys(works, True))
+    )
+    monkeypatch.setattr(topic_queue, "assign", Mock(side_effect=[None, away, None]))
+    monkeypatch.setattr(GroupPositions, "starts", lambda *_: works)
+    monkeypatch.setattr(Commits, "begin", lambda *_: None)
+    spout = KafkaSpout("kafka", SPOT.topic, group_id="g", on_data_loss="skip")
+    return topic_queue.TopicQueue(spout._options, 0, 1, None, spout._limits)
+
+
+def test_records_before_an_error_are_given_once_the_broker_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = queue_of(monkeypatch, [Taken(0, 0), Taken(0, 1), Taken(1, 9, "OFFSET_OUT_OF_RANGE")], place=0)
+    queue._messages = lambda records: [each.offset() for each in records]
+    with pytest.raises(SourceAwayError):
+        queue.fetch(10)
+    assert queue.fetch(10) == [0, 1]
+    assert topic_queue.assign.call_count == 3  # type: ignore[attr-defined]
+
+
+def test_a_worker_starts_again_behind_a_loss_though_the_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = queue_of(monkeypatch, [Taken(1, 9, "OFFSET_OUT_OF_RANGE")], place=9)
+    with pytest.raises(SpoutError, match="lost the records from offset 5 on; the worker starts again") as error:
+        queue.fetch(10)
+    assert not isinstance(error.value, SourceAwayError)

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import TopicCollection
 
 from spouts import KafkaSpout
-from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout, admin, range_reader
+from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout, clients
 from spouts.messages import spout as message_spout
 from states.memory import MemoryMapState
 from tests.harness.kafka_proxy import (
@@ -38,7 +38,7 @@ from tests.harness.kafka_topics import Record, Topics
 from tests.spouts.kafka.kafka_batches import Batches, batches
 from tests.spouts.messages.driving import Task
 from trident import TridentTopology
-from trident.errors import SpoutError
+from trident.errors import SourceAwayError, SpoutError
 from trident.operations import Count
 from trident.spout import Definition
 
@@ -51,7 +51,7 @@ NOON_MS = int(NOON.timestamp() * 1000)
 
 @pytest.fixture
 def proxy(kafka_server: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaProxy]:
-    monkeypatch.setattr(admin, "_ASK_S", 0.5)
+    monkeypatch.setattr(clients, "_ASK_S", 0.5)
     made = KafkaProxy(kafka_server)
     try:
         yield made
@@ -147,14 +147,27 @@ def of_the_default_suite(at: int) -> bool:
 
 @pytest.fixture
 def pair(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaProxy]:
-    for module in (admin, range_reader):
-        monkeypatch.setattr(module, "_ASK_S", 0.4)
+    monkeypatch.setattr(clients, "_ASK_S", 0.4)
     monkeypatch.setattr(message_spout, "_START_S", 0.5)
     made = KafkaProxy(kafka_cluster)
     try:
         yield made
     finally:
         made.close()
+
+
+def test_a_silence_is_told_by_its_partition_also_if_no_broker_answers(kafka_topics: Topics, proxy: KafkaProxy) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, numbered(0, 10))
+    spout = OpaqueTridentKafkaSpout(proxy.bootstrap, topic, partition_timeout_s=0.5, config=QUICK)
+    with batches(spout) as made:
+        defined = made.define()
+        assert defined is not None
+        proxy.close()
+        with pytest.raises(
+            SourceAwayError, match=f"'{topic}', offset 0: no record came within partition_timeout_s=0.5"
+        ):
+            made.read(defined)
 
 
 @pytest.mark.long

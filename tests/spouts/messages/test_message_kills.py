@@ -21,6 +21,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from tests.harness.forked import ROOT, command_of
 from tests.spouts.messages.driving import Task
 from tests.spouts.messages.places import Place
 
@@ -36,8 +37,7 @@ class Tasks:
         self._running = [self._start(task) for task in range(TASKS)]
 
     def _start(self, task: int) -> subprocess.Popen[bytes]:
-        words = [self._spout, task, TASKS, self._out, next(self._seeds)]
-        return subprocess.Popen([sys.executable, "-m", __name__, *map(str, words)])
+        return subprocess.Popen(command_of(run_task, self._spout, task, TASKS, self._out, next(self._seeds)), cwd=ROOT)
 
     def kill(self, task: int) -> None:
         self._running[task].kill()
@@ -110,13 +110,13 @@ def test_no_message_is_lost_and_few_come_twice(place: Place, tmp_path: Path) -> 
     assert twice <= KILLS * place.at_risk(PENDING)
 
 
-def main(spout: str, task: str, tasks: str, file: str, seed: str) -> None:
+def run_task(spout: Path, task: int, tasks: int, file: Path, seed: int) -> None:
     """Run a task until it is killed: a line of `file` for each message, written before its acknowledgement.
 
     Answers come in any order; one of a hundred messages fails first.
     """
-    choose = random.Random(int(seed))
-    running = Task(pickle.loads(Path(spout).read_bytes()), int(task), int(tasks))
+    choose = random.Random(seed)
+    running = Task(pickle.loads(spout.read_bytes()), task, tasks)
     out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     under_way: list[tuple[tuple[Any, ...], Any]] = []
     while True:
@@ -133,7 +133,3 @@ def main(spout: str, task: str, tasks: str, file: str, seed: str) -> None:
             else:
                 os.write(out, b"%d\n" % values[1])
                 running.spout.ack(id_)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

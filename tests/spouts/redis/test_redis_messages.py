@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from spouts import RedisStreamRichSpout
 from spouts.messages import spout as message_spout
+from spouts.redis.group_queue import GroupQueue, GroupReading
+from spouts.redis.stream_server import NOTHING
 from tests.harness.servers import Server, free_ports, start_redis
 from tests.spouts.messages.driving import Task
 from tests.spouts.messages.places import FIELDS, GROUP, RedisPlace
-from trident.errors import SpoutError
+from trident.errors import SourceAwayError, SpoutError
 
 
 @pytest.fixture
@@ -206,3 +210,64 @@ def test_impossible_options_are_refused(options: dict[str, Any], text: str) -> N
 
 def test_its_text_shows_no_password() -> None:
     assert "secret" not in repr(RedisStreamRichSpout("redis://u:secret@h", "s", FIELDS, group="g", password="secret"))
+
+
+class Client:
+    """A server with an entry in each of two streams, pending for whom `own` says; it is away at the n-th call `away`."""
+
+    def __init__(self, own: bool, away: int) -> None:
+        self.own, self.calls, self.away, self.claimed = own, 0, away, set[str]()
+
+    def call(self, doing: str, function: Any) -> Any:
+        # What another consumer was claimed from is given after `claim_idle_s` if its failures could not be asked for.
+        self.calls += self.own or not doing.startswith("asking how often")
+        if self.calls == self.away:
+            self.away = 0
+            raise SourceAwayError("no answer")
+        return function(self)
+
+    def xreadgroup(self, _group: str, _consumer: str, positions: dict[str, str], _count: int) -> Any:
+        there = [stream for stream, after in positions.items() if self.own and after == NOTHING]
+        return [(stream.encode(), [(b"1-0", {b"f": b"v"})]) for stream in there]
+
+    def xautoclaim(self, stream: str, *_: Any) -> Any:
+        claimed = [] if self.own or stream in self.claimed else [(b"1-0", {b"f": b"v"})]
+        self.claimed.add(stream)
+        return b"0-0", claimed, []
+
+    def xpending_range(self, *_: Any) -> Any:
+        return []
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_entries_are_given_whichever_call_finds_the_server_away(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GroupQueue, "_rows", lambda _, entries: [(each.id,) for each in entries])
+    reading = GroupReading(("a", "b"), "g", "0", 600.0, None)
+    for away in range(1, 9):
+        client, given = Client(own, away), list[str]()
+        queue = GroupQueue(cast(Any, Mock(place="r", call=client.call)), "c", reading, Mock(), print)
+        for _ in range(6):
+            with suppress(SourceAwayError):
+                given += [message.raw.stream for message in queue.fetch(10)]
+        assert sorted(given) == ["a", "b"], away
+
+
+def test_new_entries_whose_answer_was_lost_are_given_after_the_reconnection(place: RedisPlace) -> None:
+    place.fill(range(3))
+    task = Task(place.spout(claim_idle_s=600, max_pending=2))
+    ((_, first), _) = task.take(2)
+    server = task.spout._opened._queue._server
+    call, lost = server.call, list[str]()
+
+    def lose_once(doing: str, function: Any) -> Any:
+        answer = call(doing, function)
+        if "new entries" in doing and answer and not lost:
+            lost.append(doing)
+            raise SourceAwayError("no answer")
+        return answer
+
+    server.call = lose_once
+    task.spout.ack(first)
+    assert [values[0] for values, _ in task.take(1)] == ["w2"]
+    assert lost
+    task.close()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ from typing import Any
 import pytest
 
 from states.redis import RedisState
+from tests.harness.forked import die, exit_code_of
 from tests.harness.servers import Server
 from tests.spouts.redis.streams import client_of, url_of
 from trident import Config, open_state
@@ -28,17 +26,9 @@ WORDS = [f"w{number % 7}" for number in range(400)]
 
 
 def run(server: Server, log_dir: Path, point: str, batches: int) -> int:
-    words = [url_of(server), str(log_dir), point, str(batches)]
-    driver = subprocess.run(
-        [sys.executable, "-m", __name__, *words],
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert driver.returncode in (0, -signal.SIGKILL), driver.stderr
-    return driver.returncode
+    code = exit_code_of(count_until, url_of(server), str(log_dir), point, batches)
+    assert code in (0, -signal.SIGKILL)
+    return code
 
 
 def fill(client: Any) -> None:
@@ -112,21 +102,17 @@ def recipe(url: str) -> dict[str, Any]:
     return {**names, "plain": plain}
 
 
-def main(url: str, log_dir: str, point: str, batches: str) -> None:
-    """Run until all is committed; with `batches`, until this process kills itself at `point` of its so-many-th batch."""
-    names, left = recipe(url), int(batches)
+def count_until(url: str, log_dir: str, point: str, left: int) -> None:
+    """Run until all is committed; with `left`, until this process kills itself at `point` of its so-many-th batch."""
+    names = recipe(url)
 
     def observe(reached: str, attempt: TransactionAttempt) -> None:
         nonlocal left
         if reached == point:
             left -= 1
             if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
 
     config = Config(engine="in_process", log_dir=log_dir, allow_inexact=True, poll_interval_ms=1)
     with running.start(names["topology"].graph(), config, None, observe) as topology:
         topology.process_all_available()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,20 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spouts import StructuredStreamingSpout
+from spouts import DataFrameSpout, StructuredStreamingSpout
 from spouts.spark import chunks, query_batches
 from spouts.spark.chunks import Chunk, ChunkLimits, Manifest, read_manifest
-from tests.harness.commands import environment, last_txid, until
+from tests.harness.commands import last_txid, until
+from tests.harness.forked import die, exit_code_of
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import keep, start
 from tests.spouts.reading import rows_of
-from tests.spouts.spark import two_sources
 from tests.spouts.spark.written_rows import FIELDS, batch_of, chunks_of
-from trident import BatchFailedError, TopologyError, TridentTopology
+from trident import BatchFailedError, Config, TopologyError, TridentTopology
 from trident.errors import SpoutError
 from trident.fields import Fields
-from trident.operations import Count, Filter
+from trident.operations import Count, Filter, Sum
 from trident.run.running import RunningTopology
+from trident.run.running import start as running_start
+from trident.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -289,22 +289,64 @@ def test_what_is_no_stream_is_refused_at_the_call(spark: SparkSession, tmp_path:
         run.process_all_available()
 
 
-def killed(folder: Path, point: str, txid: int) -> None:
-    command = [sys.executable, two_sources.__file__, str(folder), point, str(txid)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100, check=False
+ROWS, BATCHES = 7000, 7
+
+
+def orders(spark: SparkSession) -> DataFrame:
+    return spark.range(0, ROWS, 1, 1).selectExpr("id % 7 AS key", "id", "rand() AS luck")
+
+
+def totals_of_orders(folder: Path) -> TridentTopology:
+    topology = TridentTopology("orders")
+    fields = "key: bigint, id: bigint, luck: double"
+    spout = DataFrameSpout(orders, folder / "rows", fields=fields, max_batch_rows=ROWS // BATCHES)
+    stream = topology.new_stream("orders", spout)
+    stream.group_by("key").persistent_aggregate(sqlite_state(str(folder / "states.db")), "id", Sum(), "total")
+    return topology
+
+
+def counts_of_lines(folder: Path) -> TridentTopology:
+    def lines(spark: SparkSession) -> DataFrame:
+        return spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder / "in"))
+
+    topology = TridentTopology("lines")
+    stream = topology.new_stream(
+        "lines", StructuredStreamingSpout(lines, folder / "checkpoint", fields="value: string")
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    stream.group_by("value").persistent_aggregate(sqlite_state(str(folder / "states.db")), Count(), "count")
+    return topology
+
+
+TOPOLOGIES = {"orders": totals_of_orders, "lines": counts_of_lines}
+
+
+def run_until(folder: Path, point: str, txid: int) -> None:
+    """Run both, and kill the process when both are at a point of a batch."""
+    both = threading.Barrier(len(TOPOLOGIES))
+
+    def die_together(at: str, attempt: Any) -> None:
+        if (at, attempt.txid) == (point, txid):
+            both.wait()
+            die()
+
+    def run(name: str) -> None:
+        config = Config(engine="spark", master="local[2]", log_dir=str(folder / name))
+        with running_start(TOPOLOGIES[name](folder).graph(), config, None, die_together) as started:
+            started.await_termination()
+
+    spark_session("both", "local[2]")  # before both ask for one
+    for name in TOPOLOGIES:
+        threading.Thread(target=run, args=(name,)).start()
 
 
 def check_both(folder: Path) -> None:
     """Let both topologies run to their end, and compare their states with the rows of the sources."""
-    for name, declared in two_sources.TOPOLOGIES.items():
+    for name, declared in TOPOLOGIES.items():
         with start(declared(folder), "in_process", log_dir=str(folder / name)) as running:
             running.process_all_available()
-            assert running.txid == two_sources.BATCHES
+            assert running.txid == BATCHES
             if name == "orders":
-                expected = {k: sum(range(k, two_sources.ROWS, 7)) for k in range(7)}
+                expected = {k: sum(range(k, ROWS, 7)) for k in range(7)}
                 assert dict(running.state("total").get_tuples()) == expected
             else:
                 assert counts(running) == {"all": 7, **{str(number): 1 for number in range(7)}}
@@ -313,7 +355,7 @@ def check_both(folder: Path) -> None:
 @pytest.fixture
 def both(spark: SparkSession, tmp_path: Path) -> Path:
     (tmp_path / "in").mkdir()
-    for number in range(two_sources.BATCHES):
+    for number in range(BATCHES):
         (tmp_path / "in" / f"{number}.txt").write_text(f"all\n{number}\n", encoding="utf-8")
     return tmp_path
 
@@ -321,8 +363,8 @@ def both(spark: SparkSession, tmp_path: Path) -> Path:
 @pytest.mark.long
 @pytest.mark.spark
 def test_both_sources_are_exact_after_a_kill_between_commit_and_record(both: Path) -> None:
-    killed(both, "committed", 3)
-    assert [last_txid(both / name) for name in two_sources.TOPOLOGIES] == [2, 2]
+    assert exit_code_of(run_until, both, "committed", 3) == -signal.SIGKILL
+    assert [last_txid(both / name) for name in TOPOLOGIES] == [2, 2]
     check_both(both)
 
 
@@ -331,5 +373,5 @@ def test_both_sources_are_exact_after_a_kill_between_commit_and_record(both: Pat
 @pytest.mark.timeout(900)
 def test_both_sources_are_exact_after_a_kill_at_each_point(both: Path) -> None:
     for txid, point in enumerate(("defined", "processed", "committing", "committed", "recorded", "succeeded"), 1):
-        killed(both, point, txid)
+        assert exit_code_of(run_until, both, point, txid) == -signal.SIGKILL
     check_both(both)

@@ -14,11 +14,6 @@ from tests.harness.servers import Server
 from trident.state import StateConf, StateType, Txid
 
 EPOCH = 1 << 20
-KINDS = {
-    StateType.OPAQUE: CassandraState.opaque,
-    StateType.TRANSACTIONAL: CassandraState.transactional,
-    StateType.NON_TRANSACTIONAL: CassandraState.non_transactional,
-}
 names = count(1)
 
 
@@ -34,7 +29,7 @@ class Home:
         return StateConf("topology", name or f"state{next(names)}", read_only=read_only)
 
     def state(self, conf: StateConf, kind: StateType = StateType.OPAQUE, **options: Any) -> Any:
-        made = KINDS[kind](self.options, **options).factory.make_state(conf, 0, 1)
+        made = CassandraState.of_kind(kind, self.options, options).factory.make_state(conf, 0, 1)
         self._opened.append(made)
         return made
 

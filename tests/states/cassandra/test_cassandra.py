@@ -15,13 +15,12 @@ import pytest
 
 from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.cluster_session import CassandraConnection
-from states.cassandra.map import CassandraBackingMap
+from states.cassandra.map import BATCH_BYTES, CassandraBackingMap
 from states.cassandra.options import table_name
 from states.cassandra.schema import _create_keyspace, check_consistency
-from states.cassandra.statements import BATCH_BYTES
 from tests.harness.store_commits import values
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit, names
-from trident.errors import BackendError, CommitOrderError, ConfigError, StateError, StateMismatchError
+from trident.errors import BackendError, CommitOrderError, ConfigError, StateError, StateMismatchError, StoreAwayError
 from trident.state import CodecSerializer, StateConf, StateType
 
 # ---- the value rules over Cassandra ----------------------------------------------------------------------------------
@@ -144,6 +143,14 @@ def test_a_foreign_table_is_refused(home: Home, cql: CassandraConnection) -> Non
     cql.define("CREATE TABLE IF NOT EXISTS tests.foreign_one (id int PRIMARY KEY, note text)")
     with pytest.raises(StateError, match=r"is not a table of a state: its columns are id int, note text"):
         home.map(home.conf(), table="foreign_one")
+
+
+def test_an_owner_may_add_columns_to_a_table_of_bytes_too(home: Home, cql: CassandraConnection) -> None:
+    conf = home.conf()
+    home.map(conf, table="added").multi_put([("a",)], [b"1"])
+    cql.define("ALTER TABLE tests.added ADD note text")
+    home.map(conf, table="added").multi_put([("b",)], [b"2"])
+    assert home.map(conf, table="added").multi_get([("a",), ("b",)]) == [b"1", b"2"]
 
 
 def test_a_table_whose_rows_expire_by_default_is_refused(home: Home, cql: CassandraConnection) -> None:
@@ -287,6 +294,8 @@ def test_a_server_that_is_not_there_is_an_error_that_may_pass() -> None:
     ) as failure:
         CassandraBackingMap(CassandraOptions(port=1, connect_timeout_s=2))
     assert failure.value.retryable
+    with pytest.raises(StoreAwayError, match="cannot find a node .* no name of contact_points has an address"):
+        CassandraBackingMap(CassandraOptions(contact_points=("nowhere.invalid",)))
 
 
 @pytest.mark.parametrize(
@@ -295,6 +304,7 @@ def test_a_server_that_is_not_there_is_an_error_that_may_pass() -> None:
         ({"contact_points": ()}, "give the host name or address of a node"),
         ({"contact_points": ("a,b",)}, "give host names or addresses in a list"),
         ({"contact_points": ("cassandra://a",)}, "and the port as port="),
+        ({"contact_points": "a:9042"}, "and the port as port="),
         ({"keyspace": "no-such"}, "keyspace='no-such' of a Cassandra state: the server takes 1 to 48 letters"),
         ({"table": "x" * 49}, "the server takes 1 to 48 letters"),
         ({"port": 0}, "port=0 of a Cassandra state: give a whole number from 1 to 65535"),

@@ -20,7 +20,7 @@ from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.cql_columns import columns_of
 from states.cassandra.fence import timestamp
 from tests.harness.store_commits import commit_by, update, values
-from tests.states.cassandra.cassandra_states import EPOCH, KINDS, Home, Log, commit, names
+from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, commit, names
 from trident import TridentTopology, open_state
 from trident.errors import (
     BackendError,
@@ -52,7 +52,7 @@ class Tables:
         return StateConf("plain", f"s{next(names)}", fields, value, value_field="count", **more)
 
     def state(self, conf: StateConf, kind: StateType = StateType.OPAQUE, partition: int = 0, **options: Any) -> Any:
-        made = KINDS[kind](replace(self.options, **options)).factory.make_state(conf, partition, 2)
+        made = CassandraState.of_kind(kind, replace(self.options, **options), {}).factory.make_state(conf, partition, 2)
         self._home._opened.append(made)
         return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,15 @@ from tests.harness.store_commits import update as update
 from tests.harness.store_commits import values as values
 from trident.state.interfaces import StateConf, StateType
 from trident.state.map_state import SnapshottableMap
+from trident.state.txid import Snapshot, Txid
 
 WORDS = StateConf("words", "counts", key_fields=(("word", "string"),), value_type="bigint")
-KINDS = {
-    StateType.OPAQUE: DeltaState.opaque,
-    StateType.TRANSACTIONAL: DeltaState.transactional,
-    StateType.NON_TRANSACTIONAL: DeltaState.non_transactional,
-}
 OPENED: list[Any] = []  # states that a test need not close
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def state_at(path: Path, conf: StateConf = WORDS, kind: StateType = StateType.OPAQUE, **options: Any) -> Any:
-    state = KINDS[kind](path, **options).factory.make_state(conf, 0, 1)
+    state = DeltaState.of_kind(kind, path, options).factory.make_state(conf, 0, 1)
     assert isinstance(state, SnapshottableMap)
     OPENED.append(state)
     return state
@@ -87,3 +84,32 @@ def spark_with_delta() -> SparkSession:
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def records_in(path: Path) -> list[tuple[int, int]]:
+    """Return `(txid, attempt)` of the batches that the file holds; a line that a kill cut is none."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [(int(line.split()[0]), int(line.split()[1])) for line in lines if line.endswith("\n")]
+
+
+def commit_until_killed(state: Any, records: Path, attempt: int, publishes: bool) -> None:
+    """Commit batches to a state without end; `publishes`: the state is told what is recorded.
+
+    The file of records is the log: a line `txid attempt` is written before the state is told of it. Each attempt adds one
+    to its own key, so what a lost attempt wrote would be seen.
+    """
+    log, done = Log(), records_in(records)
+    for each in done:
+        log.record(Txid(*each, incarnation=log.incarnation))
+    with records.open("a") as out:
+        for number in count(len(done) + 1):
+            txid = log.txid(number, attempt)
+            state.begin_commit(txid)
+            update(state, {"all": 1, f"attempt {attempt}": 1, f"w{number % 5}": 1})
+            state.commit(txid)
+            out.write(f"{number} {attempt}\n")
+            out.flush()
+            os.fsync(out.fileno())
+            log.record(txid)
+            if publishes:
+                state.recorded(Snapshot(number, log.winners))

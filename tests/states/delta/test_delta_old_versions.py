@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.states.delta.delta_states import ROOT, Log, changes, commit, count_men, reader_at, state_at, update, values
-from tests.states.delta.publish_child import records_in
+from states.delta import data_files
+from tests.harness.forked import die, exit_code_of
+from tests.states.delta.delta_states import (
+    Log,
+    changes,
+    commit,
+    commit_until_killed,
+    count_men,
+    reader_at,
+    records_in,
+    state_at,
+    update,
+    values,
+)
 from tests.states.delta.test_delta_published import state_after
-from tests.states.delta.upkeep_child import OPTIONS
 from trident.errors import FencedError, StateError
 from trident.state.txid import Snapshot, Txid
 
@@ -119,6 +129,24 @@ def test_a_file_that_was_replaced_only_now_is_not_deleted_for_its_age(tmp_path: 
     assert [state.at(number).multi_get([("man",)]) for number in (1, 3, 40)] == [[1], [3], [40]]
 
 
+OPTIONS: dict[str, Any] = {"compact_after_commits": 3, "checkpoint_interval": 2, "retained_versions": 10}
+
+
+def die_before_a_deletion(path: Path, records: Path, attempt: int, deletions: int) -> None:
+    """Commit batches, and die right before the n-th file of old versions is deleted."""
+    left, delete = itertools.count(deletions, -1), data_files.delete_files
+
+    def dies(system: Any, names: Any) -> None:
+        for name in names:
+            if next(left) == 0:
+                die()
+            delete(system, [name])
+
+    data_files.delete_files = dies
+    state = state_at(path, background_maintenance=False, **OPTIONS)
+    commit_until_killed(state, records, attempt, publishes=False)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("deletions", [(0, 1), (2, 9), (30, 61)])
@@ -127,8 +155,7 @@ def test_a_kill_between_two_deletions_leaves_the_rest_to_the_next_writer(
 ) -> None:
     path, records, log, done = tmp_path / "state", tmp_path / "records", Log(), list[tuple[int, int]]()
     for attempt, number in enumerate(deletions, 1):
-        command = [sys.executable, "-m", "tests.states.delta.upkeep_child", *map(str, (path, records, attempt, number))]
-        assert subprocess.run(command, cwd=ROOT, timeout=60).returncode == -signal.SIGKILL
+        assert exit_code_of(die_before_a_deletion, path, records, attempt, number) == -signal.SIGKILL
         # It came after the commit of a batch and before its record, so that batch counts as never written.
         done, log = records_in(records), Log()
         for each in done:

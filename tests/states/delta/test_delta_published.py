@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -24,10 +23,22 @@ from deltalake.exceptions import TableNotFoundError
 
 from spouts import DeltaSpout
 from states.delta.state_tables import PublishedTable
+from tests.harness.forked import command_of
 from tests.harness.store_commits import commit_by
 from tests.spouts.reading import batches
-from tests.states.delta.delta_states import ROOT, Log, changes, commit, count_men, reader_at, state_at, update, values
-from tests.states.delta.publish_child import records_in
+from tests.states.delta.delta_states import (
+    ROOT,
+    Log,
+    changes,
+    commit,
+    commit_until_killed,
+    count_men,
+    reader_at,
+    records_in,
+    state_at,
+    update,
+    values,
+)
 from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Snapshot
@@ -303,14 +314,17 @@ def shown(path: Path) -> tuple[int, dict[str, int]] | None:
     return int(txid), dict(zip(keys, rows["value"].to_pylist(), strict=True))
 
 
+def publish_until_killed(path: Path, records: Path, attempt: int) -> None:
+    commit_until_killed(state_at(path, publish_every_s=1), records, attempt, publishes=True)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_each_state_shown_is_of_a_committed_batch_whenever_the_writer_dies(tmp_path: Path) -> None:
     path, records, seed = tmp_path / "state", tmp_path / "records", random.randrange(1 << 32)
     chance, batches = random.Random(seed), [0]
     for attempt in range(1, 4):
-        command = [sys.executable, "-m", "tests.states.delta.publish_child", str(path), str(records), str(attempt)]
-        child = subprocess.Popen(command, cwd=ROOT)
+        child = subprocess.Popen(command_of(publish_until_killed, path, records, attempt), cwd=ROOT)
         try:
             until, before = time.monotonic() + 60, batches[-1]
             wanted = before + 1 + chance.randrange(3)

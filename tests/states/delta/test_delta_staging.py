@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
-import subprocess
-import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from states.delta.index import IndexedValues
 from states.delta.staging import STAGED
 from states.delta.state_table import StateTable
 from tests.harness.crashing_stores import tuples_at
-from tests.states.delta.delta_states import ROOT, Log, changes, commit, reader_at, state_at, update, values, version_of
-from tests.states.delta.stage_child import POINTS
+from tests.harness.forked import die, exit_code_of
+from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values, version_of
 from trident.errors import BackendError, FencedError, SecondRunError
 from trident.state.interfaces import StateType
 from trident.state.txid import Snapshot, Txid
@@ -239,21 +238,51 @@ def test_people_see_batches_that_tasks_staged(tmp_path: Path) -> None:
     ]
 
 
+_append = StateTable.append
+
+POINTS = {
+    "staged": "a task has staged, and its driver has not begun to publish",
+    "moved": "the driver has moved the file, and not made a version of it",
+    "published": "the driver has published, and not recorded",
+}
+
+
+def _die_in_the_commit(table: StateTable, *args: Any, **options: Any) -> Any:
+    """Die instead of appending; a merge beside the commits, in a thread of its own, may append."""
+    if threading.current_thread() is threading.main_thread():
+        die()
+    return _append(table, *args, **options)
+
+
+def die_at(point: str, path: Path, options: dict[str, Any]) -> None:
+    """Stage and publish batches of a state, and die in the third one, at the point."""
+    task, driver, log = state_at(path, **options), state_at(path, **options), Log()
+    for number in (1, 2):
+        step(task, driver, log, number, 1, {"man": 1, "dog": 1})
+        driver.recorded(Snapshot(number, log.winners))
+    txid = log.txid(3, 1)
+    staged = stage(task, txid, {"man": 100, "lost": 1})
+    if point == "staged":
+        die()
+    if point == "moved":
+        StateTable.append = _die_in_the_commit  # type: ignore[method-assign,assignment]
+    driver.publish(txid, staged)
+    die()
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["small", "large"])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_at_each_point_loses_and_doubles_nothing(tmp_path: Path, point: str, form: str) -> None:
-    program = [sys.executable, "-m", "tests.states.delta.stage_child", str(tmp_path), point, form]
-    killed = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    options: dict[str, Any] = {"max_keys_in_memory": 1} if form == "large" else {}
+    assert exit_code_of(die_at, point, tmp_path, options) == -signal.SIGKILL
     assert len(staged_files(tmp_path)) == (point == "staged")
     log = Log()
     for number in (1, 2):
         log.record(log.txid(number, 1))
     before = Snapshot(2, log.winners)
     assert reader_at(tmp_path).multi_get_at([("man",), ("lost",)], before) == [2, None]
-    options: dict[str, Any] = {"max_keys_in_memory": 1} if form == "large" else {}
     task, driver = state_at(tmp_path, **options), state_at(tmp_path, **options)
     retry = log.txid(3, 2)
     staged = stage(task, retry, {"man": 1})

@@ -17,7 +17,7 @@ from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Topics
 from tests.harness.store_commits import Log
 from tests.harness.topology_runs import Keep, RowsState, run_all, start
-from tests.states.kafka.sink_driver import ROWS, topology
+from tests.states.kafka.test_kafka_crashes import ROWS, topology
 from trident import TridentTopology
 from trident.errors import (
     BackendError,

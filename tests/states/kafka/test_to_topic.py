@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -126,10 +126,14 @@ def test_a_function_that_returns_neither_bytes_nor_text_is_named() -> None:
 
 
 def test_what_json_does_not_have_is_named() -> None:
-    with pytest.raises(TypeError, match="a bytes has no form in JSON"):
-        written(ToTopic(), "a", (b"\xff",))
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        written(ToTopic(), "a", (float("nan"),))
+    for value, why in (
+        (b"\xff", "it has bytes"),
+        (float("nan"), "not JSON compliant"),
+        ({date(2026, 1, 2): 1}, "keys must be"),
+    ):
+        said = rf"encode the value of a record: {re.escape(repr({'a': value}))} has no form in JSON \(.*{why}.*give encode="
+        with pytest.raises(CorruptValueError, match=said):
+            written(ToTopic(), "a", (value,))
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from tests.harness.commands import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, start_memcached
 from tests.harness.sqlite_map import SQLiteMap, sqlite_state
-from tests.states.memcached.test_memcached import add, commit, new_conf, opened, read
-from tests.states.memcached.test_memcached_losses import HEALTH, evict
+from tests.states.memcached.test_memcached import HEALTH, add, commit, new_conf, opened, read
+from tests.states.memcached.test_memcached_losses import evict
 from trident.errors import BackendError, ConfigError, StateLossDetected
 from trident.state import CodecSerializer, Key, OpaqueValue, SerializedMap, StateConf, StateSpec, StateType, map_state
 from trident.state.cached import ReadThroughMap

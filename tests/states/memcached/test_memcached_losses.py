@@ -17,7 +17,7 @@ from states.memcached import MemcachedState
 from states.memcached.fence import Baseline, BaselineCodec, Health, loss
 from states.memcached.servers import MemcachedConnection
 from tests.harness.servers import Server, start_memcached
-from tests.states.memcached.test_memcached import add, commit, new_conf, opened, read
+from tests.states.memcached.test_memcached import HEALTH, add, commit, flush, new_conf, opened, read, restart
 from trident import TridentTopology
 from trident.errors import (
     BackendError,
@@ -46,17 +46,6 @@ def servers(tmp_path: Path) -> Iterator[list[Server]]:
     yield started
     for server in started:
         server.kill()
-
-
-def restart(server: Server) -> None:
-    server.kill()
-    server.start()
-
-
-def flush(server: Server) -> None:
-    client = Client(server.address)
-    client.flush_all(noreply=False)
-    client.close()
 
 
 def evict(server: Server) -> None:
@@ -351,8 +340,6 @@ def test_servers_all_empty_are_rewound_and_some_empty_are_refused(servers: list[
 
 
 # ---- the comparison --------------------------------------------------------------------------------------------------
-
-HEALTH = Health(65536, 10, 1000, 2, 5)
 
 
 @pytest.mark.parametrize(

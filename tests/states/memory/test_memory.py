@@ -117,7 +117,7 @@ def test_an_lru_batch_larger_than_the_state_adds_up_while_it_lasts() -> None:
     assert state.multi_update(keys, [Add(1)] * 5) == [2, 2, 2, 2, 2]
     state.multi_remove(keys)
     state.commit(1)
-    assert len(state.data.entries) == 2
+    assert len(state.data.values.entries) == 2
 
 
 def test_an_lru_needs_room() -> None:

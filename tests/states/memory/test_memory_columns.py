@@ -19,8 +19,8 @@ from tests.harness.crashing_stores import DictMap, tuples_at
 from trident.errors import FencedError
 from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
-from trident.state.columns.number_columns import NumberForm
-from trident.state.columns.number_table import NumberTable
+from trident.state.number_columns import NumberForm
+from trident.state.number_table import NumberTable
 from trident.state.table import KeyColumns, as_list
 from trident.state.values import CombinerUpdates
 from trident.testing import InjectedFault
@@ -166,14 +166,14 @@ def summed(state: OpaqueMap, txid: int, **values: Any) -> list[Any] | None:
 
 
 def test_a_dict_stays_one_until_a_commit_of_many_keys_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.state.columns.number_table._FEW_KEYS", 2)
+    monkeypatch.setattr("trident.state.number_table._FEW_KEYS", 2)
     data = numbers()
     state = opened(data)
     assert summed(state, 1, a=1, b=2) is None
-    assert data.columns is None
+    assert data.values.columns is None
     assert summed(state, 2, a=1, b=2, c=3) == [1, 2, 3]
     assert summed(state, 3, a=1) == [2]
-    assert data.columns is not None
+    assert data.values.columns is not None
 
 
 def test_what_was_there_before_the_first_columns_stays() -> None:
@@ -182,9 +182,9 @@ def test_what_was_there_before_the_first_columns_stays() -> None:
     state.begin_commit(1)
     state.multi_put([("a",), ("gone",)], [5, None])
     state.commit(1)
-    assert data.columns is None
+    assert data.values.columns is None
     assert summed(state, 2, a=1, b=2) == [6, 2]
-    assert (data.columns is not None, data.entries, len(data)) == (True, {}, 3)
+    assert (data.values.columns is not None, data.values.entries, len(data)) == (True, {}, 3)
     assert state.backing.multi_get([("a",), ("gone",), ("b",), ("never",)]) == [
         OpaqueValue(2, 0, 5, 6),
         OpaqueValue(1, 0, None, None),
@@ -201,18 +201,18 @@ def test_a_value_that_does_not_fit_makes_the_partition_a_dict_for_good(odd: Any)
     state.begin_commit(2)
     state.multi_put([("b",)], [odd])
     state.commit(2)
-    assert (data.columns, len(data)) == (None, 2)
+    assert (data.values.columns, len(data)) == (None, 2)
     assert state.multi_get([("a",), ("b",)]) == [1, odd]
     assert summed(state, 3, a=1) is None
-    assert (data.columns, data.values.form) == (None, None)
+    assert (data.values.columns, data.values.form) == (None, None)
 
 
 @pytest.mark.parametrize("there", [{("a", "b"): 1}, {("a",): "text"}, {("a",): OpaqueValue(1, 0, None, "text")}])
 def test_entries_that_do_not_fit_stay_a_dict(there: dict[Any, Any]) -> None:
     data = numbers()
-    data.entries.update(there)
+    data.values.entries.update(there)
     assert ColumnarMemoryMap(data).multi_get_opaque(KeyColumns([["x"]])) is None
-    assert (data.entries, data.values.form) == (there, None)
+    assert (data.values.entries, data.values.form) == (there, None)
 
 
 class TestColumns(ColumnPromises):

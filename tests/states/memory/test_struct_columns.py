@@ -19,7 +19,7 @@ from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.adapters import aggregate_type
 from trident.operations.several import several, value_of
 from trident.state import CodecSerializer, OpaqueMap, SerializedMap
-from trident.state.columns.number_columns import NumberColumn, NumberForm
+from trident.state.number_columns import NumberColumn, NumberForm
 from trident.state.values import CombinerUpdates
 from trident.steps.aggregates import is_native, merging_function
 
@@ -123,7 +123,7 @@ def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None
     assert summed(state, 1, [most]) == [most]
     assert summed(state, 2, [most]) is None
     assert state.multi_get([("k0",)]) == [most]
-    assert data.columns is not None
+    assert data.values.columns is not None
 
 
 def test_values_of_another_form_are_left_to_python() -> None:

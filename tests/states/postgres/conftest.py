@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.crash.driver_runs import DriverServer
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.states.postgres.postgres_states import Home
@@ -34,10 +33,3 @@ def proxy(postgres_server: Server) -> Iterator[Proxy]:
     proxy = Proxy(postgres_server.port)
     yield proxy
     proxy.close()
-
-
-@pytest.fixture
-def drivers() -> Iterator[DriverServer]:
-    server = DriverServer()
-    yield server
-    server.close()

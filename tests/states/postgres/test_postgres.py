@@ -220,6 +220,14 @@ def test_a_session_is_set_up_so_that_commits_are_durable(home: Home, caplog: pyt
     assert caplog.messages == []
 
 
+@pytest.mark.parametrize("setting", ["quote_all_identifiers%3Don", "standard_conforming_strings%3Doff"])
+def test_what_a_user_or_database_has_set_harms_no_state(setting: str, either: Home) -> None:
+    conf, log, url = either.conf(), Log(), f"{either.url}?options=-c{setting}"
+    for txid in (1, 2):
+        commit(either.state(conf, url=url), log, txid, 0, {"a\\b'c": txid})
+    assert values(either.state(conf), "a\\b'c") == [3]
+
+
 def test_a_forked_child_has_a_connection_of_its_own(home: Home) -> None:
     conf, log = home.conf(), Log()
     state = home.state(conf)

@@ -1,4 +1,4 @@
-"""A correct spout over a folder of files of lines, each a partition; `wrong_spouts.py` has those that are wrong in one thing.
+"""A correct spout over a folder of files of lines, each a partition; `test_wrong_spouts.py` has those that are wrong.
 
 It is written as a spout over a real source would be: definitions are ranges of lines, limits are kept over all partitions,
 and a checksum finds what was changed.

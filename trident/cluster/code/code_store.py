@@ -91,6 +91,7 @@ class CodeStore:
                         "again"
                     )
                 target.flush()
+                # Durable before it has its name: a package that is there after a power failure is whole.
                 os.fsync(target.fileno())
             part.rename(self.path(sha256))
             sync_directory(self.folder)
@@ -193,14 +194,17 @@ class CodeCache:
     def prepare(self, sha256: str) -> UnpackedCode:
         """Return a package, unpacked and with its requirements installed; fetched if it is not there.
 
-        Raises `BadPackage`: it is not what its hash says, was made to do harm, or was made by other versions.
-        Raises `RequirementsFailed`: its requirements cannot be installed; they may be another time.
+        Raises `BadPackage`: it is not what its hash says, or was made to do harm.
+        Raises `RequirementsFailed`: its requirements cannot be installed, or it was made by other versions.
         Raises `ClusterError`: it cannot be fetched, or this machine cannot write it.
         """
         folder = self._code / sha256
         try:
             manifest = _intact_manifest(folder) or self._unpack(sha256, folder)
-            manifest.check_versions()
+            try:
+                manifest.check_versions()
+            except BadPackage as error:  # here, though not where it was submitted: another machine may run it
+                raise RequirementsFailed(str(error)) from error
             paths = [str(folder)]
             if manifest.requirements:
                 paths.append(str(_install_once(manifest.requirements, self._requirements)))
@@ -235,10 +239,14 @@ def _made_once(target: Path, make: Callable[[Path], object], is_whole: Callable[
     with target.with_name(f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_whole(target):
-            aside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=target.parent))
+            unfinished = f"{_UNFINISHED}{target.name}-"
+            for left in target.parent.glob(f"{unfinished}*"):  # by a process that was killed: it had this lock
+                shutil.rmtree(left, ignore_errors=True)
+            aside = Path(tempfile.mkdtemp(prefix=unfinished, dir=target.parent))
             try:
                 make(aside)
                 aside.chmod(0o755)
+                os.sync()  # else a power failure may leave the name of a folder whose files are empty, for good
                 shutil.rmtree(target, ignore_errors=True)  # one that was damaged
                 aside.rename(target)
             finally:
@@ -281,6 +289,7 @@ def _install(requirements: str, pins: str, folder: Path, into: Path) -> None:
     wanted, constraints = into / "requirements.txt", into / "constraints.txt"
     wanted.write_text(requirements, encoding="utf-8")
     constraints.write_text(pins, encoding="utf-8")
+    # Beside what is installed here, not into it: topologies of one machine may need other versions.
     arguments = ["install", "--target", into, "--requirement", wanted, "--constraint", constraints]
     quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
-import json
 import os
 import re
 import stat
@@ -13,13 +12,13 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.machinery import all_suffixes
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 from trident import __version__
-from trident.cluster_state.cluster_records import TopologyKind
+from trident.cluster_state.cluster_records import ClusterRecord, TopologyKind
 from trident.config import SETTINGS_FILE
 from trident.errors import BadPackage
 from trident.naming import amount
@@ -29,8 +28,6 @@ MANIFEST = "trident-package.json"
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The minor version of this Python."""
-
-_VERSION = 1
 
 MAX_BYTES = 100 << 20
 """The most that a package may hold."""
@@ -51,8 +48,7 @@ MAX_ARCHIVE_BYTES = MAX_BYTES + (32 << 20)
 _MADE = (1980, 1, 1, 0, 0, 0)  # the first date that a zip knows
 
 
-@dataclass(frozen=True)
-class ComponentFacts:
+class ComponentFacts(NamedTuple):
     """A spout or bolt: how many executors it asks for, and how many tasks it has, which no rebalance changes."""
 
     kind: str
@@ -61,7 +57,7 @@ class ComponentFacts:
 
 
 @dataclass(frozen=True)
-class PackageManifest:
+class PackageManifest(ClusterRecord):
     """What a package says about itself.
 
     `target`: `MODULE:TOPOLOGY`, or `FILE.py:TOPOLOGY` with a file at the top of the package.
@@ -73,6 +69,8 @@ class PackageManifest:
     `files`: the SHA-256 of each file, by its path in the package.
     """
 
+    WHAT, ERROR = "manifest of a package", BadPackage
+
     target: str
     kind: TopologyKind
     name: str
@@ -83,34 +81,19 @@ class PackageManifest:
     meaning: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
-    def to_bytes(self) -> bytes:
-        """Return the manifest as JSON: the same facts give the same bytes."""
-        return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True, indent=1).encode()
-
     @classmethod
-    def of_bytes(cls, data: bytes) -> Self:
-        """Return the manifest that `to_bytes` gave.
-
-        Raises `BadPackage`: these bytes are no manifest, or one of a later version of the software.
-        """
-        try:
-            values = json.loads(data)
-            if values["version"] != _VERSION:
-                raise BadPackage(
-                    f"the package has a manifest of version {values['version']}; this version of the software reads "
-                    f"{_VERSION}. Use the same version of Trident everywhere"
-                )
-            if values["kind"] not in ("trident", "bolts"):
-                raise ValueError(f"kind {values['kind']!r}")
-            return cls(
-                kind=values["kind"],
-                components={str(name): ComponentFacts(**facts) for name, facts in values["components"].items()},
-                meaning={what: dict(values["meaning"].get(what, {})) for what in ("states", "streams")},
-                files={str(path): str(digest) for path, digest in values["files"].items()},
-                **{name: str(values[name]) for name in ("target", "name", "trident", "python", "requirements")},
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadPackage(f"the package has no readable manifest ({MANIFEST}): {error!r}") from error
+    def _of(cls, read: Mapping[str, Any]) -> Self:
+        """Return the manifest of what was read, each value of which is of its type, whoever made it."""
+        if read["kind"] not in ("trident", "bolts"):
+            raise ValueError(f"kind {read['kind']!r}")
+        texts = {name: str(read[name]) for name in ("target", "name", "trident", "python", "requirements")}
+        components = {
+            str(name): ComponentFacts(str(kind), int(executors), int(tasks))
+            for name, (kind, executors, tasks) in read["components"].items()
+        }
+        meaning = {what: dict(read["meaning"].get(what, {})) for what in ("states", "streams")}
+        files = {str(path): str(digest) for path, digest in read["files"].items()}
+        return super()._of({**read, **texts, "components": components, "meaning": meaning, "files": files})
 
     def check_versions(self) -> None:
         """Refuse to run code that was made for another minor version of Python or another release of Trident.
@@ -210,6 +193,7 @@ def _included_path(folder: Path, name: str) -> Path:
 def _imports_of(path: Path) -> Iterator[str]:
     """Iterate over the first parts of the names of all modules that a source file imports, late imports included."""
     try:
+        # Read, not imported: an import runs code, and finds only what this process needs.
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return  # the topology is loaded before it is sent; if it needs this file, the error comes then
@@ -238,6 +222,7 @@ def archive_of(manifest: PackageManifest, files: Mapping[str, bytes]) -> bytes:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name, data in {MANIFEST: manifest.to_bytes(), **dict(sorted(files.items()))}.items():
             entry = zipfile.ZipInfo(name, _MADE)
+            # As on Unix whatever made it, or the bytes, and with them the name of the package, would be the machine's.
             entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16
             archive.writestr(entry, data)
     return target.getvalue()
@@ -300,6 +285,7 @@ def _check_entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     entries = archive.infolist()
     if len(entries) > _MAX_ENTRIES or sum(each.file_size for each in entries) > MAX_ARCHIVE_BYTES:
         raise BadPackage(f"the package would unpack to more than {MAX_ARCHIVE_BYTES:,} bytes or {_MAX_ENTRIES:,} files")
+    # Of a name that is a file and a folder one could not be written, once the other is unpacked.
     folders = {str(parent) for each in entries for parent in PurePosixPath(each.filename).parents}
     seen: set[str] = set()
     for each in entries:

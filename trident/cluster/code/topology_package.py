@@ -83,6 +83,7 @@ def make_package(target: str, include: Sequence[str] = (), requirements: Path | 
             f"there is no module {top!r} in {folder}, whose code would be packed. If it is installed, name its package in a "
             "file of requirements (--requirements), so that the machines of the cluster install it"
         )
+    # Read once: what is hashed, loaded and sent is the same, whatever an editor does meanwhile.
     files = {place: path.read_bytes() for place, path in files_of(folder, top, include).items()}
     if MANIFEST in files:
         raise BadPackage(f"{folder} has a file {MANIFEST}; a package has its manifest there")
@@ -103,6 +104,7 @@ def _describe_copy(
         try:
             description = describe_package(copy, target, copy.parent / "answer.json")
         except (BadPackage, NoSuchTarget) as error:
+            # The copy is gone when the message is read.
             text = str(error).replace(str(copy), str(folder))
             hint = _missing(text, folder, files)
             if requirements and not hint and ("No module named" in text or "there is no module" in text):
@@ -211,6 +213,7 @@ def settings_of(
         return Config.of(values)
     values["name"] = name
     if workers is not None:
+        # Two names of one setting: only one may be there.
         values.pop("topology.workers", None)
         values["workers"] = workers
     return StormConfig.of(values)

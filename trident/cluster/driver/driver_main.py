@@ -18,8 +18,7 @@ from trident.cluster.code.package_archive import MANIFEST, PackageManifest
 from trident.cluster.code.topology_package import load_package
 from trident.cluster.driver.orders import DriverBeats, Ending, Orders, TopologyHandle, config_of
 from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
-from trident.cluster_state.cluster_address import TOKEN_VARIABLE, open_cluster_state
-from trident.cluster_state.cluster_log import log_of_base
+from trident.cluster_state.cluster_address import TOKEN_VARIABLE, log_of_base, open_cluster_state
 from trident.cluster_state.cluster_records import StormBase
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.config import Config
@@ -28,7 +27,7 @@ from trident.observe.batch_committed import BatchCommitted
 from trident.observe.events import ErrorFeed, event_of
 from trident.redaction import RedactingFormatter, redacted
 from trident.web.cluster_pages import OneTopology
-from trident.web.ui_server import UIServer
+from trident.web.rest import UIServer
 
 logger = logging.getLogger("trident.cluster.driver")
 
@@ -62,8 +61,10 @@ class _Driver:
         if base is None:
             return "moved"
         if base.status.kind == "killed":
+            # Without a heartbeat Nimbus forgets it at once, and need not wait until this one is stale.
             cluster.remove_worker_heartbeat(self._order.storm_id, self._order.node, self._order.port)
             return "killed"
+        # Before the topology is loaded: that, and a start of Spark, may take longer than Nimbus waits for a sign.
         beats = DriverBeats(cluster, self._order)
         try:
             ending = self._drive(open_things, orders, base, beats)
@@ -79,11 +80,13 @@ class _Driver:
         topology = load_package(folder, manifest, base.storm_name)
         executors = {name: facts.executors for name, facts in manifest.components.items()}
         config = config_of(topology, base, log_of_base(self._order.cluster, base))
+        # Before the start, which raises the epoch that a proof is compared with.
         if isinstance(config, Config):
             base = orders.note_proof(base, config.log_dir)
         driven = TopologyHandle(topology, self._order.storm_id, base, executors, config)
         self._running_since = time.time()
         logger.info("topology %s runs", self._order.storm_id)
+        # The token is not in the order, which all users of this machine may read.
         token, pages = os.environ.get(TOKEN_VARIABLE), OneTopology(self._order.storm_id, driven.pages)
         server = UIServer(pages, self._order.host, 0, token, token_for_all=token is not None)
         open_things.callback(server.close)
@@ -94,6 +97,7 @@ class _Driver:
         beats.say("ending")
         driven.stop(base.status.wait_secs if ending == "killed" else 0.0)
         error = driven.running.exception()
+        # The next driver may have taken the log before this one has read that it is to end.
         if error is not None and not (ending == "moved" and isinstance(error, FencedError)):
             raise error
         return ending
@@ -148,6 +152,7 @@ def _log_to(file: Path) -> None:
 
 def main() -> int:
     """Carry out the order in the file that is named; returns the exit code."""
+    # What ends by a signal of a library shows where, in what it printed, which its supervisor reports.
     faulthandler.enable()
     order = DriverOrder.read(Path(sys.argv[1]))
     assert order is not None, "a supervisor writes the order before it starts the process"

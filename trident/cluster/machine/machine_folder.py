@@ -60,6 +60,7 @@ class MachineFolder:
     def remove_old_logs(self, known: Collection[str]) -> None:
         """Remove the logs of topologies that are not in the cluster any more, a week after their last line."""
         for each in (self.path / "logs").iterdir():
+            # `words-1-5.log`, and `words-1-5.log.1` and so on, of which the driver keeps some.
             is_known = any(each.name.startswith(f"{name}.") for name in known)
             if not is_known and time.time() - each.stat().st_mtime > _OLD_LOG_S:
                 each.unlink(missing_ok=True)
@@ -73,6 +74,7 @@ class MachineFolder:
     def _read_id(self) -> str:
         file = self.path / "supervisor-id"
         if not file.exists():
+            # Not the name of the host alone: several supervisors may run on one, and names come back with new machines.
             host = "".join(each if each.isalnum() else "-" for each in socket.gethostname())
             write_whole(file, f"{host}-{secrets.token_hex(4)}\n", 0o644)
         return file.read_text(encoding="utf-8").strip()
@@ -121,8 +123,7 @@ class DriverOrder(_Note):
     `start_time_secs`, `generation`, `code_hash`: of the assignment.
     `code_dir`: the folder of the topology's code, unpacked.
     `log_file`, `end_file`: where the driver logs, and where it says why it ended.
-    `run`: a name of this process, in the environment of all processes that it starts.
-    `pid`, `created_secs`: the process, once it is started.
+    `run`: the name of its process, in the environment of that and of all that it starts.
     """
 
     cluster: str
@@ -137,8 +138,6 @@ class DriverOrder(_Note):
     log_file: str
     end_file: str
     run: str
-    pid: int = 0
-    created_secs: float = 0.0
 
 
 @dataclass(frozen=True)

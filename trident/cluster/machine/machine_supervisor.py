@@ -24,7 +24,7 @@ from trident.errors import ClusterError, NoLeader, NoSuchTopology
 from trident.nodes.interface import NodeEvent
 from trident.redaction import redacted
 from trident.web.cluster_pages import ClusterPages, LogOf, Page, TopologyPages, client_of
-from trident.web.ui_server import UIServer
+from trident.web.rest import UIServer
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class MachineSupervisor:
             self._code = CodeCache(self.folder.path, partial(_fetch, self.cluster, token))
             self._began = time.time()
             self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
-            self._unreported: list[tuple[str, DriverDeath]] = []
+            self._unreported: list[tuple[str, DriverDeath | ErrorInfo]] = []
             # An address that means the same in every working directory.
             where = str(cluster_at(address))
             shared = (self.folder, where, host, self._code, self._fetching, self._unreported)
@@ -86,10 +86,6 @@ class MachineSupervisor:
         if end_drivers:
             self._end_all()
         self._fetching.shutdown(wait=True, cancel_futures=True)
-        try:
-            self.cluster.state.delete_node(f"/supervisors/{self.id}")
-        except ClusterError:
-            logger.info("the cluster's state does not answer; this supervisor vanishes from it with its session")
         self._open.close()
 
     def _on_event(self, event: NodeEvent) -> None:
@@ -126,12 +122,15 @@ class MachineSupervisor:
             self._tidy()
 
     def _read(self, now: float) -> None:
+        # First, so that a change during the reading lets it be read again.
         self._changed.clear()
+        # Only for the watch: a new one is no change of any that is watched below.
         self.cluster.assignments(watch=True)
         bases = self.cluster.all_bases(watch=True)
         mine = {
             assignment.slot.port: Wanted(storm_id, assignment)
             for storm_id, assignment in self.cluster.all_assignments().items()
+            # Without a record it is of a topology that is forgotten, left by a Nimbus that did not know.
             if assignment.slot.node == self.id and storm_id in bases
         }
         # A killed topology is not started again; its driver, which knows, ends it.
@@ -149,11 +148,15 @@ class MachineSupervisor:
         return slot is not None and slot.driver is not None and wanted.is_of(slot.driver.order)
 
     def _beat(self, now: float) -> None:
-        for storm_id, death in list(self._unreported):
-            self.cluster.report_death(storm_id, death)
-            error = ErrorInfo(death.time_secs, death.reason, self._name, death.port)
+        for storm_id, said in list(self._unreported):
+            if isinstance(said, DriverDeath):
+                self.cluster.report_death(storm_id, said)
+                error = ErrorInfo(said.time_secs, said.reason, self._name, said.port)
+            else:
+                error = said
             self.cluster.report_error(storm_id, DRIVER, error)
-            self._unreported.remove((storm_id, death))
+            # Only now: the state may go away in between, and a death that is told twice counts once.
+            self._unreported.remove((storm_id, said))
         used = [port for port, slot in self.slots.items() if slot.is_busy]
         if now - self._beat_at < _HEARTBEAT_S and used == self._reported_used:
             return
@@ -181,6 +184,7 @@ def _fetch(cluster: StormClusterState, token: str, code_hash: str) -> bytes:
     """Fetch a package from the Nimbus that leads, or from another one."""
     import httpx
 
+    # The leader first, but packages are in a folder that all Nimbuses may share, and it may be down.
     leader = cluster.leader()
     urls = [*([] if leader is None else [leader["url"]]), *(each["url"] for each in cluster.nimbuses())]
     if not urls:

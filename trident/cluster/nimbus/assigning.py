@@ -91,17 +91,20 @@ def _decide(picture: Picture, slots: _Slots, storm_id: str, base: StormBase) -> 
         if assignment is not None:  # a Nimbus died after it had noted the end
             yield MarkFailed(storm_id, base.status.reason)
         return
+    # A verdict before a move: what cannot run here runs nowhere else.
     deaths = _recent_deaths(picture, storm_id, base)
     if (verdict := _verdict(storm_id, base, deaths, picture.max_deaths)) is not None:
         yield verdict
         return
     move = _move(picture, storm_id, base, assignment, deaths)
     if move is not None and (slot := _slot_for(slots, assignment, move)) is not None:
+        # So that the next topology of this very round does not get it too.
         slots.take(slot)
         yield Assign(storm_id, slot, move.why)
 
 
 def _has_ended(picture: Picture, storm_id: str, base: StormBase, assignment: Assignment | None) -> bool:
+    # A driver that beats on and does not end must not keep the name for ever.
     late = picture.now_secs > base.status.since_secs + base.status.wait_secs + _END_GRACE_S
     silent = not picture.beating.get(storm_id) or picture.health.get(storm_id) == "stale"
     return assignment is None or silent or late
@@ -109,12 +112,15 @@ def _has_ended(picture: Picture, storm_id: str, base: StormBase, assignment: Ass
 
 def _recent_deaths(picture: Picture, storm_id: str, base: StormBase) -> list[DriverDeath]:
     since = max(base.status.since_secs, picture.now_secs - _DEATHS_WINDOW_S)
-    # The clock of its machine may be behind: it died no earlier than its assignment, by the clock of Nimbus, and its run.
-    return [
-        each
-        for each in picture.deaths.get(storm_id, ())
-        if each.generation == base.generation and max(each.time_secs, each.start_time_secs + each.ran_secs) >= since
-    ]
+    ahead = {node: max(0.0, info.time_secs - picture.now_secs) for node, info in picture.supervisors.items()}
+
+    def died_at(death: DriverDeath) -> float:
+        # The clock of its machine may be ahead, as its supervisor shows. Or behind: it died no earlier than its assignment, by
+        # the clock of Nimbus, and its run.
+        return max(death.time_secs - ahead.get(death.node, 0.0), death.start_time_secs + death.ran_secs)
+
+    of_it = (each for each in picture.deaths.get(storm_id, ()) if each.generation == base.generation)
+    return [each for each in of_it if died_at(each) >= since]
 
 
 def _verdict(
@@ -163,6 +169,7 @@ def _slot_for(slots: _Slots, assignment: Assignment | None, move: _Move) -> Node
     old = assignment.slot if assignment.slot.node in slots.free and move.old_slot != "never" else None
     if move.old_slot == "first" and old is not None:
         return old
+    # What goes wrong may be the machine's fault, so its old slot is the last one.
     return slots.freest(without=assignment.slot.node) or old
 
 
@@ -189,6 +196,7 @@ class _Slots:
         if not able:
             return None
         first = {node: NodePort(node, self.free[node][0]) for node in able}
+        # Where the last driver is still ending it would wait; by name at last: the same picture gives the same slot.
         node = min(able, key=lambda each: (first[each] in self._ending, self._used[each], -len(self.free[each]), each))
         return first[node]
 

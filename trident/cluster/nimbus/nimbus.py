@@ -42,42 +42,6 @@ _LAUNCH_TIMEOUT_S = 60.0  # how long a driver may take to its first heartbeat
 _TIDY_EVERY_S = 600.0
 
 
-class Leadership:
-    """The candidacy of one Nimbus; the one whose ephemeral node is there leads.
-
-    Nothing depends on two of them never believing that they lead: each change of an assignment is refused if another was made
-    since the one that it is based on.
-
-    `url`: where this Nimbus answers.
-    """
-
-    def __init__(self, cluster: StormClusterState, url: str) -> None:
-        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._cluster, self._node = cluster, f"{NIMBUSES}/{self.id}"
-        self._about = {
-            "id": self.id, "url": url, "host": socket.gethostname(), "pid": os.getpid(), "since-secs": time.time(),
-            "version": __version__,
-        }  # fmt: skip
-
-    def campaign(self) -> bool:
-        """Return whether this Nimbus leads now; it does from here on if there was no leader. Who leads is watched."""
-        state, data = self._cluster.state, json.dumps(self._about).encode()
-        if state.get_data(self._node) is None:
-            state.set_ephemeral_node(self._node, data)
-        while (leader := self._cluster.leader(watch=True)) is None:
-            state.create_ephemeral_node(LEADER, data)
-        return bool(leader["id"] == self.id)
-
-    def resign(self) -> None:
-        """Let another one lead, and be no candidate any more."""
-        try:
-            if (leader := self._cluster.leader()) is not None and leader["id"] == self.id:
-                self._cluster.state.delete_node(LEADER)
-            self._cluster.state.delete_node(self._node)
-        except ClusterUnreachable:
-            pass  # the session ends with the process, and the nodes with the session
-
-
 class Nimbus:
     """One Nimbus; the thread `trident-nimbus` runs its rounds.
 
@@ -132,6 +96,7 @@ class Nimbus:
                 self._round()
                 self._problem = ""
                 spent_s = time.monotonic() - began
+            # Another one may lead by now, and this one cannot be told.
             except ClusterUnreachable as error:
                 self._lose(str(error))
             except ClusterError as error:  # a record that cannot be read
@@ -163,11 +128,13 @@ class Nimbus:
             self._do(each, picture)
         if time.monotonic() - self._tidied_at > _TIDY_EVERY_S:
             self._tidied_at = time.monotonic()
+            self.cluster.remove_late()
             self._tidy()
 
     def _look(self) -> Picture:
         cluster = self.cluster
         bases, assignments = cluster.all_bases(watch=True), cluster.all_assignments()
+        # What is left of a forgotten topology holds no slot.
         assignments = {name: each for name, each in assignments.items() if name in bases}
         heartbeats = cluster.heartbeats_at({name: each.slot for name, each in assignments.items()})
         beats: dict[str, WorkerHeartbeat | None] = {name: heartbeats.get(name) for name in assignments}
@@ -186,6 +153,7 @@ class Nimbus:
             case Assign(storm_id, slot, why):
                 self._assign(storm_id, slot, why, picture)
             case MarkFailed(storm_id, reason):
+                # The record first: if this process dies in between, the next leader takes the slot away all the same.
                 if self._change(storm_id, picture, lambda base: _as_failed(base, reason)):
                     logger.error("topology %s is marked as failed: %s", storm_id, reason)
                     self.cluster.state.delete_node(f"/assignments/{storm_id}")
@@ -203,7 +171,7 @@ class Nimbus:
         start = max(picture.now_secs, 0.0 if before is None else before.start_time_secs + 0.001)
         driver, code = Assignment.DRIVER, (base.code_hash, base.generation)
         assignment = Assignment(self._code_dir, {slot.node: host}, {driver: slot}, {driver: start}, *code)
-        self.cluster.setup_heartbeats(storm_id)
+        # Refused if another Nimbus, which believes that it leads, was faster.
         if self.cluster.replace_assignment(storm_id, before, assignment):
             logger.info("topology %s is assigned to %s: %s", storm_id, assignment.where, why)
             if before is not None and before.slot != slot:
@@ -225,3 +193,37 @@ class Nimbus:
 def _as_failed(base: StormBase, reason: str) -> StormBase:
     done = base.status.kind == "failed"
     return base if done else replace(base, status=WantedStatus("failed", time.time(), reason=reason))
+
+
+class Leadership:
+    """The candidacy of one Nimbus; the one whose ephemeral node is there leads. Nothing breaks if two believe that they do.
+
+    `url`: where this Nimbus answers.
+    """
+
+    def __init__(self, cluster: StormClusterState, url: str) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._cluster, self._node = cluster, f"{NIMBUSES}/{self.id}"
+        self._about = {
+            "id": self.id, "url": url, "host": socket.gethostname(), "pid": os.getpid(), "since-secs": time.time(),
+            "version": __version__,
+        }  # fmt: skip
+
+    def campaign(self) -> bool:
+        """Return whether this Nimbus leads now; it does from here on if there was no leader. Who leads is watched."""
+        state, data = self._cluster.state, json.dumps(self._about).encode()
+        # Again in each round, as it goes with the session.
+        if state.get_data(self._node) is None:
+            state.set_ephemeral_node(self._node, data)
+        while (leader := self._cluster.leader(watch=True)) is None:
+            state.create_ephemeral_node(LEADER, data)
+        return bool(leader["id"] == self.id)
+
+    def resign(self) -> None:
+        """Let another one lead, and be no candidate any more."""
+        try:
+            if (leader := self._cluster.leader()) is not None and leader["id"] == self.id:
+                self._cluster.state.delete_node(LEADER)
+            self._cluster.state.delete_node(self._node)
+        except ClusterUnreachable:
+            pass  # the session ends with the process, and the nodes with the session

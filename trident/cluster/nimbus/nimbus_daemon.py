@@ -30,15 +30,13 @@ from trident.cluster.code.code_store import CodeStore
 from trident.cluster.nimbus.nimbus import Nimbus
 from trident.cluster.nimbus.submissions import Submissions
 from trident.cluster.pages import ClusterOverview
-from trident.cluster_state.cluster_address import open_cluster_state
-from trident.cluster_state.cluster_log import log_of
+from trident.cluster_state.cluster_address import log_of, open_cluster_state
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterUnreachable, NoLeader
 from trident.roles import Closes
 from trident.servers.plain_json import json_answer
 from trident.web.cluster_pages import Action, Page
-from trident.web.rest import PageError, awaiting, body_of, problem, replying
-from trident.web.ui_server import UIServer
+from trident.web.rest import PageError, UIServer, awaiting, body_of, problem, replying
 
 _CODES = "/api/v1/code"
 _CODE = f"{_CODES}/{{sha256}}"
@@ -73,6 +71,7 @@ class NimbusDaemon(Closes):
             opened.callback(cluster.disconnect)
             code = CodeStore(code_dir)
             self.submissions = Submissions(cluster, code, lambda name: log_of(address, name))
+            # The pages before Nimbus, which tells the others its address, and is stopped before them: who leads must answer.
             overview = ClusterOverview(cluster, token, self._act)
             self.server = opened.enter_context(UIServer(overview, host, port, token, extra_routes=self._routes()))
             tidy = self.submissions.remove_unused_code
@@ -123,6 +122,7 @@ class NimbusDaemon(Closes):
     async def _put_code(self, request: Request) -> Response:
         sha256 = request.path_params["sha256"]
         try:
+            # Whether or not this one leads: the folder may be shared, and a package alone changes nothing.
             with self.submissions.code.incoming(sha256) as take:
                 async for chunk in request.stream():
                     take(chunk)
@@ -141,6 +141,7 @@ class NimbusDaemon(Closes):
     async def _as_leader(self, change: Callable[[Request, Mapping[str, Any]], Page], request: Request) -> Page:
         body = await body_of(request, _MAX_BODY)
 
+        # Not in the event loop: both ask servers, which may be away.
         def change_now() -> Page:
             self._check_leads()
             return change(request, body)

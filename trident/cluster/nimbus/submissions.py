@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.config import Config
 from trident.errors import BadPackage, ClusterError, LogError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.log.log_address import open_reader
+from trident.plan.evolution import RefusedChange
 from trident.plan.meaning import Meaning, compare
 from trident.storm import StormConfig
 
@@ -99,6 +100,7 @@ class Submissions:
             code_hash=sha256,
             conf=conf,
             submission=submission,
+            # Chosen once: it must not depend on which daemon starts the driver, and in which folder.
             log_dir=self._log_dir_of(name) if manifest.kind == "trident" else "",
         )
         return add_topology(self.cluster, base)
@@ -109,6 +111,7 @@ class Submissions:
         def change(base: StormBase) -> StormBase:
             if base.status.kind == "active":
                 return base
+            # Deaths count for their generation: those that it failed of count no more.
             generation = base.generation + (base.status.kind == "failed")
             return replace(base, status=_status("active"), generation=generation)
 
@@ -132,6 +135,7 @@ class Submissions:
         """
 
         def change(base: StormBase) -> StormBase:
+            # From the first time on, or a client that asks again because it is impatient would only lengthen the wait.
             since = base.status.since_secs if base.status.kind == "killed" else time.time()
             return replace(base, status=WantedStatus("killed", since, _seconds(wait_s)))
 
@@ -151,6 +155,7 @@ class Submissions:
         """
         wanted = dict(executors or {})
         _, base = self.cluster.find_storm(topology)
+        # Not within the change, which is tried again while others change the record.
         components = self._components(base) if wanted and base.kind == "bolts" else {}
         return self._change(topology, "rebalanced", lambda base: rebalance(base, wait_s, workers, wanted, components))
 
@@ -172,6 +177,7 @@ class Submissions:
                 "under another name"
             )
         settings = settings_of(manifest.kind, base.storm_name, wanted, base.num_workers)
+        # Before the change, because a log on a server that is away takes a while to say so.
         check = self._check(base, manifest, settings) if isinstance(settings, Config) else UpgradeCheck(False)
         before = self._components(base)
 
@@ -232,6 +238,7 @@ class Submissions:
         """Change a record; `done` says what cannot be done to one that is being killed, None if it can."""
 
         def change_unless_killed(base: StormBase) -> StormBase:
+            # In each try, as another client may kill it meanwhile.
             if done is not None:
                 _refuse_killed(base, done)
             return change(base)
@@ -259,16 +266,20 @@ class Submissions:
         if before is None:
             return UpgradeCheck(False, (f"not compared with the log: there is none in {log_dir} yet",))
         compared = compare(before, Meaning.of_package(manifest.meaning))
-        if compared.refused and not settings.allow_changed_topology:
-            listed = "\n".join(
-                f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in compared.refused
-            )
-            raise UpgradeRefused(
-                f"the new code of topology {name!r} does not fit its log:\n{listed}\nNothing was changed; the topology runs on."
-            )
+        if not settings.allow_changed_topology:
+            refuse_changes(name, "its log", compared.refused)
         taken = [f"{change.text}; taken as it is, because allow_changed_topology is set" for change in compared.refused]
         dropped = [f"{one} of the log is no longer declared; it stays as it is" for one in compared.dropped]
         return UpgradeCheck(True, (*taken, *compared.taken, *dropped))
+
+
+def refuse_changes(name: str, what: str, refused: Sequence[RefusedChange]) -> None:
+    """Raise `UpgradeRefused` if new code of a topology does not fit its log, or its stores."""
+    if refused:
+        listed = "\n".join(f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in refused)
+        raise UpgradeRefused(
+            f"the new code of topology {name!r} does not fit {what}:\n{listed}\nNothing was changed; the topology runs on."
+        )
 
 
 def add_topology(cluster: StormClusterState, base: StormBase) -> str:

@@ -320,7 +320,6 @@ class _Loader:
 
 
 def _run_the_other_one() -> None:
-    """Run the `sitecustomize` that the environment has besides this one."""
     here = Path(__file__).parent.resolve()
     elsewhere = [each for each in sys.path if Path(each).resolve() != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)

@@ -50,7 +50,7 @@ from trident.state.values import OpaqueValue, TransactionalValue
 from trident.types import plain_number
 
 if TYPE_CHECKING:
-    from trident.state.columns.packed_structs import PackedStructs
+    from trident.state.number_columns import PackedStructs
 
 
 @runtime_checkable
@@ -343,8 +343,7 @@ def _packed_structs(value_type: str | None) -> PackedStructs | None:
     if value_type is None or not value_type.startswith("struct<"):
         return None
     # These import NumPy and Arrow, so only where a store has such values.
-    from trident.state.columns.number_columns import NumberForm
-    from trident.state.columns.packed_structs import PackedStructs
+    from trident.state.number_columns import NumberForm, PackedStructs
 
     form = NumberForm.of(value_type)
     return PackedStructs(form) if form is not None and form.names else None

@@ -105,7 +105,7 @@ class SimulatedStore:
         return copy
 
     def set_to(self, other: SimulatedStore) -> None:
-        self._first.values.entries = dict(other._first.entries)
+        self._first.values.entries = dict(other._first.values.entries)
         for partition in {*self._data, *other._data}:
             self._data[partition].sentinel = other._data[partition].sentinel
 

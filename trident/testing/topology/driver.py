@@ -123,7 +123,7 @@ class TopologyTestDriver(Closes):
         self._plan = make_plan(self._graph)
         self._memory_log = new_memory_log(declared.name)
         self.clock = HandClock()
-        self._progress = Progress(self._name, 1)
+        self._progress = Progress(self._plan, 1, self.clock)
         self._seen: dict[TransactionAttempt, tuple[Sequence[Part], Order]] = {}
         self._last: TransactionAttempt | None = None
         self._late = self._closed = False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from trident.arrow import UNFIT, Misfit, table_of
+from trident.channel import Clock
 from trident.engine.runners import Runner
 from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order, Part
@@ -23,7 +24,6 @@ from trident.log.log_interface import TransactionLog
 from trident.log.records import CommitRecord, Record
 from trident.observe.events import TopologyEvent
 from trident.observe.monitoring import Monitoring
-from trident.run.batch import Clock
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.state.forwarding import SerializedMap
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StoreFacts

@@ -66,7 +66,17 @@ async function answerTo(method, path, body, patience = PATIENCE_MS) {
   throw new ApiError(response.status, read.errorMessage || `The server answered ${response.status}.`);
 }
 
-const ask = async (...asked) => (await answerTo(...asked)).json().catch(() => ({}));
+// Whole numbers beyond 2^53 stay the digits that they are, as texts: JavaScript would round them.
+const exact = (token) => (/^-?\d{16,}$/.test(token) && !Number.isSafeInteger(Number(token)) ? `"${token}"` : token);
+
+async function ask(...asked) {
+  const text = await (await answerTo(...asked)).text();
+  try {
+    return JSON.parse(text.replace(/"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g, exact));
+  } catch {
+    return {};
+  }
+}
 
 export const get = (path) => ask("GET", path);
 

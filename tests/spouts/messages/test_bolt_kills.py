@@ -7,19 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.crash.bolts.bolt_kills import campaign
-from tests.crash.bolts.recorded import LEAVES, RECORD, judge
+from tests.spouts.messages.bolt_kills import LEAVES, RECORD, campaign, judge
+from tests.spouts.messages.places import Place
 
 
 @pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.server
-@pytest.mark.parametrize("queue", ["redis", "kafka"])
-def test_a_million_messages_and_a_hundred_kills(tmp_path: Path, queue: str) -> None:
-    found = campaign(queue, tmp_path, 1_000_000, 100, seed=14)
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    ("master", "messages", "kills"), [("local-cluster[2,1,1024]", 1_000_000, 100), (None, 20_000, 10)]
+)
+def test_no_message_is_lost_or_acked_early(
+    master: str | None, messages: int, kills: int, place: Place, tmp_path: Path
+) -> None:
+    found = campaign(place, tmp_path, messages, kills, seed=14, master=master)
     assert (found.verdict.lost, found.verdict.early, found.left) == (0, 0, 0)
     assert 0 <= found.verdict.extra <= found.bound
-    assert sum(found.kills.values()) == 100
+    assert found.kills.total() == kills
 
 
 def _write(folder: Path, kind: str, *records: tuple[int, int, int]) -> None:
