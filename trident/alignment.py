@@ -339,8 +339,9 @@ def _without_short_years(texts: Any, made: Any, format_: str, name: str) -> Any:
         if (pc.min(made).value or 0) < _YEAR_1000:
             at = pc.or_(at, pc.fill_null(pc.less(made, pa.scalar(_YEAR_1000, pa.int64()).cast(made.type)), False))
     distinct = texts.filter(at).unique()
+    plain = reduce(lambda known, one: known.replace(*one), _VARIANTS.items(), format_)
     for text, moment in zip(distinct.to_pylist(), pc.strptime(distinct, format_, "us"), strict=True):
-        problem = _misread(text, moment, format_)
+        problem = _misread(text, moment, plain)
         if problem:
             raise pa.ArrowInvalid(f"{name}: {text!r} is not a time in {format_!r}: {problem}")
         short += [text] * (problem is None)
@@ -348,16 +349,15 @@ def _without_short_years(texts: Any, made: Any, format_: str, name: str) -> Any:
 
 
 def _misread(text: str, moment: pa.Scalar, format_: str) -> str | None:
-    """Return what is wrong with a moment that a text was read as; None: only that its year is too short."""
-    plain = reduce(lambda known, one: known.replace(*one), _VARIANTS.items(), format_)
+    """Return what is wrong with a moment that a text was read as, in a format of Python's; None: only its year is short."""
     try:
-        padded = _HOURS.sub(r"\1:00", text.strip()) if plain.endswith("%z") else text.strip()
-        is_same = pa.scalar(dt.datetime.strptime(padded, plain), moment.type) == moment  # aware with %z
+        padded = _HOURS.sub(r"\1:00", text.strip()) if format_.endswith("%z") else text.strip()
+        is_same = pa.scalar(dt.datetime.strptime(padded, format_), moment.type) == moment  # aware with %z
     except ValueError as error:
         if "match" not in str(error) or "%Z" in format_:
             return "" if "bad directive" in str(error) else str(error)
         if moment.value < _YEAR_1000:
             return None
         # Arrow takes other words and spaces, for the same.
-        is_same = "%z" in plain or _numbers(text) == _numbers(moment.as_py().strftime(plain))
+        is_same = "%z" in format_ or _numbers(text) == _numbers(moment.as_py().strftime(format_))
     return "" if is_same else "it would be another one"

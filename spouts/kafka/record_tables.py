@@ -20,7 +20,7 @@ from spouts.kafka.value_formats import BadValue, ByColumns, ByRecord, KafkaRecor
 from trident.arrow import arrow_type, impossible_in, python_of, schema_of
 from trident.errors import SpoutError
 from trident.spout.interfaces import BadRow
-from trident.types import is_text, simple_type
+from trident.types import TYPES, class_of, is_text
 
 _MESSAGES = 1000  # at a time: more at once do not stay in the processor's cache
 _ROWS, _BYTES = 32 << 10, 4 << 20  # of a table
@@ -115,12 +115,11 @@ class RecordTables:
 
 def _plain_test(ddl: str | None) -> Callable[[Any], bool]:
     """Return what says whether a value would come back from a column of its type as it is; others are sent there."""
-    known = simple_type(ddl)
-    if known is not None and known.python is int:
-        limit = known.limit
+    kind = class_of(ddl)
+    if kind is int:
+        limit = TYPES[ddl or ""].limit
         return lambda value: value is None or (type(value) is int and -limit <= value < limit)
-    if known is not None and (known.python in (bool, bytes) or ddl == "double"):
-        kind = known.python
+    if kind in (bool, bytes) or ddl == "double":
         return lambda value: value is None or type(value) is kind
     if ddl == "string":
         return lambda value: value is None or (type(value) is str and (value.isascii() or is_text([value])))

@@ -62,9 +62,8 @@ class TopicQueue(MessageQueue):
         self._is_first, self._silent = True, set[Spot]()
         self._work: dict[Spot, PartitionWork] = {}
         self._is_assigned = True
-        self._arrived: list[
-            Message
-        ] = []  # that `fetch` has not given yet: it may end with an error that came behind them
+        # What `fetch` has not given yet: it may end with an error that came behind it.
+        self._arrived: list[Message] = []
         self._producer: Any = None
         self._brokers = Brokers(options, {"error_cb": self._error, "on_commit": self._take_answer})
         self._commits = Commits(self._brokers, self._work, limits)
