@@ -17,8 +17,8 @@ from tests.harness.commands import write_module
 from trident import Config, TridentTopology, open_state
 from trident.cli.app import app
 from trident.cli.target import load_topology, settings
-from trident.cluster.code.topology_package import make_package
-from trident.cluster.driver.orders import config_of
+from trident.cluster.driver_orders import config_of
+from trident.cluster.topology_package import make_package
 from trident.cluster_state.cluster_records import StormBase, WantedStatus
 from trident.config import resolve
 from trident.errors import ConfigError

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.web.page_servers import NASTY, TOKEN
-from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.machine.machine_supervisor import MachinePages
+from trident.cluster.machine_folder import MachineFolder
+from trident.cluster.machine_supervisor import MachinePages
 from trident.web.cluster_pages import LogOf, OneTopology, Page
 from trident.web.log_pages import SEARCHED_BYTES, TAIL_BYTES, RecentLog, end_of_log, matching, page_of_log
 from trident.web.rest import UIServer

@@ -18,10 +18,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from trident.cli.console import INTERRUPTED, print_json, problems, say, wrong_use
 from trident.cli.state_commands import rehearse
 from trident.cluster.client import ClusterClient
-from trident.cluster.code.package_archive import read_package
-from trident.cluster.code.topology_package import TopologyPackage, load_package, make_package, settings_of
-from trident.cluster.nimbus.submissions import refuse_changes
+from trident.cluster.package_archive import read_package
+from trident.cluster.submissions import refuse_changes
 from trident.cluster.topology_overviews import TopologyOverview, first_line
+from trident.cluster.topology_package import TopologyPackage, load_package, make_package, settings_of
 from trident.cluster_state.cluster_records import StormBase
 from trident.config import Config, settings_of_environment
 from trident.errors import ClusterError, ConfigError, EnvironmentProblem, LogError, NameTaken

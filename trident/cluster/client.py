@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from trident import __version__
-from trident.cluster.code.code_store import CodeStore
-from trident.cluster.code.topology_package import TopologyPackage
+from trident.cluster.code_store import CodeStore
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews, with_last_error
+from trident.cluster.topology_package import TopologyPackage
 from trident.cluster_state.cluster_address import STATE_FILE, find_token, folder_of, open_cluster_state
 from trident.cluster_state.cluster_records import WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState

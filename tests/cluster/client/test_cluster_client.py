@@ -22,10 +22,10 @@ import pytest
 from tests.cluster.code.packed_topologies import package_of, put
 from tests.harness.commands import started, until
 from trident.cluster.client import ClusterClient, leader_url, left_of
-from trident.cluster.code.code_store import CodeStore
-from trident.cluster.code.package_archive import ComponentFacts, read_manifest
-from trident.cluster.code.topology_package import TopologyPackage
-from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+from trident.cluster.code_store import CodeStore
+from trident.cluster.nimbus_daemon import NimbusDaemon
+from trident.cluster.package_archive import ComponentFacts, read_manifest
+from trident.cluster.topology_package import TopologyPackage
 from trident.cluster_state.cluster_address import STATE_FILE, open_cluster_state
 from trident.cluster_state.cluster_records import ErrorInfo, SupervisorInfo
 from trident.cluster_state.storm_cluster_state import LEADER, StormClusterState

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trident.cluster.code.code_store import CodeStore
-from trident.cluster.code.package_archive import MANIFEST, PackageManifest, archive_of
+from trident.cluster.code_store import CodeStore
+from trident.cluster.package_archive import MANIFEST, PackageManifest, archive_of
 
 COUNTS_OF_WORDS = """
     from spouts import FixedBatchSpout

@@ -12,9 +12,9 @@ from tests.cluster.code.packed_topologies import BOLTS, write_files
 from tests.cluster.daemons.counted import committed, counts, expected, goes_on, is_gone, log_of
 from tests.harness.cluster_machines import TOKEN, MachineCluster
 from tests.harness.commands import until, write_module
-from trident.cluster.code.package_archive import read_manifest
-from trident.cluster.code.topology_package import TopologyPackage, make_package
+from trident.cluster.package_archive import read_manifest
 from trident.cluster.topology_overviews import TopologyOverview
+from trident.cluster.topology_package import TopologyPackage, make_package
 from trident.errors import UpgradeRefused
 
 pytestmark = pytest.mark.soak

@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.commands import until
-from trident.cluster.driver import driver_main
-from trident.cluster.machine.driver_slot import (
+from trident.cluster import driver_main
+from trident.cluster.driver_slot import (
     RUN_VARIABLE,
     DriverProcess,
     DriverSlot,
@@ -31,7 +31,7 @@ from trident.cluster.machine.driver_slot import (
     adopt,
     start_driver,
 )
-from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
+from trident.cluster.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
 from trident.cluster_state.cluster_records import Assignment, NodePort
 from trident.errors import ClusterError
 

@@ -13,10 +13,10 @@ from unittest import mock
 import pytest
 
 from tests.cluster.code.packed_topologies import package_of, put
-from trident.cluster.code.code_store import CodeStore
-from trident.cluster.code.package_archive import ComponentFacts
-from trident.cluster.code.topology_package import settings_of
-from trident.cluster.nimbus.submissions import Submissions, rolled_back
+from trident.cluster.code_store import CodeStore
+from trident.cluster.package_archive import ComponentFacts
+from trident.cluster.submissions import Submissions, rolled_back
+from trident.cluster.topology_package import settings_of
 from trident.cluster_state.cluster_address import open_cluster_state
 from trident.cluster_state.cluster_records import WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState

@@ -26,10 +26,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from trident.cluster.code.code_store import CodeStore
-from trident.cluster.nimbus.nimbus import Nimbus
-from trident.cluster.nimbus.submissions import Submissions
+from trident.cluster.code_store import CodeStore
+from trident.cluster.nimbus import Nimbus
 from trident.cluster.pages import ClusterOverview
+from trident.cluster.submissions import Submissions
 from trident.cluster_state.cluster_address import log_of, open_cluster_state
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterUnreachable, NoLeader

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from trident.cluster.machine.machine_folder import DriverOrder
+from trident.cluster.machine_folder import DriverOrder
 from trident.cluster_state.cluster_records import DRIVER, ErrorInfo, StormBase, WorkerHeartbeat
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.config import Config

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from trident.cluster.code.package_archive import (
+from trident.cluster.package_archive import (
     MANIFEST,
     MAX_ARCHIVE_BYTES,
     PYTHON,

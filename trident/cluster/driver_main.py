@@ -1,4 +1,4 @@
-"""`python -m trident.cluster.driver.driver_main ORDER`: what a supervisor starts in a slot."""
+"""`python -m trident.cluster.driver_main ORDER`: what a supervisor starts in a slot."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
-from trident.cluster.code.package_archive import MANIFEST, PackageManifest
-from trident.cluster.code.topology_package import load_package
-from trident.cluster.driver.orders import DriverBeats, Ending, Orders, TopologyHandle, config_of
-from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder
+from trident.cluster.driver_orders import DriverBeats, Ending, Orders, TopologyHandle, config_of
+from trident.cluster.machine_folder import DriverEnd, DriverOrder
+from trident.cluster.package_archive import MANIFEST, PackageManifest
+from trident.cluster.topology_package import load_package
 from trident.cluster_state.cluster_address import TOKEN_VARIABLE, log_of_base, open_cluster_state
 from trident.cluster_state.cluster_records import StormBase
 from trident.cluster_state.storm_cluster_state import StormClusterState

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trident.cluster.code.package_archive import (
+from trident.cluster.package_archive import (
     MANIFEST,
     ComponentFacts,
     PackageManifest,
@@ -253,7 +253,7 @@ def load_from(folder: Path, target: str) -> TridentTopology | StormTopology:
 
 
 def _main(folder: str, target: str, answer: str) -> None:
-    """Describe a package: `-m trident.cluster.code.topology_package FOLDER TARGET ANSWER`."""
+    """Describe a package: `-m trident.cluster.topology_package FOLDER TARGET ANSWER`."""
     try:
         description = description_of(load_from(Path(folder), target))
     except NoSuchTarget as error:

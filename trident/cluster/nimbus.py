@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trident import __version__
-from trident.cluster.nimbus.assigning import (
+from trident.cluster.assigning import (
     Assign,
     Decision,
     DriverHealth,
@@ -23,7 +23,7 @@ from trident.cluster.nimbus.assigning import (
     RollBack,
     decide,
 )
-from trident.cluster.nimbus.submissions import rolled_back
+from trident.cluster.submissions import rolled_back
 from trident.cluster_state.cluster_records import (
     Assignment,
     NodePort,

@@ -18,9 +18,9 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from trident.cluster.code.code_store import CodeStore
-from trident.cluster.code.package_archive import ComponentFacts, PackageManifest
-from trident.cluster.code.topology_package import settings_of
+from trident.cluster.code_store import CodeStore
+from trident.cluster.package_archive import ComponentFacts, PackageManifest
+from trident.cluster.topology_package import settings_of
 from trident.cluster_state.cluster_records import StatusKind, StormBase, WantedStatus
 from trident.cluster_state.cluster_state import ClusterState
 from trident.cluster_state.storm_cluster_state import StormClusterState

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from trident import __version__
-from trident.cluster.code.code_store import CodeCache
-from trident.cluster.machine.driver_slot import DriverSlot, Wanted
-from trident.cluster.machine.machine_folder import MachineFolder, read_log
+from trident.cluster.code_store import CodeCache
+from trident.cluster.driver_slot import DriverSlot, Wanted
+from trident.cluster.machine_folder import MachineFolder, read_log
 from trident.cluster_state.cluster_address import TOKEN_VARIABLE, cluster_at, open_cluster_state
 from trident.cluster_state.cluster_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo
 from trident.cluster_state.storm_cluster_state import StormClusterState

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import psutil
 
-from trident.cluster.code.code_store import CodeCache, UnpackedCode
-from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
+from trident.cluster.code_store import CodeCache, UnpackedCode
+from trident.cluster.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
 from trident.cluster_state.cluster_records import Assignment, DriverDeath, ErrorInfo
 from trident.errors import BadPackage, ClusterError, RequirementsFailed
 from trident.redaction import redacted
@@ -34,7 +34,7 @@ _NEVER = float("inf")  # until something else is wanted: Nimbus marks the topolo
 _MOST_SAID = 2000
 _GRACE_S = 60.0  # how long a driver may take to end before it is killed
 RUN_VARIABLE = "TRIDENT_DRIVER_RUN"
-_MAIN = "trident.cluster.driver.driver_main"
+_MAIN = "trident.cluster.driver_main"
 
 
 class Wanted(NamedTuple):
