@@ -24,19 +24,10 @@ import pyarrow as pa
 from trident.arrow import one_table, schema_of
 from trident.comparing import first_difference, row_text
 from trident.counts import counting
-from trident.engine.fragment_runs import PutBack, entry_input, run_step, send, whole
+from trident.engine.fragment_runs import PutBack, TaskOutput, entry_input, run_step, send, whole
 from trident.engine.routing import RowFrame, apply_exchange
 from trident.engine.runners import InProcessRunner, pickle_program, process_or_raise, unseen
-from trident.engine.task_output import TaskOutput
-from trident.engine.worker import (
-    Order,
-    Part,
-    Program,
-    aggregators_of,
-    operations_of,
-    read_part,
-    with_empty_parts,
-)
+from trident.engine.worker import Order, Part, Program, aggregators_of, operations_of, read_part, with_empty_parts
 from trident.graph import AggregateNode, RepartitionNode
 from trident.observe.events import StepDifference
 from trident.operations import ArgMax, ArgMin, Collect, First, Last, MaxWithComparator, MinWithComparator, TopN

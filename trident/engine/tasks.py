@@ -24,9 +24,8 @@ from typing import NamedTuple
 import cloudpickle
 
 from trident.arrow import ipc_of, table_of_ipc
-from trident.engine.fragment_runs import PutBack
+from trident.engine.fragment_runs import PutBack, TaskOutput, merge_outputs
 from trident.engine.routing import RowFrame
-from trident.engine.task_output import TaskOutput, merge_outputs
 from trident.engine.worker import Destination, Order, Part, Program, WorkerProgram, run_entry, run_part
 from trident.spark.job_errors import cannot_import
 from trident.steps.failures import MOST_SHIPPED, Failure, TooManyRows, check_shippable, failure_of

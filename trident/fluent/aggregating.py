@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, free_name, is_nested, unquote
-from trident.fluent.base import StreamBase, check_streams, key_of, refuse_state
-from trident.fluent.declaration import Declaration
+from trident.fluent.base import Declaration, StreamBase, check_streams, key_of, refuse_state
 from trident.graph import (
     REMOVED,
     AggregateNode,

@@ -9,8 +9,16 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, unquote
-from trident.fluent.base import StreamBase, check_streams, child_of, is_fields, key_of, refuse_state
-from trident.fluent.declaration import Declaration, spec_of
+from trident.fluent.base import (
+    Declaration,
+    StreamBase,
+    check_streams,
+    child_of,
+    is_fields,
+    key_of,
+    refuse_state,
+    spec_of,
+)
 from trident.fluent.windowing import check_own_names, event_time_type, keeping
 from trident.graph import JoinNode, JoinSide, JoinWithinNode, MergeNode, MultiReduceNode, Node, StateNode
 from trident.operations.adapters import output_fields

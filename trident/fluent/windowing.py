@@ -10,8 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import by_name, member_of
-from trident.fluent.base import StreamBase, is_fields, refuse_state
-from trident.fluent.declaration import spec_of
+from trident.fluent.base import StreamBase, is_fields, refuse_state, spec_of
 from trident.graph import Aggregation, FilterNode, ProjectNode, SelectNode, StateNode, WindowNode
 from trident.naming import TridentNames
 from trident.operations.adapters import output_fields
@@ -43,11 +42,7 @@ class Windowing(TridentNames, Generic[S]):
     """The calls of `Stream` and of `GroupedStream` that make windows."""
 
     def window(
-        self,
-        config: WindowConfig,
-        *args: Any,
-        bounds: FieldsLike | None = None,
-        state_name: str | None = None,
+        self, config: WindowConfig, *args: Any, bounds: FieldsLike | None = None, state_name: str | None = None
     ) -> S:
         """Aggregate each window: `(config, [state,] [in,] aggregator, out)`; gives the grouping fields and the result.
 
@@ -110,11 +105,7 @@ class Windowing(TridentNames, Generic[S]):
         return windows, _where(fired, "late", col(LATE))._then("select", SelectNode, stream.fields, expressions=rows)
 
     def tumbling_window(
-        self,
-        length: int | timedelta,
-        *args: Any,
-        bounds: FieldsLike | None = None,
-        state_name: str | None = None,
+        self, length: int | timedelta, *args: Any, bounds: FieldsLike | None = None, state_name: str | None = None
     ) -> S:
         """Aggregate every `length` tuples, or each duration: `(length, [state,] [in,] aggregator, out)`; as `window`."""
         by_time = isinstance(length, timedelta)
@@ -305,12 +296,7 @@ def event_time_type(stream: StreamBase, field: str) -> str:
 
 
 def declare_process(
-    stream: S,
-    group: Fields,
-    args: Sequence[Any],
-    event_time: str | None,
-    delay: timedelta,
-    state_name: str | None,
+    stream: S, group: Fields, args: Sequence[Any], event_time: str | None, delay: timedelta, state_name: str | None
 ) -> S:
     """Add the node of a process; see `GroupedStream.process`."""
     refuse_state(stream, "process")

@@ -14,8 +14,8 @@ import cloudpickle
 
 from trident.channel import Clock
 from trident.config import Config
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.runners import process_or_raise, unseen
-from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order
 from trident.errors import HistoryStartError, ReplayFailedError, UnsupportedOperation
 from trident.graph import Graph, Node, PeekNode, PersistNode, QueryNode, SpoutNode

@@ -24,9 +24,9 @@ from types import FrameType
 from typing import NamedTuple
 
 from trident.channel import Channel, DaemonPool
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.replay_check import ReplayCheck
 from trident.engine.runners import AutoRunner, Runner
-from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order, Part
 from trident.errors import FencedError, describe
 from trident.log.log_state import LogState

@@ -17,9 +17,9 @@ from typing import Any
 
 from trident.channel import Clock
 from trident.counts import add_counts, take_remarks
+from trident.engine.fragment_runs import EACH, HEAD, NS, ROWS, TaskOutput
+from trident.engine.fragment_runs import Figures as Counts
 from trident.engine.replay_check import Checked
-from trident.engine.task_output import EACH, HEAD, NS, ROWS, TaskOutput
-from trident.engine.task_output import Figures as Counts
 from trident.graph import PersistNode
 from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read, sum_lags
 from trident.observe.component_statistics import TOPOLOGY, Key

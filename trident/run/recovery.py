@@ -28,14 +28,7 @@ from trident.errors import (
 from trident.graph import Graph
 from trident.log.log_interface import TransactionLog
 from trident.log.log_state import LogState
-from trident.log.records import (
-    AdoptRecord,
-    LayoutRecord,
-    RenameRecord,
-    ResetRecord,
-    StartRecord,
-    TopologyRecord,
-)
+from trident.log.records import AdoptRecord, LayoutRecord, RenameRecord, ResetRecord, StartRecord, TopologyRecord
 from trident.plan import Plan
 from trident.plan.evolution import goes_on
 from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
