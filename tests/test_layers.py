@@ -153,6 +153,7 @@ LAYERS = (
         GRAPH,
         INTERFACES,
         deferred=(
+            "trident.drawing",
             "trident.explain",
             "trident.observe",
             "trident.run.running",
@@ -178,7 +179,7 @@ LAYERS = (
     ),
     Layer(("trident.plan",), (*INTERFACES, *GRAPH)),
     Layer(
-        ("trident.explain",),
+        ("trident.explain", "trident.drawing"),
         ("trident.plan", "trident.observe", *INTERFACES, *GRAPH),
         deferred=("trident.steps.applying",),
     ),
@@ -230,7 +231,7 @@ LAYERS = (
     Layer(
         ("trident.run",),
         (*_rooms("steps", "engine", "read", "spark"), *RUNTIME),
-        deferred=("trident.explain", "trident.drpc.local"),
+        deferred=("trident.drawing", "trident.explain", "trident.drpc.local"),
     ),
     Layer(("trident.replay",), (*_rooms("read"), *HISTORY, *START, *RUNTIME)),
     # What is asked of a topology that another process runs: on top of what runs topologies.

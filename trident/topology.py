@@ -310,13 +310,13 @@ class TridentTopology(Declaration):
 
     def to_dot(self) -> str:
         """Return the graph in the language of Graphviz, stage by stage."""
-        from trident.explain import to_dot
+        from trident.drawing import to_dot
 
         return to_dot(self.graph())
 
     def to_mermaid(self) -> str:
         """Return the graph as a Mermaid flowchart, stage by stage."""
-        from trident.explain import to_mermaid
+        from trident.drawing import to_mermaid
 
         return to_mermaid(self.graph())
 

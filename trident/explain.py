@@ -1,4 +1,4 @@
-"""`explain`: the stages of a batch, a line for each step, how it runs, and the states; `describe`: the states as plain data."""
+"""Describes the plan that would run: `explain`, a line for each step of its stages; `describe`, its states as plain data."""
 
 from __future__ import annotations
 
