@@ -569,12 +569,13 @@ FLOORS = 13
 
 
 def _room(module: str) -> str:
-    """Return the package directly below `trident`; the modules there are four rooms."""
+    """Return the package directly below `trident`; the modules there are five rooms."""
     top, _, rest = module.partition(".")
     name = rest.partition(".")[0]
     if top != "trident":
         return top
     rooms = {"graph": ("config", "graph"), "declared": DECLARED, "Arrow": ARROW, "asked": ASKED_FROM_OUTSIDE}
+    rooms["explained"] = ("drawing", "explain")
     of_modules = next((room for room, names in rooms.items() if name in names), "values")
     return name if name and (ROOT / "trident" / name).is_dir() and name not in DECLARED else of_modules
 

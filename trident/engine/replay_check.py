@@ -125,7 +125,9 @@ class ReplayCheck:
         runner = self._runner = self._runner or _copy_of(self._program, self._parallelism)
         run = StepRun(order.attempt, TupleErrors(bounds=runner.worker.bounds), runner.worker.state)
         first = output or process_or_raise(runner, parts, order)
-        for reordered in self._ways_of(order.attempt.txid):
+        # Whether rows come in another order: of a share of the batches in one way each, of all in both.
+        ways = [False, True] if self._may_turn else [False]
+        for reordered in ways if self._share == 1 else [ways[self._hash(order.attempt.txid) % len(ways)]]:
             backwards = ((spout, replace(part, tables=_reverse(part.tables))) for spout, part in reversed(parts))
             again = process_or_raise(runner, list(backwards) if reordered else parts, order)
             found = self._differing(first, again, run, reordered)
@@ -133,11 +135,6 @@ class ReplayCheck:
                 steps = _compared_steps(runner.program, run, parts)
                 return next((one for one in steps if one is not None), found)
         return None
-
-    def _ways_of(self, txid: int) -> Sequence[bool]:
-        """Return whether the rows come in another order: of a share of the batches in one way each, of all in both."""
-        ways = (False, True) if self._may_turn else (False,)
-        return ways if self._share == 1 else (ways[self._hash(txid) % len(ways)],)
 
     def _hash(self, txid: int) -> int:
         return crc32(f"{self._program.topology}/{txid}".encode())

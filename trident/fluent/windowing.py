@@ -300,15 +300,7 @@ def declare_process(
 ) -> S:
     """Add the node of a process; see `GroupedStream.process`."""
     refuse_state(stream, "process")
-    spec, rest = spec_and_rest(args)
-    member = _member(stream, rest, group)
-    config = _config(stream, event_time, delay)
-    fields = group.concat(member.outputs, stream.get_name())
-    check_own_names(stream, "a process cannot take or give", (*fields.names, *member.inputs.names))
-    return _add_timed_node(stream, config, member, fields, spec, state_name)
-
-
-def _member(stream: StreamBase, args: Sequence[Any], group: Fields) -> Aggregation:
+    spec, args = spec_and_rest(args)
     if args and not is_fields(args[0]):
         args = [stream.fields, *args]
     inputs, process, out = stream._operation_args(args)
@@ -318,7 +310,11 @@ def _member(stream: StreamBase, args: Sequence[Any], group: Fields) -> Aggregati
             "process(value, tuple, timers, collector) and on_timer(value, time, timers, collector), as a KeyedProcess has "
             "them, and the fields that it emits, with their types"
         )
-    return Aggregation(inputs, process, output_fields(process, out, stream.get_name()), group=group)
+    member = Aggregation(inputs, process, output_fields(process, out, stream.get_name()), group=group)
+    config = _config(stream, event_time, delay)
+    fields = group.concat(member.outputs, stream.get_name())
+    check_own_names(stream, "a process cannot take or give", (*fields.names, *member.inputs.names))
+    return _add_timed_node(stream, config, member, fields, spec, state_name)
 
 
 def _config(stream: StreamBase, event_time: str | None, delay: timedelta) -> TimersConfig:

@@ -276,7 +276,12 @@ class OperationTotals:
             with self._lock:
                 self._add_up()
                 if rare:
-                    self._add_rare(event, output, committed)
+                    amounts: dict[Key, float] = {Key(TOPOLOGY, "retries"): event.tries - 1}
+                    put_back = dict(output.put_back)
+                    add_counts(put_back, committed.put_back)
+                    for step, rows in put_back.items():
+                        amounts[Key(step, "executed")] = rows
+                    self._windows.add(amounts, event.recorded_at)
 
     def add_failure(self, step: str, now: float) -> None:
         self.count("failed", (TOPOLOGY, step), now)
@@ -340,14 +345,6 @@ class OperationTotals:
         for state, updated in keys.items():
             amounts[Key(self._steps[state], "keys")] += updated
         return amounts
-
-    def _add_rare(self, event: BatchCommitted, output: TaskOutput, committed: Committed) -> None:
-        amounts: dict[Key, float] = {Key(TOPOLOGY, "retries"): event.tries - 1}
-        put_back = dict(output.put_back)
-        add_counts(put_back, committed.put_back)
-        for step, rows in put_back.items():
-            amounts[Key(step, "executed")] = rows
-        self._windows.add(amounts, event.recorded_at)
 
 
 def _span_of(events: Sequence[BatchCommitted]) -> TimeSpan:

@@ -266,21 +266,22 @@ def _update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) 
     if value_fields(node) is NOTHING:
         table = with_nothing(table)
     keys, names, ids = keys_together(node.group, [table])
-    records = KeyRecords(state, "the records of a window", [*_size_of(node), 0], value_fields(node))
+    length, slide = node.config.length, node.config.slide
+    records = KeyRecords(state, "the records of a window", [length, slide, 0], value_fields(node))
     (lengths, slides, counts), (stored,) = records.read(names)
-    for length, slide in set(zip(lengths, slides, strict=True)) - {_size_of(node)}:
+    for other in set(zip(lengths, slides, strict=True)) - {(length, slide)}:
         raise CorruptValueError(
-            f"read the records of a window: one is of length {length} and slide {slide}, this topology has "
-            f"{node.config.length} and {node.config.slide}. Declare it as it was: another state_name begins with nothing"
+            f"read the records of a window: one is of length {other[0]} and slide {other[1]}, this topology has {length} and "
+            f"{slide}. Declare it as it was: another state_name begins with nothing"
         )
     before = np.array(counts, np.int64)
     held = _merge_stored(node, with_column(table, ID, ids), before, stored, run)
-    records.write(names, [lengths, slides, held.after.tolist()], None, _rows_to_keep(node, held))
+    # Kept are the rows that a later window of their key needs.
+    firsts = held.at(slice(None), (held.after // slide + 1) * slide - length)
+    owners = held.rows.column(ID).to_numpy()
+    needed = held.rows.filter(pa.array(np.arange(len(owners)) >= firsts[owners]))
+    records.write(names, [lengths, slides, held.after.tolist()], None, needed.select([ID, *value_fields(node).names]))
     return _results_of_counts(node, held, keys, run)
-
-
-def _size_of(node: WindowNode) -> tuple[int, int]:
-    return node.config.length, node.config.slide
 
 
 @dataclass(frozen=True)
@@ -336,17 +337,8 @@ def _ranks(ids: Ints) -> Ints:
     return ranks
 
 
-def _rows_to_keep(node: WindowNode, held: _Held) -> pa.Table:
-    """Return the rows that a later window of their key needs."""
-    length, slide = _size_of(node)
-    firsts = held.at(slice(None), (held.after // slide + 1) * slide - length)
-    owners = held.rows.column(ID).to_numpy()
-    needed = held.rows.filter(pa.array(np.arange(len(owners)) >= firsts[owners]))
-    return needed.select([ID, *value_fields(node).names])
-
-
 def _results_of_counts(node: WindowNode, held: _Held, keys: pa.Table, run: StepRun) -> pa.Table:
-    length, slide = _size_of(node)
+    length, slide = node.config.length, node.config.slide
     fires = np.nonzero(held.before // slide != held.after // slide)[0]
     counts = held.after[fires] // slide - held.before[fires] // slide
     owners = np.repeat(fires, counts)
