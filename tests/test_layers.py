@@ -153,6 +153,7 @@ LAYERS = (
         GRAPH,
         INTERFACES,
         deferred=(
+            "trident.drawing",
             "trident.explain",
             "trident.observe",
             "trident.run.running",
@@ -178,7 +179,7 @@ LAYERS = (
     ),
     Layer(("trident.plan",), (*INTERFACES, *GRAPH)),
     Layer(
-        ("trident.explain",),
+        ("trident.explain", "trident.drawing"),
         ("trident.plan", "trident.observe", *INTERFACES, *GRAPH),
         deferred=("trident.steps.applying",),
     ),
@@ -230,7 +231,7 @@ LAYERS = (
     Layer(
         ("trident.run",),
         (*_rooms("steps", "engine", "read", "spark"), *RUNTIME),
-        deferred=("trident.explain", "trident.drpc.local"),
+        deferred=("trident.drawing", "trident.explain", "trident.drpc.local"),
     ),
     Layer(("trident.replay",), (*_rooms("read"), *HISTORY, *START, *RUNTIME)),
     # What is asked of a topology that another process runs: on top of what runs topologies.
@@ -568,12 +569,13 @@ FLOORS = 13
 
 
 def _room(module: str) -> str:
-    """Return the package directly below `trident`; the modules there are four rooms."""
+    """Return the package directly below `trident`; the modules there are five rooms."""
     top, _, rest = module.partition(".")
     name = rest.partition(".")[0]
     if top != "trident":
         return top
     rooms = {"graph": ("config", "graph"), "declared": DECLARED, "Arrow": ARROW, "asked": ASKED_FROM_OUTSIDE}
+    rooms["explained"] = ("drawing", "explain")
     of_modules = next((room for room, names in rooms.items() if name in names), "values")
     return name if name and (ROOT / "trident" / name).is_dir() and name not in DECLARED else of_modules
 

@@ -1,6 +1,6 @@
 """What notebooks show: tables and texts as HTML, and a running topology, again and again. Nothing here imports IPython.
 
-A running topology is shown in place in a notebook, line by line elsewhere. What a topology shows is in `trident/explain/`.
+A running topology is shown in place in a notebook, line by line elsewhere. What a topology shows is in `trident/explain.py`.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ from trident.fluent.aggregating import (
     remove,
     results,
 )
-from trident.fluent.base import child_of, is_fields, key_of, refuse_state, refuse_this_batch
-from trident.fluent.declaration import Declaration, spec_of
+from trident.fluent.base import Declaration, child_of, is_fields, key_of, refuse_state, refuse_this_batch, spec_of
 from trident.fluent.repartitioning import Repartitioning, memory_load
 from trident.fluent.selecting import Selecting, is_sql, sql_texts
 from trident.fluent.windowing import Windowing, declare_process

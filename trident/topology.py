@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
+from trident.fluent.base import Declaration, is_name, spec_of
 from trident.fluent.combining import JoinType, join, join_within, merge, multi_reduce
-from trident.fluent.declaration import Declaration, is_name, spec_of
 from trident.graph import DrpcNode, SpoutNode, StateNode
 from trident.spout.rich import AnySpout, fields_of_spout
 from trident.state.interfaces import StateFactory, StateSpec
@@ -310,13 +310,13 @@ class TridentTopology(Declaration):
 
     def to_dot(self) -> str:
         """Return the graph in the language of Graphviz, stage by stage."""
-        from trident.explain import to_dot
+        from trident.drawing import to_dot
 
         return to_dot(self.graph())
 
     def to_mermaid(self) -> str:
         """Return the graph as a Mermaid flowchart, stage by stage."""
-        from trident.explain import to_mermaid
+        from trident.drawing import to_mermaid
 
         return to_mermaid(self.graph())
 

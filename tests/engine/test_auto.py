@@ -20,8 +20,8 @@ from spouts.rows.fixed_batch import _FixedBatchCoordinator
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S, FailTimes, RowsSpout, counted, dict_state, keep, start
 from trident import TridentTopology
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.runners import AutoRunner, InProcessRunner
-from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order, Program
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, FailedException
 from trident.operations import Count, Split

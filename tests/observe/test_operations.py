@@ -16,8 +16,8 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import FailTimes, keep, run_all, start
 from trident import BatchFailedError, FailedException, TridentTopology, TridentTuple
-from trident.engine.task_output import TaskOutput
-from trident.explain.drawing import edges_of_plan, operations_of_plan
+from trident.drawing import edges_of_plan, operations_of_plan
+from trident.engine.fragment_runs import TaskOutput
 from trident.observe.batch_committed import BatchCommitted, Phases, Read
 from trident.observe.component_statistics import Figures, WindowStatistics, statistics_of
 from trident.observe.events import WHOLE_TOPOLOGY, ErrorFeed

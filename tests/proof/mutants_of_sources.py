@@ -57,7 +57,7 @@ OF_SOURCES = (
     Mutant(
         "sources: other rows are accepted from a transactional spout",
         _BATCH_SPOUTS,
-        'if any(found.get(each, was) != was for each, was in defined.items() if each in ("rows", "checksum")):',
+        'if any(found.get(each, was) != was for each, was in definition.items() if each in ("rows", "checksum")):',
         "if False:",
         ("tests/run/test_recovery.py::test_a_batch_spout_that_emits_other_rows_after_a_restart_is_told_so",),
     ),

@@ -24,19 +24,10 @@ import pyarrow as pa
 from trident.arrow import one_table, schema_of
 from trident.comparing import first_difference, row_text
 from trident.counts import counting
-from trident.engine.fragment_runs import PutBack, entry_input, run_step, send, whole
+from trident.engine.fragment_runs import PutBack, TaskOutput, entry_input, run_step, send, whole
 from trident.engine.routing import RowFrame, apply_exchange
 from trident.engine.runners import InProcessRunner, pickle_program, process_or_raise, unseen
-from trident.engine.task_output import TaskOutput
-from trident.engine.worker import (
-    Order,
-    Part,
-    Program,
-    aggregators_of,
-    operations_of,
-    read_part,
-    with_empty_parts,
-)
+from trident.engine.worker import Order, Part, Program, aggregators_of, operations_of, read_part, with_empty_parts
 from trident.graph import AggregateNode, RepartitionNode
 from trident.observe.events import StepDifference
 from trident.operations import ArgMax, ArgMin, Collect, First, Last, MaxWithComparator, MinWithComparator, TopN
@@ -134,7 +125,9 @@ class ReplayCheck:
         runner = self._runner = self._runner or _copy_of(self._program, self._parallelism)
         run = StepRun(order.attempt, TupleErrors(bounds=runner.worker.bounds), runner.worker.state)
         first = output or process_or_raise(runner, parts, order)
-        for reordered in self._ways_of(order.attempt.txid):
+        # Whether rows come in another order: of a share of the batches in one way each, of all in both.
+        ways = [False, True] if self._may_turn else [False]
+        for reordered in ways if self._share == 1 else [ways[self._hash(order.attempt.txid) % len(ways)]]:
             backwards = ((spout, replace(part, tables=_reverse(part.tables))) for spout, part in reversed(parts))
             again = process_or_raise(runner, list(backwards) if reordered else parts, order)
             found = self._differing(first, again, run, reordered)
@@ -142,11 +135,6 @@ class ReplayCheck:
                 steps = _compared_steps(runner.program, run, parts)
                 return next((one for one in steps if one is not None), found)
         return None
-
-    def _ways_of(self, txid: int) -> Sequence[bool]:
-        """Return whether the rows come in another order: of a share of the batches in one way each, of all in both."""
-        ways = (False, True) if self._may_turn else (False,)
-        return ways if self._share == 1 else (ways[self._hash(txid) % len(ways)],)
 
     def _hash(self, txid: int) -> int:
         return crc32(f"{self._program.topology}/{txid}".encode())

@@ -26,8 +26,8 @@ import cloudpickle
 import pyarrow as pa
 
 from trident.arrow import ipc_of, table_of_ipc
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.routing import RowFrame
-from trident.engine.task_output import TaskOutput
 from trident.engine.tasks import Job, close_program, output_of_destination, outputs_of_parts, pack_within
 from trident.spark.mailbox import MailboxPeer, PeerAway
 from trident.spark.worker_group import GroupWorker, WorkerTicket

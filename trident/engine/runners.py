@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import cloudpickle
 
+from trident.engine.fragment_runs import TaskOutput, merge_outputs
 from trident.engine.routing import RowFrame
-from trident.engine.task_output import TaskOutput, merge_outputs
 from trident.engine.worker import Order, Part, Program, operations_of, run_entry, run_parts
 from trident.errors import ConfigError, EnvironmentProblem, TopologyError, describe
 from trident.graph import Node, PeekNode, ProjectNode

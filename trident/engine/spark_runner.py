@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JError
 
+from trident.engine.fragment_runs import TaskOutput, merge_outputs
 from trident.engine.runners import Runner, pickle_program, tag_of
-from trident.engine.task_output import TaskOutput, merge_outputs
 from trident.engine.tasks import Job, Routes, Sent, merge_sent, routes_of, run_level_task, run_parts_task, skips
 from trident.engine.worker import Order, Part, Program, with_empty_parts
 from trident.errors import describe

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, free_name, is_nested, unquote
-from trident.fluent.base import StreamBase, check_streams, key_of, refuse_state
-from trident.fluent.declaration import Declaration
+from trident.fluent.base import Declaration, StreamBase, check_streams, key_of, refuse_state
 from trident.graph import (
     REMOVED,
     AggregateNode,
@@ -232,7 +231,12 @@ def remove(topology: Declaration, state: StateNode, given: object, fields: Field
     writer = _writer(topology.graph(), state)
     (stream,) = check_streams(topology, "remove", [given])
     refuse_state(stream, "remove")
-    key = _key(stream, state, fields)
+    key = key_of(stream, state.key_fields.names if fields is None else fields, "remove")
+    if key.types != state.key_fields.types:
+        raise TopologyError(
+            f"remove keys of state {state.name!r}: the fields ({key}) of stream {stream.get_name()!r} must be as many as the "
+            f"key has ({state.key_fields}), of the same types in the same order. Use each or map to change types"
+        )
     if stream._node.id in _behind(topology.graph(), writer):
         raise TopologyError(
             f"remove keys of state {state.name!r}: stream {stream.get_name()!r} exists only after the state's own "
@@ -259,16 +263,6 @@ def _writer(graph: Graph, state: StateNode) -> PersistNode:
     else:
         return writer
     raise TopologyError(f"remove keys of state {state.name!r}: {why}")
-
-
-def _key(stream: StreamBase, state: StateNode, fields: FieldsLike | None) -> Fields:
-    key = key_of(stream, state.key_fields.names if fields is None else fields, "remove")
-    if key.types != state.key_fields.types:
-        raise TopologyError(
-            f"remove keys of state {state.name!r}: the fields ({key}) of stream {stream.get_name()!r} must be as many as the "
-            f"key has ({state.key_fields}), of the same types in the same order. Use each or map to change types"
-        )
-    return key
 
 
 def _behind(graph: Graph, writer: PersistNode) -> set[str]:

@@ -10,8 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import by_name, member_of
-from trident.fluent.base import StreamBase, is_fields, refuse_state
-from trident.fluent.declaration import spec_of
+from trident.fluent.base import StreamBase, is_fields, refuse_state, spec_of
 from trident.graph import Aggregation, FilterNode, ProjectNode, SelectNode, StateNode, WindowNode
 from trident.naming import TridentNames
 from trident.operations.adapters import output_fields
@@ -43,11 +42,7 @@ class Windowing(TridentNames, Generic[S]):
     """The calls of `Stream` and of `GroupedStream` that make windows."""
 
     def window(
-        self,
-        config: WindowConfig,
-        *args: Any,
-        bounds: FieldsLike | None = None,
-        state_name: str | None = None,
+        self, config: WindowConfig, *args: Any, bounds: FieldsLike | None = None, state_name: str | None = None
     ) -> S:
         """Aggregate each window: `(config, [state,] [in,] aggregator, out)`; gives the grouping fields and the result.
 
@@ -110,11 +105,7 @@ class Windowing(TridentNames, Generic[S]):
         return windows, _where(fired, "late", col(LATE))._then("select", SelectNode, stream.fields, expressions=rows)
 
     def tumbling_window(
-        self,
-        length: int | timedelta,
-        *args: Any,
-        bounds: FieldsLike | None = None,
-        state_name: str | None = None,
+        self, length: int | timedelta, *args: Any, bounds: FieldsLike | None = None, state_name: str | None = None
     ) -> S:
         """Aggregate every `length` tuples, or each duration: `(length, [state,] [in,] aggregator, out)`; as `window`."""
         by_time = isinstance(length, timedelta)
@@ -305,24 +296,11 @@ def event_time_type(stream: StreamBase, field: str) -> str:
 
 
 def declare_process(
-    stream: S,
-    group: Fields,
-    args: Sequence[Any],
-    event_time: str | None,
-    delay: timedelta,
-    state_name: str | None,
+    stream: S, group: Fields, args: Sequence[Any], event_time: str | None, delay: timedelta, state_name: str | None
 ) -> S:
     """Add the node of a process; see `GroupedStream.process`."""
     refuse_state(stream, "process")
-    spec, rest = spec_and_rest(args)
-    member = _member(stream, rest, group)
-    config = _config(stream, event_time, delay)
-    fields = group.concat(member.outputs, stream.get_name())
-    check_own_names(stream, "a process cannot take or give", (*fields.names, *member.inputs.names))
-    return _add_timed_node(stream, config, member, fields, spec, state_name)
-
-
-def _member(stream: StreamBase, args: Sequence[Any], group: Fields) -> Aggregation:
+    spec, args = spec_and_rest(args)
     if args and not is_fields(args[0]):
         args = [stream.fields, *args]
     inputs, process, out = stream._operation_args(args)
@@ -332,7 +310,11 @@ def _member(stream: StreamBase, args: Sequence[Any], group: Fields) -> Aggregati
             "process(value, tuple, timers, collector) and on_timer(value, time, timers, collector), as a KeyedProcess has "
             "them, and the fields that it emits, with their types"
         )
-    return Aggregation(inputs, process, output_fields(process, out, stream.get_name()), group=group)
+    member = Aggregation(inputs, process, output_fields(process, out, stream.get_name()), group=group)
+    config = _config(stream, event_time, delay)
+    fields = group.concat(member.outputs, stream.get_name())
+    check_own_names(stream, "a process cannot take or give", (*fields.names, *member.inputs.names))
+    return _add_timed_node(stream, config, member, fields, spec, state_name)
 
 
 def _config(stream: StreamBase, event_time: str | None, delay: timedelta) -> TimersConfig:

@@ -238,7 +238,12 @@ class CountDistinct(WideAggregator):
         if not val1[0] or not val2[0]:
             return val1 if val1[0] else val2
         if self.approximate:
-            return self._unite_sketches(val1[1], val2[1])
+            library = _sketches()
+            union = library.hll_union(_LG_K)
+            for data in (val1[1], val2[1]):
+                union.update(library.hll_sketch.deserialize(bytes(data)))
+            sketch = union.get_result()
+            return round(sketch.get_estimate()), sketch.serialize_compact()
         values = sorted({*map(_Distinct, val1[1]), *map(_Distinct, val2[1])})
         if len(values) > self.most:
             raise ValueError(
@@ -249,14 +254,6 @@ class CountDistinct(WideAggregator):
 
     def zero(self) -> Values:
         return (0, b"" if self.approximate else [])
-
-    def _unite_sketches(self, one: bytes, other: bytes) -> Values:
-        library = _sketches()
-        union = library.hll_union(_LG_K)
-        for data in (one, other):
-            union.update(library.hll_sketch.deserialize(bytes(data)))
-        sketch = union.get_result()
-        return (round(sketch.get_estimate()), sketch.serialize_compact())
 
 
 _LG_K = 12

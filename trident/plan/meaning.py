@@ -201,10 +201,7 @@ def _taken_names(before: Facts, now: Meaning) -> list[RefusedChange]:
     """Return the states that would get a name by which the log, or the store of another one, knows something else."""
     there = [(old, new) for old, new in now.rename.items() if {old, new} <= before.keys() and new in now.states]
     exchanged = [
-        RefusedChange(
-            f"states {old!r} and {new!r}: each has the name of the other now",
-            names_exchanged(old, new),
-        )
+        RefusedChange(f"states {old!r} and {new!r}: each has the name of the other now", names_exchanged(old, new))
         for old, new in there
         if old < new and old in now.states and now.rename.get(new) == old
     ]

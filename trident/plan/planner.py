@@ -105,7 +105,11 @@ def _commit_order(graph: Graph) -> tuple[PersistNode | QueryNode | ExchangeNode,
     waiting = [n for n in graph.nodes if isinstance(n, (PersistNode, QueryNode, ExchangeNode)) and is_entry(graph, n)]
     states = {node.id for node in waiting if not isinstance(node, ExchangeNode)}
     waiting = [node for node in waiting if node.id in states or graph.above(node.id) & states]
-    before = _before(graph, waiting)
+    updates = {node.state: node.id for node in waiting if isinstance(node, PersistNode)}
+    before = {node.id: graph.above(node.id) & {node.id for node in waiting} for node in waiting}
+    for node in waiting:
+        if isinstance(node, QueryNode) and node.sees_batch:
+            before[node.id].add(updates[node.state])
     order: list[PersistNode | QueryNode | ExchangeNode] = []
     done: set[str] = set()
     while waiting:
@@ -115,16 +119,6 @@ def _commit_order(graph: Graph) -> tuple[PersistNode | QueryNode | ExchangeNode,
         done.add(node.id)
         waiting.remove(node)
     return tuple(order)
-
-
-def _before(graph: Graph, nodes: Sequence[PersistNode | QueryNode | ExchangeNode]) -> dict[str, set[str]]:
-    """Return for each of these nodes the others that go before it."""
-    updates = {node.state: node.id for node in nodes if isinstance(node, PersistNode)}
-    before = {node.id: graph.above(node.id) & {node.id for node in nodes} for node in nodes}
-    for node in nodes:
-        if isinstance(node, QueryNode) and node.sees_batch:
-            before[node.id].add(updates[node.state])
-    return before
 
 
 # How many partitions an exchange has: hints of the steps from it to the next exchange, and of states that keep them.

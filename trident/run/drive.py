@@ -270,7 +270,7 @@ class TopologyFigures:
 
     @cached_property
     def _components(self) -> tuple[dict[str, ComponentDescription], list[Edge]]:
-        from trident.explain.drawing import edges_of_plan, operations_of_plan
+        from trident.drawing import edges_of_plan, operations_of_plan
 
         opened = self._opened
         slots = max(1, opened.runner.parallelism)
@@ -278,7 +278,7 @@ class TopologyFigures:
 
     @cached_property
     def _descriptions(self) -> list[dict[str, Any]]:
-        from trident.explain.text import describe
+        from trident.explain import describe
 
         return describe(self._drive.graph)
 

@@ -367,7 +367,13 @@ class _Move:
         own = list(filter(self._is_of_move, filter(None, found)))
         others = [sentinel for sentinel in found if sentinel is not None and sentinel not in own]
         if others or (not own and any(self._target.pages())):
-            raise self._not_empty(others)
+            what = f"it has {others[0]} of {others[0].place!r}" if others else "it has keys"
+            remedy = "give the new declaration another table, prefix or path"
+            if not others or not is_foreign(others[0], self._target.states[0].place):
+                remedy += "; or, if nothing needs what is there any more, empty it by the store's own means"
+            raise StateError(
+                f"move state {self._name!r} to {self._to}: the place is not empty, {what}. Nothing was written. To do: {remedy}"
+            )
         self._resumes = bool(own) and all(sentinel.txid == self._txid for sentinel in own)
         for state in self._target.states if own and not self._resumes else ():
             empty(self._log, state)  # it is of a batch before: keys may have been removed since
@@ -376,15 +382,6 @@ class _Move:
             self._laid.append(Sentinel(with_note(self._log.state.incarnation, _MOVING), self._txid, self._attempt))
             state.read_sentinel()
             lay(self._log, state, self._laid[-1])
-
-    def _not_empty(self, others: Sequence[Sentinel]) -> StateError:
-        what = f"it has {others[0]} of {others[0].place!r}" if others else "it has keys"
-        remedy = "give the new declaration another table, prefix or path"
-        if not others or not is_foreign(others[0], self._target.states[0].place):
-            remedy += "; or, if nothing needs what is there any more, empty it by the store's own means"
-        return StateError(
-            f"move state {self._name!r} to {self._to}: the place is not empty, {what}. Nothing was written. To do: {remedy}"
-        )
 
     def _is_of_move(self, found: Sentinel) -> bool:
         """Whether a move of this state under this log left a sentinel: at work, or before the log knew of its end."""

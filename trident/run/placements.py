@@ -53,7 +53,13 @@ def _check_capabilities(plan: Plan, states: States, kinds: Kinds) -> None:
         needed = {"begin_commit": own, "commit": own}
         if isinstance(node, (WindowNode, JoinWithinNode)):
             what = node.config.what if isinstance(node, WindowNode) else "join"
-            _check_window(node, what, state, kinds[node.state])
+            kind = kinds[node.state]
+            if kind is not StateType.OPAQUE:
+                found = kind.value if kind is not None else "of a kind that it does not say"
+                raise TopologyError(
+                    f"state {node.state!r} ({type(state).__name__}) is {found}, but {what} {node.id!r} needs an opaque map: "
+                    f"only that lets a replay take back what a failed attempt put into a {what}"
+                )
             needed = dict.fromkeys((*needed, "multi_get", "multi_put"), f"a {what} needs an opaque map state")
         elif node.aggregation is not None and node.aggregation.group.names:
             needed["multi_update"] = "a grouped persistent_aggregate needs a MapState"
@@ -85,15 +91,6 @@ def kinds_of(plan: Plan, states: States) -> dict[str, StateType | None]:
                 f"state {name!r} ({type(state).__name__} of {type(factory).__name__}): {error}"
             ) from error
     return kinds
-
-
-def _check_window(node: PersistNode, what: str, state: State, kind: StateType | None) -> None:
-    if kind is not StateType.OPAQUE:
-        found = kind.value if kind is not None else "of a kind that it does not say"
-        raise TopologyError(
-            f"state {node.state!r} ({type(state).__name__}) is {found}, but {what} {node.id!r} needs an opaque map: "
-            f"only that lets a replay take back what a failed attempt put into a {what}"
-        )
 
 
 def _check_pairings(plan: Plan, graph: Graph, states: States, kinds: Kinds) -> None:

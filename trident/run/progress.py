@@ -17,9 +17,9 @@ from typing import Any
 
 from trident.channel import Clock
 from trident.counts import add_counts, take_remarks
+from trident.engine.fragment_runs import EACH, HEAD, NS, ROWS, TaskOutput
+from trident.engine.fragment_runs import Figures as Counts
 from trident.engine.replay_check import Checked
-from trident.engine.task_output import EACH, HEAD, NS, ROWS, TaskOutput
-from trident.engine.task_output import Figures as Counts
 from trident.graph import PersistNode
 from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read, sum_lags
 from trident.observe.component_statistics import TOPOLOGY, Key
@@ -276,7 +276,12 @@ class OperationTotals:
             with self._lock:
                 self._add_up()
                 if rare:
-                    self._add_rare(event, output, committed)
+                    amounts: dict[Key, float] = {Key(TOPOLOGY, "retries"): event.tries - 1}
+                    put_back = dict(output.put_back)
+                    add_counts(put_back, committed.put_back)
+                    for step, rows in put_back.items():
+                        amounts[Key(step, "executed")] = rows
+                    self._windows.add(amounts, event.recorded_at)
 
     def add_failure(self, step: str, now: float) -> None:
         self.count("failed", (TOPOLOGY, step), now)
@@ -340,14 +345,6 @@ class OperationTotals:
         for state, updated in keys.items():
             amounts[Key(self._steps[state], "keys")] += updated
         return amounts
-
-    def _add_rare(self, event: BatchCommitted, output: TaskOutput, committed: Committed) -> None:
-        amounts: dict[Key, float] = {Key(TOPOLOGY, "retries"): event.tries - 1}
-        put_back = dict(output.put_back)
-        add_counts(put_back, committed.put_back)
-        for step, rows in put_back.items():
-            amounts[Key(step, "executed")] = rows
-        self._windows.add(amounts, event.recorded_at)
 
 
 def _span_of(events: Sequence[BatchCommitted]) -> TimeSpan:

@@ -99,7 +99,10 @@ class Sources:
         """
         logged = self._log.state.definitions.get(txid, {})
         if self.pressure.share != self._told_share:
-            self._throttle()
+            self._told_share = self.pressure.share
+            for name in self._throttled:
+                with failing_at(name):
+                    self._coordinators[name].throttle(self._told_share)
         said = {name: self._ask(txid, name, self._say, txid, name, logged, in_flight) for name in self._coordinators}
         letters = logged.get(LETTERS)
         if not logged and (now_s := self._clock.monotonic()) >= self._replays.look_at:
@@ -132,12 +135,6 @@ class Sources:
             return NOTHING
         spout, says = self._coordinators[name], name in self._offering["traits"]
         return Said(definition, spout.traits(definition) if says else NOTHING.traits, spout.size(definition))
-
-    def _throttle(self) -> None:
-        self._told_share = self.pressure.share
-        for name in self._throttled:
-            with failing_at(name):
-                self._coordinators[name].throttle(self._told_share)
 
     def complete(self, batch: Batch) -> bool:
         """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
@@ -322,7 +319,12 @@ class BackPressure:
         if share == self.share == 1.0 and seconds <= self._target_s:  # as nearly all are
             self._seen.append((share, seconds))
             return
-        wanted, self._most = self._wanted_share(share, seconds), min(self._most * _FORGIVE, 1.0)
+        self._fixed_s += _TRUST * (self._fixed_seconds(share, seconds) - self._fixed_s)
+        fixed = min(self._fixed_s, seconds)
+        slope = (seconds - fixed) / share
+        # The share with which a batch would take the target's time, at least 1 if less would not help.
+        wanted = max(self._target_s - fixed, fixed) / slope if slope > 0 else 1.0
+        self._most = min(self._most * _FORGIVE, 1.0)
         self._seen.append((share, seconds))
         if wanted < share:
             chosen = min(self.share, max(wanted, share * _SHRINK, _LEAST))
@@ -339,13 +341,6 @@ class BackPressure:
         """Note that a stage of a batch that was defined with `share` had more rows than memory, and wrote them to disk."""
         self._most = min(self._most, share * (1 - _SAME))
         self.share = min(self.share, max(share * _SPILLED, _LEAST))
-
-    def _wanted_share(self, share: float, seconds: float) -> float:
-        """Return the share with which a batch would take the target's time, at least 1 if less would not help."""
-        self._fixed_s += _TRUST * (self._fixed_seconds(share, seconds) - self._fixed_s)
-        fixed = min(self._fixed_s, seconds)
-        slope = (seconds - fixed) / share
-        return max(self._target_s - fixed, fixed) / slope if slope > 0 else 1.0
 
     def _fixed_seconds(self, share: float, seconds: float) -> float:
         """Return the seconds of a batch that do not depend on its size, 0 while all were of about one size."""

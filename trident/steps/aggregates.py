@@ -190,7 +190,11 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     if is_pick(aggregation.aggregator):
         return pick_rows(aggregation, table)
     if _has_functions(aggregation.aggregator):
-        table = _as_declared(table, aggregation, schema.types[-1])
+        type_ = schema.types[-1]  # whole numbers become doubles where it is one: their sum cannot overflow 64 bits then
+        for name in aggregation.inputs.names if pa.types.is_floating(type_) else ():
+            column = table.column(name)
+            if pa.types.is_integer(column.type):
+                table = table.set_column(table.schema.get_field_index(name), name, column.cast(type_, safe=False))
         if not _may_overflow(aggregation, table):
             return _of_tuples(aggregation, table)
     return _python_partial(step, aggregation, table, on_error)
@@ -210,15 +214,6 @@ def _value_counts(column: pa.ChunkedArray) -> list[pa.Array]:
     for value in column.to_pylist():
         counted[value] = counted.get(value, 0) + 1
     return [pa.array(list(counted), column.type), pa.array(list(counted.values()), pa.int64())]
-
-
-def _as_declared(table: pa.Table, aggregation: Aggregation, type_: pa.DataType) -> pa.Table:
-    """Convert whole numbers to doubles if the aggregate is declared as one, because then their sum cannot overflow 64 bits."""
-    for name in aggregation.inputs.names if pa.types.is_floating(type_) else ():
-        column = table.column(name)
-        if pa.types.is_integer(column.type):
-            table = table.set_column(table.schema.get_field_index(name), name, column.cast(type_, safe=False))
-    return table
 
 
 def _may_overflow(aggregation: Aggregation, table: pa.Table, partials: Mapping[str, Any] | None = None) -> bool:
@@ -304,7 +299,10 @@ def merge_all(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | Non
 def merged_table(aggregation: Aggregation, table: pa.Table) -> pa.Table | None:
     """Merge the rows of a table of partials, which has some, with a kernel: one row per key. None if no kernel can do it."""
     if is_pick(aggregation.aggregator):
-        return picked_of_partials(aggregation, table)
+        by, values = aggregation.aggregator.by, table.column(aggregation.outputs.names[0])
+        order = None if by is None else pc.struct_field(values, [by])
+        keys, rows = _rows(aggregation, table, order, values.is_valid())
+        return _typed_table(aggregation, [*keys, values.take(rows)])
     if not _has_functions(aggregation.aggregator):
         return None
     partials = _columns_of_partials(aggregation, table)
@@ -353,14 +351,6 @@ def pick_rows(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     return _typed_table(
         aggregation, [*keys, pa.StructArray.from_arrays(columns, fields=list(values.schema), mask=rows.is_null())]
     )
-
-
-def picked_of_partials(aggregation: Aggregation, table: pa.Table) -> pa.Table:
-    """Merge partials, in their order: one row per key; ungrouped, one row."""
-    by, values = aggregation.aggregator.by, table.column(aggregation.outputs.names[0])
-    order = None if by is None else pc.struct_field(values, [by])
-    keys, rows = _rows(aggregation, table, order, values.is_valid())
-    return _typed_table(aggregation, [*keys, values.take(rows)])
 
 
 def _rows(

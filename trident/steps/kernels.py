@@ -53,7 +53,9 @@ def as_common_type(operands: Operands) -> list[Any]:
         return as_numbers(operands)
     if any(map(pa.types.is_floating, types)):
         return [as_float(operand, pa.float64()) for operand in operands]
-    common = _common([*decimals, *(pa.decimal128(_DIGITS[one], 0) for one in types if one not in decimals)])
+    decimals = [*decimals, *(pa.decimal128(_DIGITS[one], 0) for one in types if one not in decimals)]
+    whole, scale = (max(one) for one in zip(*((one.precision - one.scale, one.scale) for one in decimals), strict=True))
+    common = pa.decimal128(whole + scale, scale) if whole + scale <= 38 else pa.decimal256(whole + scale, scale)
     return [pc.cast(as_decimal(operand), common) for operand in operands]
 
 
@@ -61,11 +63,6 @@ def _with_typed_nulls(operands: Operands, types: list[Any]) -> Operands:
     if not 0 < len(types) < len(operands):
         return operands
     return [one.cast(types[0]) if pa.types.is_null(one.type) else one for one in operands]
-
-
-def _common(decimals: list[Any]) -> Any:
-    whole, scale = (max(one) for one in zip(*((one.precision - one.scale, one.scale) for one in decimals), strict=True))
-    return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else pa.decimal256(whole + scale, scale)
 
 
 def as_numbers(operands: Operands) -> list[Any]:

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from trident.arrow import UNFIT, Misfit, table_of
 from trident.channel import Clock
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.runners import Runner
-from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order, Part
 from trident.errors import ConfigError, ReplayMismatchError, TridentError
 from trident.fields import Fields

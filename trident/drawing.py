@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from trident.explain.text import routing_text, what
+from trident.explain import routing_text, what
 from trident.graph import ExchangeNode, Graph, Node, PersistNode, QueryNode, SpoutNode
 from trident.observe.component_statistics import ComponentDescription, ComponentKind, Edge, state_node
 from trident.plan import Fragment, Plan, Sink, make_plan

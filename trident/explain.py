@@ -1,4 +1,4 @@
-"""`explain`: the stages of a batch, a line for each step, how it runs, and the states; `describe`: the states as plain data."""
+"""Describes the plan that would run: `explain`, a line for each step of its stages; `describe`, its states as plain data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from trident.plan.guarantees import early_reads, is_exact, lack_text, spout_type
 from trident.plan.plan import Stage, misplaced_states, stage_memory, stages_of
 from trident.redaction import shown_configuration
 from trident.spout.interfaces import SpoutType
-from trident.state.interfaces import StateSpec, StateType
+from trident.state.interfaces import StateType
 from trident.state.map_state import MapStateFactory
 
 _ROUTINGS = {"shuffle": "in turn", "broadcast": "to all", "global": "into one", "identity": "stays"}
@@ -67,7 +67,8 @@ def explain(graph: Graph, placements: Mapping[str, str] | None = None, config: C
     """
     plan = make_plan(graph)
     placed = {**dict.fromkeys(plan.partitions, "auto"), **plan.placements, **(placements or {})}
-    in_executors = _in_executors(plan, placed)
+    wanted = [name for name, where in placed.items() if where == "executors" and name in plan.partitions]
+    in_executors = [name for name in wanted if name not in misplaced_states(plan, wanted)]
     lines = [f"topology {graph.name}"]
     memory = dict(enumerate(stage_memory(plan, in_executors), 1))
     for number, stage in enumerate(stages_of(plan, in_executors), 1):
@@ -82,11 +83,6 @@ def explain(graph: Graph, placements: Mapping[str, str] | None = None, config: C
             f"  {name}: {value} ({config.origins[name]})" for name, value in shown_configuration(config.given).items()
         ]
     return Explanation("\n".join(lines) + "\n")
-
-
-def _in_executors(plan: Plan, placements: Mapping[str, str]) -> list[str]:
-    wanted = [name for name, where in placements.items() if where == "executors" and name in plan.partitions]
-    return [name for name in wanted if name not in misplaced_states(plan, wanted)]
 
 
 def _is_here(plan: Plan, name: str) -> bool:
@@ -193,14 +189,16 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
     writers = {node.state: node for node in graph.nodes if isinstance(node, PersistNode)}
     lines = []
     for state in graph.states:
-        kind, writer = state.spec.kind, writers.get(state.name)
-        asked, layout = state.spec.required_num_partitions or graph.hints.get(state.name, 1), state.spec.facts.layout
+        spec, kind, writer = state.spec, state.spec.kind, writers.get(state.name)
+        asked, layout = spec.required_num_partitions or graph.hints.get(state.name, 1), spec.facts.layout
         sources = () if writer is None else graph.sources_of(writer.id)
+        # the class that the user wrote, else the name of the state's factory
+        factory = spec.factory.backing_map_factory if isinstance(spec.factory, MapStateFactory) else spec.factory
         lines.append(
             {
                 "state": state.name,
                 "kind": None if kind is None else kind.value,
-                "store": store_of(state.spec),
+                "store": spec.store or operation_name(factory),
                 "partitions": plan.partitions.get(state.name, asked),
                 "static": state.static,
                 "key": state.key_fields.typed,
@@ -211,12 +209,6 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
             }
         )
     return lines
-
-
-def store_of(spec: StateSpec) -> str:
-    """Return what a state's store is called: the class that the user wrote, else the name of the state's factory."""
-    factory = spec.factory.backing_map_factory if isinstance(spec.factory, MapStateFactory) else spec.factory
-    return spec.store or operation_name(factory)
 
 
 def _window(writer: PersistNode | None) -> dict[str, Any]:
