@@ -71,7 +71,10 @@ class FixedBatchSpout(DriverRows):
                 named = _with_types(named, tables[0])
             table = pa.concat_tables([fit_table(one, named) for one in tables])
         else:
-            rows = _flat(rows_or_batches)
+            rows = list[Any]()
+            for one in rows_or_batches:
+                is_batch = isinstance(one, list) and one and all(isinstance(row, tuple) for row in one)
+                rows.extend(one if is_batch else [one])
             _check_arity(named, rows)
             types = [
                 type_ or _infer_type(name, (row[at] for row in rows)) for at, (name, type_) in enumerate(named.pairs)
@@ -154,16 +157,6 @@ class _FixedBatchCoordinator(BatchCoordinator):
     def lag(self, definition: Definition) -> Lag | None:
         """Say how many rows come after a batch; None if they begin again after the last."""
         return None if self._cycle else Lag(max(0, self._rows - int(definition["end"])), "records")
-
-
-def _flat(given: Sequence[Any]) -> list[Any]:
-    rows: list[Any] = []
-    for one in given:
-        if isinstance(one, list) and one and all(isinstance(row, tuple) for row in one):
-            rows.extend(one)
-        else:
-            rows.append(one)
-    return rows
 
 
 def _with_types(fields: Fields, table: pa.Table) -> Fields:
