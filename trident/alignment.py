@@ -189,7 +189,13 @@ def rebuild(array: Any, wanted: pa.DataType, path: str, convert: Convert) -> Any
         rebuild(columns[part], type_, path + part, convert) if part in columns else pa.nulls(len(array), type_)
         for part, type_ in _parts(wanted).items()
     ]
-    return _array_of_parts(array, wanted, made)
+    if isinstance(wanted, pa.StructType):
+        return pa.StructArray.from_arrays(made, fields=list(wanted), mask=array.is_null())
+    if isinstance(wanted, pa.MapType):
+        return pa.MapArray.from_arrays(_offsets_with_nulls(array, array.offsets), *made).cast(wanted)
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
+    return pa.ListArray.from_arrays(_offsets_with_nulls(array, offsets), *made).cast(wanted)
 
 
 def _columns(array: pa.Array, wanted: pa.DataType) -> dict[str, pa.Array] | None:
@@ -201,17 +207,6 @@ def _columns(array: pa.Array, wanted: pa.DataType) -> dict[str, pa.Array] | None
     if isinstance(array.type, pa.MapType) and isinstance(wanted, pa.MapType):
         return {"[key]": array.keys, "[value]": array.items}
     return None
-
-
-def _array_of_parts(array: pa.Array, wanted: pa.DataType, parts: list[pa.Array]) -> pa.Array:
-    """Return an array of other parts, with the lengths and the nulls of this one."""
-    if isinstance(wanted, pa.StructType):
-        return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=array.is_null())
-    if isinstance(wanted, pa.MapType):
-        return pa.MapArray.from_arrays(_offsets_with_nulls(array, array.offsets), *parts).cast(wanted)
-    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64()))
-    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
-    return pa.ListArray.from_arrays(_offsets_with_nulls(array, offsets), *parts).cast(wanted)
 
 
 def _offsets_with_nulls(array: pa.Array, offsets: pa.Array) -> pa.Array:

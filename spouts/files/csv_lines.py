@@ -205,12 +205,6 @@ class CsvFormat(RowFormat):
             decimal_point=self.decimal_point,
         )
 
-    def _with_points(self, texts: Any) -> Any:
-        """Return texts of numbers with points as decimal points; those with two kinds of points as they are: no numbers."""
-        if self.decimal_point == ".":
-            return texts
-        return pc.replace_substring(pc.replace_substring(texts, ".", "?"), self.decimal_point, ".")
-
     def typed_table(self, table: pa.Table, bends: bool, read_again: Read) -> pa.Table:
         """Return what Arrow has read with its decimals, moments and dates, which were texts.
 
@@ -228,7 +222,9 @@ class CsvFormat(RowFormat):
         def column_of(one: pa.Field) -> Any:
             column = table.column(one.name)
             if pa.types.is_decimal(one.type):
-                return read_decimals(self._with_points(column), one.type, f"column {one.name!r}")
+                if self.decimal_point != ".":  # a text with two kinds of points must stay one that is no number
+                    column = pc.replace_substring(pc.replace_substring(column, ".", "?"), self.decimal_point, ".")
+                return read_decimals(column, one.type, f"column {one.name!r}")
             if self.timestamp_formats and pa.types.is_timestamp(one.type):
                 return read_formatted(column, self.timestamp_formats, one.type, f"column {one.name!r}")
             return read_moments(column, one.type, f"column {one.name!r}")

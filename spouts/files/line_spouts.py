@@ -204,7 +204,10 @@ class CsvFileSpout(FileSpout):
                 "multiline=True does not go with bad_lines or errors='replace': where a row has several lines, "
                 "the end of a bad one is not known"
             )
-        _check_marks(delimiter=delimiter, quote=quote, escape=escape, decimal_point=decimal_point)
+        marks = {"delimiter": delimiter, "quote": quote, "escape": escape, "decimal_point": decimal_point}
+        for name, mark in marks.items():
+            if mark is not None and (len(mark) != 1 or not mark.isascii() or mark in "\r\n"):
+                raise ValueError(f"{name} is {mark!r}; it must be one ASCII character, and not a line end")
         super().__init__("CSV", paths, ("*.csv", "*.csv.gz"), **files)
         declared = _readable(Fields(fields), is_nested, "CSV cannot hold; declare it as string and parse the value")
         names = header if isinstance(header, bool) else tuple(header)
@@ -217,12 +220,6 @@ class CsvFileSpout(FileSpout):
         lines = LineFiles(encoding, errors, max_line_bytes, multiline, csv)
         kind = WholeCsvEmitter if multiline else LineEmitter
         self._format, self._emitter = lines, kind(lines, csv, declared, bad_lines, with_file)
-
-
-def _check_marks(**marks: str | None) -> None:
-    for name, mark in marks.items():
-        if mark is not None and (len(mark) != 1 or not mark.isascii() or mark in "\r\n"):
-            raise ValueError(f"{name} is {mark!r}; it must be one ASCII character, and not a line end")
 
 
 def _readable(fields: Fields, is_refused: Callable[[str], bool], why: str) -> Fields:

@@ -117,11 +117,7 @@ class KafkaOptions(Redacted):
             raise ConfigError("group_id='': give the name of the group that offsets are committed to")
         if first == "committed" and self.group_id is None:
             raise ConfigError('first_poll="committed" needs group_id: the group whose offsets are meant')
-        self._check_columns()
-
-    def _check_columns(self) -> None:
-        unknown = [name for name in self.fields if name not in COLUMNS]
-        if unknown or not self.fields or len(set(self.fields)) < len(self.fields):
+        if not self.fields or len(set(self.fields)) < len(self.fields) or not COLUMNS.keys() >= {*self.fields}:
             raise ConfigError(f"fields={', '.join(self.fields)!r}: each at most once, of {', '.join(COLUMNS)}")
         if self.value.replaces_all and self.fields != ("value",):
             raise ConfigError(

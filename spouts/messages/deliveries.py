@@ -252,7 +252,13 @@ class Deliveries:
             self._queue.note_failures(self._failed)
             self._failed.clear()
         while self._waiting and self._waiting[0][0] <= now:
-            self._again(heapq.heappop(self._waiting)[2])
+            message = heapq.heappop(self._waiting)[2]
+            if self._is_dead(message):
+                self._bury(message)
+            elif message.trouble is not None:
+                self._failed_once_more(message)
+            else:
+                self._ready.appendleft(message)
         if not self._ready and (self._is_awaited or now >= self._fetch_at):
             self._fetch(now)
 
@@ -300,14 +306,6 @@ class Deliveries:
         if message.trouble is not None:
             return self._policy.limit is not None
         return self._policy.gives_up(message.failures)
-
-    def _again(self, message: Message) -> None:
-        if self._is_dead(message):
-            self._bury(message)
-        elif message.trouble is not None:
-            self._failed_once_more(message)
-        else:
-            self._ready.appendleft(message)
 
     def _bury(self, message: Message) -> None:
         times = "once" if message.failures == 1 else f"{message.failures} times"

@@ -214,21 +214,19 @@ class RangeCoordinator(ThrottledCoordinator):
             )
         missing = look.missing(*at[:2])
         if missing:
-            self._report_lost(stream, at[0], missing)
+            what = (
+                f"{missing} entries of the stream {stream!r} on Redis {self._server.place}, behind {at[0]}, were trimmed or "
+                "deleted before a batch had them"
+            )
+            if self._lost_entries == "refuse":
+                raise SpoutError(
+                    f"{what}. Let fewer entries be trimmed (MAXLEN, MINID); "
+                    'start with lost_entries="skip" to go on without them'
+                )
+            _log.warning("%s; they are skipped", what)
             return look.added - look.length
         read: int | None = at[1]
         return read
-
-    def _report_lost(self, stream: str, after: str, missing: int) -> None:
-        what = (
-            f"{missing} entries of the stream {stream!r} on Redis {self._server.place}, behind {after}, were trimmed or "
-            "deleted before a batch had them"
-        )
-        if self._lost_entries == "refuse":
-            raise SpoutError(
-                f'{what}. Let fewer entries be trimmed (MAXLEN, MINID); start with lost_entries="skip" to go on without them'
-            )
-        _log.warning("%s; they are skipped", what)
 
 
 def _as_text(value: Any) -> Any:

@@ -71,9 +71,15 @@ class FixedBatchSpout(DriverRows):
                 named = _with_types(named, tables[0])
             table = pa.concat_tables([fit_table(one, named) for one in tables])
         else:
-            rows = _flat(rows_or_batches)
+            rows = list[Any]()
+            for one in rows_or_batches:
+                is_batch = isinstance(one, list) and one and all(isinstance(row, tuple) for row in one)
+                rows.extend(one if is_batch else [one])
             _check_arity(named, rows)
-            named = _typed_fields(named, rows)
+            types = [
+                type_ or _infer_type(name, (row[at] for row in rows)) for at, (name, type_) in enumerate(named.pairs)
+            ]
+            named = Fields.of(named.names, types)
             table = table_of_rows(named, rows)
         self._set(named, [table], max_batch_size, cycle)
 
@@ -153,21 +159,9 @@ class _FixedBatchCoordinator(BatchCoordinator):
         return None if self._cycle else Lag(max(0, self._rows - int(definition["end"])), "records")
 
 
-def _flat(given: Sequence[Any]) -> list[Any]:
-    rows: list[Any] = []
-    for one in given:
-        if isinstance(one, list) and one and all(isinstance(row, tuple) for row in one):
-            rows.extend(one)
-        else:
-            rows.append(one)
-    return rows
-
-
 def _with_types(fields: Fields, table: pa.Table) -> Fields:
-    if table.num_columns != len(fields):
-        fit_table(
-            table, Fields(*(f"{name}: string" for name in fields.names))
-        )  # raises, because the number of columns differs
+    if table.num_columns != len(fields):  # which this says
+        fit_table(table, Fields(*(f"{name}: string" for name in fields.names)))
     own = fields_of_schema(table.schema).types
     return Fields.of(fields.names, [mine or its for mine, its in zip(fields.types, own, strict=True)])
 
@@ -177,15 +171,6 @@ def _said(schema: pa.Schema) -> str:
 
 
 # ---- rows that are in the driver ----------------------------------------------------------------------------------------
-
-
-def _typed_fields(fields: Fields, rows: Sequence[Sequence[Any]]) -> Fields:
-    """Return the fields; a type that is not declared follows from the rows' Python values."""
-    types = [
-        type_ if type_ is not None else _infer_type(name, (row[at] for row in rows))
-        for at, (name, type_) in enumerate(fields.pairs)
-    ]
-    return Fields.of(fields.names, types)
 
 
 def _infer_type(name: str, values: Iterator[Any]) -> str:

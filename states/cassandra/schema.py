@@ -222,8 +222,16 @@ def check_consistency(options: CassandraOptions, replication: Mapping[str, str])
     copies = {name: int(count.partition("/")[0]) for name, count in replication.items() if name.lower() != "class"}
     levels = options.read_consistency, options.write_consistency
     local = any(level.startswith(("LOCAL", "EACH")) for level in levels)
-    # A level that counts within a data centre does not cover the others, so only the copies of one count.
-    there = _local_copies(options, copies) if local else sum(copies.values())
+    there = sum(copies.values())
+    if (
+        local and len(copies) != 1
+    ):  # a level that counts within a data centre does not cover the others: one's copies count
+        if options.local_dc is None or options.local_dc not in copies:
+            raise ConfigError(
+                f"a LOCAL_ consistency level needs local_dc: keyspace {options.keyspace!r} has copies in {sorted(copies)}, "
+                f"and local_dc={options.local_dc!r}"
+            )
+        there = copies[options.local_dc]
     reached = [_replicas_reached(level, there, local and len(copies) > 1) for level in levels]
     if sum(reached) <= there and not options.allow_weak_consistency:
         read, write = levels
@@ -232,17 +240,6 @@ def check_consistency(options: CassandraOptions, replication: Mapping[str, str])
             f"{options.keyspace!r} may miss each other, and a state would not be exact. Use QUORUM or LOCAL_QUORUM for "
             "both, or accept that with allow_weak_consistency=True"
         )
-
-
-def _local_copies(options: CassandraOptions, copies: Mapping[str, int]) -> int:
-    if len(copies) == 1:
-        return next(iter(copies.values()))
-    if options.local_dc is None or options.local_dc not in copies:
-        raise ConfigError(
-            f"a LOCAL_ consistency level needs local_dc: keyspace {options.keyspace!r} has copies in {sorted(copies)}, and "
-            f"local_dc={options.local_dc!r}"
-        )
-    return copies[options.local_dc]
 
 
 def _replicas_reached(level: str, copies: int, one_of_several: bool) -> int:

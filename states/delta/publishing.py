@@ -59,7 +59,10 @@ class Publishing:
         Returns False if another writer has committed meanwhile.
         """
         if newest is not None and newest.txid < txid and not self._has_base and self._is_too_large():
-            self._grow(Snapshot(int(txid) - 1, txid.winners), newest)
+            self.publisher.forget()
+            self._maintenance.close()
+            seq = max(file.last for file in self._changes.files()) if self._is_unread else self._index.seq
+            self._base.grow(Shown(Snapshot(int(txid) - 1, txid.winners), newest, self._changes.version), seq)
             if self._is_unread:
                 self._base.look()
             elif not self._index.reload():
@@ -155,12 +158,6 @@ class Publishing:
 
     def _is_too_large(self) -> bool:
         return self._base.is_beyond(self._changes.files()) if self._is_unread else self._index.is_too_large()
-
-    def _grow(self, snapshot: Snapshot, newest: Sentinel) -> None:
-        self.publisher.forget()
-        self._maintenance.close()
-        seq = max(file.last for file in self._changes.files()) if self._is_unread else self._index.seq
-        self._base.grow(Shown(snapshot, newest, self._changes.version), seq)
 
     def _forget(self) -> None:
         """Read the state again, because another writer has changed it; `by_tasks` looks for its base."""

@@ -79,15 +79,7 @@ class Replies:
 
     def items(self) -> dict[bytes, Item]:
         """Read the reply to one `gets`: the items that are there, by name."""
-        self._buffer = self._until_end()
-        items = _items_by_lines(self._buffer)
-        if items is None:
-            return self._items_by_length()
-        self._buffer = b""
-        return items
-
-    def _until_end(self) -> bytes:
-        """Return what comes in until it ends as a reply does (a value may end so too) or cannot be a reply to `gets`."""
+        # What comes in until it ends as a reply does (a value may end so too) or cannot be a reply to `gets`.
         pieces, start, end = [self._buffer], self._buffer[: len(_VALUE)], self._buffer
         while _VALUE.startswith(start) and not _ENDED(end):
             received = self._receive(_RECEIVE_BYTES)
@@ -95,7 +87,12 @@ class Replies:
                 break
             pieces.append(received)
             start, end = (start + received)[: len(_VALUE)], (end + received)[-_LONGEST_LINE:]
-        return b"".join(pieces)
+        self._buffer = b"".join(pieces)
+        items = _items_by_lines(self._buffer)
+        if items is None:
+            return self._items_by_length()
+        self._buffer = b""
+        return items
 
     def _items_by_length(self) -> dict[bytes, Item]:
         items: dict[bytes, Item] = {}

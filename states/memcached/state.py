@@ -25,7 +25,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol
 from states.memcached.key_names import Names, prefix_of
 from states.memcached.map import MemcachedMap
 from states.memcached.options import MemcachedOptions
-from states.memcached.servers import MemcachedConnection, Servers
+from states.memcached.servers import Servers
 from trident.errors import BackendError, ConfigError
 from trident.roles import facts_of
 from trident.state.cached import ReadThroughMap, SpacedCache
@@ -148,18 +148,16 @@ class MemcachedCache(SpacedCache[Any]):
         there = iter(self._serializer.serialize_many([value for value in values if value is not None]))
         entries = named.wrap([_ABSENT if value is None else _VALUE + next(there) for value in values])
         for connection, chunk in self._servers.chunks(named.names, entries):
-            self._put(connection, [named.names[at] for at in chunk], [entries[at] for at in chunk])
+            names = [named.names[at] for at in chunk]
+            replies = connection.write(names, _FLAGS, self._expiration, [entries[at] for at in chunk], None)
+            failed = [(name, reply) for name, reply in zip(names, replies, strict=True) if reply != b"STORED"]
+            if any(b"too large" not in reply and b"out of memory" not in reply for _, reply in failed):
+                raise BackendError(f"fill the cache on memcached server {connection.name}: {failed[0][1].decode()}")
+            # What could not be replaced must not stay. Servers of today see to it themselves; nothing promises it.
+            connection.delete([name for name, _ in failed])
 
     def close(self) -> None:
         self._servers.close()
-
-    def _put(self, connection: MemcachedConnection, names: list[bytes], entries: list[bytes]) -> None:
-        replies = connection.write(names, _FLAGS, self._expiration, entries, None)
-        failed = [(name, reply) for name, reply in zip(names, replies, strict=True) if reply != b"STORED"]
-        if any(b"too large" not in reply and b"out of memory" not in reply for _, reply in failed):
-            raise BackendError(f"fill the cache on memcached server {connection.name}: {failed[0][1].decode()}")
-        # What could not be replaced must not stay. Servers of today see to it themselves; nothing promises it.
-        connection.delete([name for name, _ in failed])
 
     def _names_of(self, space: str) -> Names:
         if space != self._space:

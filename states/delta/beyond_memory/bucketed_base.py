@@ -100,11 +100,15 @@ class OpenedBucket:
 
     def candidates(self, wanted: Hashes) -> tuple[pa.Table, Places]:
         """Return the rows with the hashes that are wanted, given in order, and the place of each one's hash in `wanted`."""
-        groups = self._groups_of(wanted)
+        metadata, groups = self._file.metadata, []
+        for group in range(metadata.num_row_groups):  # those that may hold a hash
+            bounds = metadata.row_group(group).column(0).statistics  # the hash is the first column
+            first, end = np.searchsorted(wanted, bounds.min), np.searchsorted(wanted, bounds.max, "right")
+            groups += [group] if first < end else []
         stored = self._file.read_row_groups(groups, [HASH_COLUMN])[HASH_COLUMN].to_numpy()
         at, places = pairs(stored, wanted)
         # Keys that are new cost their hashes only.
-        lengths = np.array([self._file.metadata.row_group(group).num_rows for group in groups], np.int64)
+        lengths = np.array([metadata.row_group(group).num_rows for group in groups], np.int64)
         starts = np.cumsum(lengths) - lengths
         group_of = np.searchsorted(starts, at, "right") - 1
         hit = np.unique(group_of)
@@ -125,15 +129,6 @@ class OpenedBucket:
         ]
         columns += [pa.chunked_array([pa.nulls(rows.num_rows, type_)]) for type_ in self._schema.types[len(columns) :]]
         return pa.table(columns, schema=self._schema)
-
-    def _groups_of(self, wanted: Hashes) -> list[int]:
-        """Return the row groups that may hold a hash."""
-        metadata, groups = self._file.metadata, []
-        for group in range(metadata.num_row_groups):
-            bounds = metadata.row_group(group).column(0).statistics  # the hash is the first column
-            first, end = np.searchsorted(wanted, bounds.min), np.searchsorted(wanted, bounds.max, "right")
-            groups += [group] if first < end else []
-        return groups
 
 
 def with_hash(schema: pa.Schema) -> pa.Schema:

@@ -209,7 +209,15 @@ def expect(found: Any, wanted: Any, what: str) -> None:
     NaN equals NaN here, and -0.0 differs from 0.0.
     """
     if isinstance(found, Sequence) and isinstance(wanted, list) and not isinstance(found, str | bytes):
-        _expect_list(list(found), wanted, what)
+        if len(found) != len(wanted):
+            broken(f"{what}: expected {len(wanted)} entries, found {len(found)}")
+        wrong = [at for at, pair in enumerate(zip(found, wanted, strict=True)) if not _same(*pair)]
+        if wrong:
+            at = wrong[0]
+            broken(
+                f"{what}: {len(wrong)} of {len(wanted)} entries are wrong, the first is entry {at}: expected "
+                f"{_short_repr(wanted[at])}, found {_short_repr(found[at])}"
+            )
     elif not _same(found, wanted):
         broken(f"{what}: expected {_short_repr(wanted)}, found {_short_repr(found)}")
 
@@ -229,18 +237,6 @@ def expect_error(*kinds: type[Exception], what: str, must: bool = True) -> Itera
         raise Violation(f"{what}: {wanted} {type(error).__name__}: {_shorten(str(error))}") from error
     if must:
         broken(f"{what}: expected {names}, but nothing was raised")
-
-
-def _expect_list(found: list[Any], wanted: list[Any], what: str) -> None:
-    if len(found) != len(wanted):
-        broken(f"{what}: expected {len(wanted)} entries, found {len(found)}")
-    wrong = [at for at, pair in enumerate(zip(found, wanted, strict=True)) if not _same(*pair)]
-    if wrong:
-        at = wrong[0]
-        broken(
-            f"{what}: {len(wrong)} of {len(wanted)} entries are wrong, the first is entry {at}: expected "
-            f"{_short_repr(wanted[at])}, found {_short_repr(found[at])}"
-        )
 
 
 def _same(found: Any, wanted: Any) -> bool:

@@ -46,7 +46,14 @@ class DefinitionChecks(SpoutChecks):
     @promise(SpoutPromise.SMALL)
     def test_a_definition_does_not_grow_with_the_batches(self) -> None:
         """Batches of the same size have definitions of the same size, however many there were."""
-        batches = self._many_batches()
+        filled, limit = self.filled, self.filled.source.limit
+        self.needs(limit is not None or filled.source.grows, "it cannot be had to make many batches")
+        filled.fill(_MANY_BATCHES * (limit or 1) if limit or not filled.source.grows else 1)
+        life = filled.live()
+        batches = filled.drain(life)
+        for _ in range(0 if limit else _MANY_BATCHES - 1):
+            filled.fill(1)
+            batches += filled.drain(life, batches[-1], want=1)
         sizes, few = [_size(batch) for batch in batches], len(batches) // 4
         if few and max(sizes[few:]) > max(sizes[:few]) * 1.5 + 64:  # numbers become longer
             largest = sizes.index(max(sizes))
@@ -193,18 +200,6 @@ class DefinitionChecks(SpoutChecks):
         batches, last = list[FilledBatch](), None
         while len(batches) < _AHEAD and (last := self.filled.read_next(life, last, wait=not batches)) is not None:
             batches.append(last)
-        return batches
-
-    def _many_batches(self) -> list[FilledBatch]:
-        filled = self.filled
-        limit = filled.source.limit
-        self.needs(limit is not None or filled.source.grows, "it cannot be had to make many batches")
-        filled.fill(_MANY_BATCHES * (limit or 1) if limit or not filled.source.grows else 1)
-        life = filled.live()
-        batches = filled.drain(life)
-        for _ in range(0 if limit else _MANY_BATCHES - 1):
-            filled.fill(1)
-            batches += filled.drain(life, batches[-1], want=1)
         return batches
 
     def _read_partition(self, life: Life, partition: int) -> tuple[list[FilledBatch], FilledBatch]:

@@ -91,7 +91,7 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
     @promise(SpoutPromise.THROTTLE, "limit")
     def test_a_throttled_spout_makes_smaller_batches_and_goes_on(self) -> None:
         """At half of the limit, at the smallest share, and at the whole again."""
-        filled, limit = self.filled, self.filled.source.limit or 0
+        filled, limit, unit = self.filled, self.filled.source.limit or 0, self.filled.source.unit
         filled.fill(3 * filled.backlog)
         life = filled.live()
         throttled = life.coordinator
@@ -99,7 +99,9 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
         last, sizes = None, list[int]()
         for share in (0.5, 1e-9, 0.5, 1.0):
             throttled.throttle(share)
-            most, sizes = self._most(share), []
+            # Each partition may round up.
+            most = max(unit, math.ceil(limit * share)) + (filled.source.partitions - 1) * unit
+            sizes = []
             for _ in range(3):
                 if (last := filled.read_next(life, last)) is not None:
                     life.succeed(last)
@@ -164,11 +166,6 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
 
     def run_schedule(self, number: int) -> None:
         SpoutSchedule(self.filled, self.kind, f"{self.seed}/{number}").run()
-
-    def _most(self, share: float) -> int:
-        """How many rows a throttled batch may have; each partition may round up."""
-        source = self.filled.source
-        return max(source.unit, math.ceil((source.limit or 0) * share)) + (source.partitions - 1) * source.unit
 
     def _all_rows(self) -> list[Row]:
         filled, life = self.begin()

@@ -19,7 +19,7 @@ from trident.engine.runners import Runner
 from trident.engine.worker import Order, Part
 from trident.errors import ConfigError, ReplayMismatchError, TridentError
 from trident.fields import Fields
-from trident.graph import Graph, Node, PeekNode, StateNode
+from trident.graph import Graph, Node, PeekNode
 from trident.log.log_interface import TransactionLog
 from trident.log.records import CommitRecord, Record
 from trident.observe.events import TopologyEvent
@@ -364,8 +364,10 @@ def with_states_in_memory(graph: Graph) -> Graph:
     specs = [(node, node.spec, node.spec.facts) for node in graph.states]
     refused = [node for node, spec, facts in specs if not (facts.in_memory or (facts.is_map and spec.kind is not None))]
     if refused:
+        names = [f"{node.name!r} ({node.spec.store or type(node.spec.factory).__name__})" for node in refused]
+        subject = f"state {names[0]} is" if len(names) == 1 else f"states {', '.join(names)} are"
         raise ConfigError(
-            f"topology {graph.name!r} cannot run with in_memory=True: {_subject(refused)} not known as a map of a kind, so no "
+            f"topology {graph.name!r} cannot run with in_memory=True: {subject} not known as a map of a kind, so no "
             "map in memory can do the same. Declare the topology in a function that takes the state, and give it another one "
             "in the test; or let the factory say what it makes: facts = StoreFacts(in_memory=True) if it needs no server, "
             'kind = "opaque" (or another) and facts = StoreFacts(is_map=True) if its states are plain maps'
@@ -375,11 +377,6 @@ def with_states_in_memory(graph: Graph) -> Graph:
         for node, spec, facts in specs
     )
     return replace(graph, states=tuple(in_memory))
-
-
-def _subject(states: Sequence[StateNode]) -> str:
-    names = [f"{node.name!r} ({node.spec.store or type(node.spec.factory).__name__})" for node in states]
-    return f"state {names[0]} is" if len(names) == 1 else f"states {', '.join(names)} are"
 
 
 def over_maps(spec: StateSpec, maps: BackingMapFactory) -> StateSpec:
