@@ -15,6 +15,7 @@ fails.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections import defaultdict
@@ -25,6 +26,7 @@ from pathlib import Path
 import pytest
 
 _OTHERS = ("spark", "server", "slow", "long", "soak")
+_ALL_OTHERS = re.compile(rf"^pytestmark = .*\bmark\.({'|'.join(_OTHERS)})\b", re.MULTILINE)
 _NAME = "TRIDENT_QUICK_TEST"
 _JAVA = """#!/bin/sh
 echo "java $*" >>"${0%/*}/../started"
@@ -75,6 +77,12 @@ def mark_quick(items: list[pytest.Item]) -> None:
             item.add_marker("server")
         if _is_quick(item):
             item.add_marker("quick")
+
+
+def has_none(path: Path) -> bool:
+    """Whether all tests of a file have a mark that says that they are not quick, so that it need not be imported."""
+    text = path.read_text(encoding="utf-8") if path.suffix == ".py" else ""
+    return _ALL_OTHERS.search(text) is not None and "mark.quick" not in text
 
 
 def _is_quick(item: pytest.Item) -> bool:
