@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib
 import itertools
@@ -356,10 +355,9 @@ def test_the_functions_in_the_life_of_a_batch_are_in_their_files() -> None:
     assert len(walks) >= 25
     for file, functions in [*((file, functions) for _, file, functions in life), *((one[0], one[1]) for one in walks)]:
         names = re.findall(r"`(\w+)`", functions)
-        tree = ast.parse(text_of(ROOT / file.strip("`")))
-        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        defined = re.findall(r"^ *(?:def|class) (\w+)", text_of(ROOT / file.strip("`")), re.MULTILINE)
         assert names
-        assert set(names) - defined == set(), file
+        assert set(names) <= set(defined), file
 
 
 def test_the_architecture_is_read_in_an_hour() -> None:

@@ -7,9 +7,9 @@ among them. `make full` runs the long tests too.
 Quick are those that start neither a JVM nor a server, and are not slow. `make quick` runs them.
 
 The marks `spark` and `server` follow from the fixtures of a test. A test that starts one in another way has the mark in
-its source, and so has a slow one, which starts other processes, tries cases by the hundred, or works for a second or more.
-All others get the mark `quick`; one that starts a JVM or a server all the same, by itself or in a process that it starts,
-fails.
+its source, and so has a slow one, which starts other processes, tries cases by the hundred, or works for a fifth of a second
+or more. All others get the mark `quick`; one that starts a JVM or a server all the same, by itself or in a process that it
+starts, fails. A file with such a mark for all of its tests is not imported by `make quick`.
 """
 
 from __future__ import annotations
