@@ -279,6 +279,7 @@ def test_the_test_driver_takes_what_becomes_of_tuples_and_no_place(
     assert [path.name for path in folder.iterdir() if path.suffix != ".py"] == ["trident.toml"]
 
 
+@pytest.mark.slow
 def test_a_package_has_the_file_and_says_where_the_log_is(folder: Path) -> None:
     (folder / "trident.toml").write_text("log_dir = 'the-log'")
     package = make_package("module.py:topology")

@@ -287,6 +287,7 @@ def test_what_a_topology_that_has_ended_says_does_not_change(counted: Any) -> No
     assert first["status"] == "STOPPED"
 
 
+@pytest.mark.slow
 def test_statistics_are_read_while_batches_run() -> None:
     topology, feeder = TridentTopology("t"), FeederBatchSpout("sentence: string")
     stream = topology.new_stream("s", feeder).each("sentence", Split(), "word: string")

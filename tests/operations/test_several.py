@@ -112,6 +112,7 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other) and type(one) is type(other)
 
 
+@pytest.mark.slow
 @given(rows=st.lists(ROWS, max_size=12), cut=st.integers(0, 12), grouped=st.booleans())
 def test_kernels_give_what_the_python_code_gives(rows: list[Any], cut: int, grouped: bool) -> None:
     parts = [table(rows[:cut]), table(rows[cut:])]
@@ -476,6 +477,7 @@ def test_a_mean_of_whole_numbers_is_exact_beyond_64_bits(values: list[int], cuts
     assert -(2**63) <= found["mean_sum"] < 2**63
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [1, 40], ids=["a dict", "arrays"])
 def test_a_mean_of_large_numbers_goes_on_through_batches(keys: int, tmp_path: Path) -> None:
     large = 1_700_000_000_000_000_000

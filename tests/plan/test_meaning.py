@@ -303,6 +303,7 @@ def test_a_state_with_another_name_is_found_also_if_more_of_it_changes() -> None
         assert not compare(before, Meaning({"b": facts}, {}, {"a": "b"})).refused or not is_refused
 
 
+@pytest.mark.slow
 def test_what_a_source_gives_in_another_type_is_taken_as_it_is_told(tmp_path: Path) -> None:
     """As the changes of a state, whose members have other names: no declaration of this topology gives the former ones."""
 
@@ -351,6 +352,7 @@ def windowed(folder: Path, kind: str, rows: int, key: str = "k", out: str = "sum
     return topology
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_an_open_window_goes_on_when_its_key_has_another_name(kind: str, partitions: int, tmp_path: Path) -> None:
@@ -361,6 +363,7 @@ def test_an_open_window_goes_on_when_its_key_has_another_name(kind: str, partiti
     assert running.state("all").multi_get(["a"]) == [15]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_an_open_window_under_another_name_is_not_left_behind(kind: str, tmp_path: Path) -> None:
     log: dict[str, Any] = {"log_dir": str(tmp_path / "log")}

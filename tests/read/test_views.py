@@ -158,6 +158,7 @@ def test_a_store_that_all_partitions_share_is_listed_page_by_page_and_once(
     assert sorted(running.state(state).get_tuples()) == sorted((*key, 2) for key in KEYS)
 
 
+@pytest.mark.slow
 def test_an_earlier_batch_can_be_read_where_the_store_keeps_it(topology: TridentTopology, tmp_path: Path) -> None:
     delta = counting(topology, DeltaState.opaque(tmp_path / "state"), 1, 3)
     whole = topology.new_stream("other", FixedBatchSpout("x: string", 1, ["a"], ["b"])).persistent_aggregate(
@@ -240,6 +241,7 @@ NUMBERS: dict[str, tuple[Any, list[Any], list[Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("type_", NUMBERS)
 def test_a_number_is_a_key_if_the_type_has_it_and_else_absent(
     type_: str, topology: TridentTopology, tmp_path: Path

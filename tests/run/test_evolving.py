@@ -28,6 +28,8 @@ from trident.operations import ArgMax, Avg, Collect, Count, Last, Max, Min, Sum,
 from trident.run.loop import BatchLoop
 from trident.state import StateSpec
 
+pytestmark = pytest.mark.slow
+
 Rows = Sequence[tuple[str, int]]
 Of = Callable[[Sequence[int]], Any]
 AGGREGATES: dict[str, tuple[Any, Of]] = {

@@ -23,6 +23,8 @@ from tests.test_docs import DOCS, ROOT, blocks
 from trident import BatchFailedError, TridentTopology
 from trident.operations import Count
 
+pytestmark = pytest.mark.slow
+
 MOST_LINES = 40
 
 

@@ -688,6 +688,7 @@ def test_a_key_is_found_when_it_is_due_however_far_away_with_few_panes_kept() ->
     assert [key for key in entries if key[0] == "chunk" and entries[key].curr is not None] == []
 
 
+@pytest.mark.slow
 def test_a_timer_that_is_set_later_again_and_again_is_noted_once_in_its_time(tmp_path: Path) -> None:
     entries: dict[Any, Any] = {}
     topology = TridentTopology("t")

@@ -24,6 +24,8 @@ from trident import TridentTopology
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 from trident.operations import Count
 
+pytestmark = pytest.mark.slow
+
 CUTS = (0, 0.3, 0.99)
 """Which share of an entry was written: none of it, a part of its first line, all but the end of its last one."""
 

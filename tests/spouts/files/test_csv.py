@@ -60,6 +60,7 @@ def test_a_file_that_grows_is_read_by_the_header_at_its_beginning(tmp_path: Path
     assert [rows_of(spout, coordinator, one) for one in (second, third)] == [[("x", 1)[::-1], (2, "y")], [(3, "z")]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 3, 7])
 def test_ranges_and_parts_anywhere_in_the_file_have_the_same_rows(tmp_path: Path, parallelism: int) -> None:
     data = "id,name\n" + "".join(f'{k},"value {k}"\n' for k in range(200_000))

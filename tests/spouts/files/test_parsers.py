@@ -115,6 +115,7 @@ def decimal_texts(random_: random.Random) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("ddl", DECIMALS)

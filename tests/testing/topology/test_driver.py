@@ -269,6 +269,7 @@ def test_a_driver_in_memory_begins_empty() -> None:
             assert driver.state(counts).multi_get(["a"]) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_a_durable_state_and_a_log_on_disk(point: str, tmp_path: Path) -> None:
     topology, counts = word_count(DeltaState.opaque(tmp_path / "state"))
