@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 
-from trident.errors import TopologyError
+from trident.errors import ConfigError, TopologyError
 from trident.graph import Graph, Node, StateNode
 from trident.naming import TridentNames
+from trident.state.encoding.serializers import type_not_written
 from trident.state.interfaces import StateFactory, StateSpec, is_factory
 
 PLACES = ("auto", "driver", "executors")
@@ -80,6 +81,12 @@ class Declaration(TridentNames):
                 raise TopologyError(
                     f"topology {self.name!r}: states {other.name!r} and {name!r} are {where}; give each a place of its own, "
                     "beside the other"
+                )
+        for declared in node.value.types:
+            if (lacking := type_not_written(spec.facts.serializer, declared)) is not None:
+                raise ConfigError(
+                    f"serializer='json' of state {name!r}, whose values are {declared}: JSON has no {lacking}. Leave serializer "
+                    "out, or give the state values of numbers, texts, booleans, arrays, structs and maps by text"
                 )
         if spec.facts.layout is not None:
             spec.facts.layout(node.conf(self.name))  # refuses a layout that the state cannot have

@@ -32,6 +32,7 @@ from trident.operations.windows import (
     milliseconds,
 )
 from trident.roles import has
+from trident.state.encoding.serializers import type_not_written
 from trident.state.interfaces import REPLAY_WINDOW_S, StateSpec, StateType, is_factory
 
 S = TypeVar("S", bound=StreamBase)
@@ -242,6 +243,10 @@ def keeping(
         raise stream._wrong(
             f"the {what} keeps what it holds in state {name!r}, which forgets entries that were not used for long: tuples "
             "would be missing. Use a state that keeps everything"
+        )
+    if type_not_written(spec.facts.serializer, "binary"):
+        raise stream._wrong(
+            f"the {what} keeps bytes in state {name!r}, and serializer='json' has none: leave serializer out of that state"
         )
     _check_expiry(stream, what, name, spec.facts.expires_after_s, kept_ms)
     if by_key:
