@@ -29,6 +29,8 @@ class Declaration(TridentNames):
     def __init__(self, name: str, rename: Mapping[str, str] | None = None) -> None:
         if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a topology; use letters, digits, '_', '.' and '-'")
+        if not isinstance(rename, Mapping | None):
+            raise TopologyError(f"rename={rename!r}: give the former name of each state or stream by its new one")
         self.name = name
         self._nodes: dict[str, Node] = {}
         self._states: dict[str, StateNode] = {}

@@ -258,7 +258,9 @@ def test_columns_that_cannot_be_had_are_refused_where_the_state_is_declared() ->
         stream.group_by("k").persistent_aggregate(state, {"n": Count(), "days": Collect("at")}, "seen")
     for option in ({"changes": "1d"}, {"ttl_s": 86_400}):
         state = PostgresState.opaque("postgresql://localhost/x", **option)
-        with pytest.raises(ConfigError, match=f"{min(option)}= of 't/days' .* needs columns.*'days'.*Leave {min(option)} out"):
+        with pytest.raises(
+            ConfigError, match=f"{min(option)}= of 't/days' .* needs columns.*'days'.*Leave {min(option)} out"
+        ):
             stream.group_by("k").persistent_aggregate(state, {"days": Collect("at")}, "days")
 
 

@@ -326,7 +326,9 @@ def test_what_json_does_not_have_is_refused_where_the_state_is_declared() -> Non
     for name, lacking in {"at": "timestamp", "d": r"decimal\(5,2\)", "m": "map<bigint", "b": "binary"}.items():
         with pytest.raises(ConfigError, match=f"serializer='json' of state 'last', .*: JSON has no {lacking}. Leave"):
             by_key.persistent_aggregate(state, name, Last(), "last")
-    with pytest.raises(TopologyError, match="the window keeps bytes in state 'n-window', and serializer='json' has none"):
+    with pytest.raises(
+        TopologyError, match="the window keeps bytes in state 'n-window', and serializer='json' has none"
+    ):
         by_key.tumbling_window(2, state, Count(), "n")
     by_key.persistent_aggregate(state, "ok", Last(), "last")
 
