@@ -179,7 +179,7 @@ class TridentTopology(Declaration):
     def new_static_state(self, state: StateFactory | StateSpec, name: str | None = None) -> TridentState:
         """Declare a state that no stream updates, for `state_query`."""
         unnamed = sum(bool(_UNNAMED.fullmatch(one)) for one in self._states)  # whatever else is declared
-        node = StateNode(name or f"static{unnamed}", spec_of(state), static=True)
+        node = StateNode(f"static{unnamed}" if name is None else name, spec_of(state), static=True)
         return TridentState(self, self._add_state(node), None)
 
     @property

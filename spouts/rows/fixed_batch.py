@@ -86,9 +86,9 @@ class FixedBatchSpout(DriverRows):
     @classmethod
     def of_tables(cls, tables: Iterable[pa.Table], cycle: bool = False) -> FixedBatchSpout:
         """Make each table one batch. Nothing is copied; a table without rows makes no batch."""
-        given = list(tables)
-        if not given:
-            raise TopologyError("FixedBatchSpout.of_tables was given no table; the fields are unknown without one")
+        given = list(tables) if isinstance(tables, Iterable) else []
+        if not given or not all(isinstance(one, pa.Table) for one in given):
+            raise TopologyError("FixedBatchSpout.of_tables takes Arrow tables, at least one, which has the fields")
         fields = fields_of_schema(given[0].schema)
         for number, table in enumerate(given):
             if not table.schema.equals(given[0].schema):

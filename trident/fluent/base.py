@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from trident.errors import TopologyError
+from trident.errors import ConfigError, TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
 from trident.graph import DrpcNode, Graph, Node, SpoutNode, StateNode
 from trident.naming import TridentNames
 from trident.operations.several import fields_read, refuse_other_fields
 from trident.roles import has
+from trident.state.encoding.serializers import type_not_written
 from trident.state.interfaces import StateFactory, StateSpec, is_factory
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Declaration(TridentNames):
     def __init__(self, name: str, rename: Mapping[str, str] | None = None) -> None:
         if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a topology; use letters, digits, '_', '.' and '-'")
+        if not isinstance(rename, Mapping | None):
+            raise TopologyError(f"rename={rename!r}: give the former name of each state or stream by its new one")
         self.name = name
         self._nodes: dict[str, Node] = {}
         self._states: dict[str, StateNode] = {}
@@ -87,6 +90,12 @@ class Declaration(TridentNames):
                 raise TopologyError(
                     f"topology {self.name!r}: states {other.name!r} and {name!r} are {where}; give each a place of its own, "
                     "beside the other"
+                )
+        for declared in node.value.types:
+            if (lacking := type_not_written(spec.facts.serializer, declared)) is not None:
+                raise ConfigError(
+                    f"serializer='json' of state {name!r}, whose values are {declared}: JSON has no {lacking}. Leave serializer "
+                    "out, or give the state values of numbers, texts, booleans, arrays, structs and maps by text"
                 )
         if spec.facts.layout is not None:
             spec.facts.layout(node.conf(self.name))  # refuses a layout that the state cannot have

@@ -217,9 +217,11 @@ def joined_fields(mode: JoinOutFieldsMode, inputs: Sequence[Fields], keys: Seque
 
 def outer_of(types: Any, sides: int) -> tuple[bool, ...]:
     """Return for each side whether it may be missing."""
-    each = [types] * sides if isinstance(types, JoinType) else list(types)
-    if len(each) != sides:
-        raise TopologyError(f"join of {sides} streams got {len(each)} join types; give one, or one for each stream")
+    each = types if isinstance(types, list | tuple) else [types] * sides
+    if len(each) != sides or not all(isinstance(one, JoinType) for one in each):
+        raise TopologyError(
+            f"join of {sides} streams got the join type {types!r}; give a JoinType, or one for each stream"
+        )
     return tuple(one is JoinType.OUTER for one in each)
 
 
@@ -252,7 +254,9 @@ def join_within(
     check_keys("join_within", handles, groups)
     sides = _sides_in_time(handles, groups, times, delay, outer_of(join_type, 2))
     # How much later the right time may be, least and most.
-    found = (-within, within) if isinstance(within, timedelta) else _pair(within, timedelta)
+    found = _pair(within, timedelta)
+    if isinstance(within, timedelta) and within <= _MOST:
+        found = (-within, within)
     if found is None or found[0] > found[1] or any(abs(one) > _MOST for one in found):
         raise handles[0]._wrong(
             f"join_within got within={within!r}; give a timedelta that is not negative, or two, the least and the most by "

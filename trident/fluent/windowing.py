@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from trident.fields import Fields, FieldsLike
+from trident.fields import Fields, FieldsLike, unquote
 from trident.fluent.aggregating import by_name, member_of
 from trident.fluent.base import StreamBase, is_fields, refuse_state, spec_of
 from trident.graph import Aggregation, FilterNode, ProjectNode, SelectNode, StateNode, WindowNode
@@ -31,6 +31,7 @@ from trident.operations.windows import (
     milliseconds,
 )
 from trident.roles import has
+from trident.state.encoding.serializers import type_not_written
 from trident.state.interfaces import REPLAY_WINDOW_S, StateSpec, StateType, is_factory
 
 S = TypeVar("S", bound=StreamBase)
@@ -234,6 +235,10 @@ def keeping(
             f"the {what} keeps what it holds in state {name!r}, which forgets entries that were not used for long: tuples "
             "would be missing. Use a state that keeps everything"
         )
+    if type_not_written(spec.facts.serializer, "binary"):
+        raise stream._wrong(
+            f"the {what} keeps bytes in state {name!r}, and serializer='json' has none: leave serializer out of that state"
+        )
     _check_expiry(stream, what, name, spec.facts.expires_after_s, kept_ms)
     if by_key:
         return spec
@@ -324,7 +329,9 @@ def _config(stream: StreamBase, event_time: str | None, delay: timedelta) -> Tim
                 f"process got delay={delay!r}, which is that of an event time: name its field, event_time='at'"
             )
         return TimersConfig()
-    (event_time,) = stream._select([event_time]).names
+    if not isinstance(event_time, str) or not event_time:
+        raise stream._wrong(f"process takes event_time, the name of one field, got {event_time!r}")
+    event_time = unquote(event_time)
     type_ = event_time_type(stream, event_time)
     return TimersConfig(
         event_time=EventTime(event_time, milliseconds("delay", delay, 0)).of_type(type_), time_type=type_

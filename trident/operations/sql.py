@@ -51,6 +51,8 @@ def sql(text: str) -> Expression:
 
 def named_sql(text: str) -> tuple[str | None, Expression]:
     """Return the name that an SQL text gives with `AS`, None if it gives none, and its expression."""
+    if not isinstance(text, str) or not text.strip():
+        raise TopologyError(f"{text!r} is not an SQL expression: give text, such as 'euros * 2'")
     with needs_package("SQL text", "sql"):
         import sqlglot
         from sqlglot.errors import SqlglotError
