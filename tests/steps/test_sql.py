@@ -134,6 +134,7 @@ def test_a_text_means_what_spark_means(text: str, value: Any) -> None:
         ("x > 1e3-7", "1e3-7 is not a number; write blanks around + and -"),
         ("x > 1e", "1e is not a number"),
         ("x > -1e400", "1e400 is beyond the range of a double"),
+        ("-- none", "'-- none' is not an SQL expression: No expression was parsed"),
         ("+'5'", "there is no expression for the + without a number at character 1: leave it out"),
         ("p and -+s > 1", "there is no expression for the + without a number at character 8"),
     ],
