@@ -111,6 +111,9 @@ class CsvFormat(RowFormat):
     def parse(self, text: bytes) -> pa.Table:
         if not text.strip(b"\n"):
             return self.schema.empty_table()
+        # An escaped line end would take an empty line along, which is no row: so line by line.
+        if self.escape and f"{self.escape}\n\n".encode() in text:
+            raise pa.ArrowInvalid("it is not complete: its line end is escaped")
         if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
             text = _BOM + text
         read = pacsv.ReadOptions(column_names=self.unique_names, use_threads=False, block_size=len(text) + 1)

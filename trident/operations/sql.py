@@ -141,12 +141,15 @@ def _literal_of(type_: str, value: Any) -> Expression | None:
         return made
     if type_ == "double" and isinstance(value, (int, Decimal)):
         return lit(float(value))
+    if type_ == "float" and isinstance(value, (int, float, Decimal)) and abs(value) >= _BEYOND_FLOAT:
+        raise SqlError(f"{value} is beyond the range of a float")
     if type_.startswith("decimal") and isinstance(value, str) and _DIGITS.fullmatch(value):
         made = lit(Decimal(value))
         return made if type_of(made, Fields(), "").replace(",", ", ") == type_ else None
     return lit(value) if type_ == "bigint" and isinstance(value, int) else None
 
 
+_BEYOND_FLOAT = 2**128 - 2**103  # what is less is rounded to the greatest one
 _DIGITS = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)  # not all that Python reads: 1_0
 
 

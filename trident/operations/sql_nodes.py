@@ -100,7 +100,7 @@ class SqlNode:
 
 def check_words(text: str, tokens: list[Any], functions: Collection[str]) -> None:
     """Refuse a function that is none of those that are compared with Spark, and what Spark reads as another text."""
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+    for token, following in zip(tokens, [*tokens[1:], None], strict=False):
         raw, kind = text[token.start : token.end + 1], token.token_type.name
         follower = following.token_type.name if following else ""
         name = raw.strip("`").lower()

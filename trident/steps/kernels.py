@@ -238,7 +238,9 @@ def extreme(function: str) -> Kernel:
 
 
 def is_in(value: Any, *options: Any) -> Any:
-    """Whether a value is one of some; None if it is null."""
+    """Whether a value is one of some; None if it is null. Beside a double all are compared as doubles, as with `==`."""
+    if any(isinstance(option, float) for option in options) and not pa.types.is_floating(value.type):
+        value = as_float(value, pa.float64())
     wanted = [one for one in (_equal(option, value.type) for option in options) if one is not None]
     if pa.types.is_floating(value.type):
         value = pc.add(value, pa.scalar(0.0, value.type))  # -0.0 is 0.0
@@ -250,8 +252,6 @@ def _equal(value: Any, type_: pa.DataType) -> Any:
     """Return the value of a type that equals another; None if there is none."""
     if pa.types.is_floating(type_):
         value = float(value) + 0.0
-    elif pa.types.is_decimal(type_) and isinstance(value, float):
-        value = Decimal(repr(value))
     elif pa.types.is_integer(type_) and isinstance(value, Decimal) and value == value.to_integral_value():
         value = int(value)
     try:
