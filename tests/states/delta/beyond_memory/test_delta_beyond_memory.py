@@ -234,6 +234,21 @@ def test_a_base_that_another_program_changed_is_refused_until_it_is_restored(tmp
     assert told(state) == model + Counter(w1=1)
 
 
+def test_a_file_of_the_base_that_is_gone_is_named_until_it_is_back(tmp_path: Path) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log)
+    state.close()
+    files = list(tmp_path.glob("part-b*.parquet"))
+    for file in files:
+        file.rename(file.with_suffix(".away"))
+    for one in (large_at(tmp_path), reader_at(tmp_path)):
+        with pytest.raises(BackendError, match=r"cannot read Delta table .*\.parquet.* bring it back from a copy"):
+            told(one)
+    for file in files:
+        file.with_suffix(".away").rename(file)
+    assert told(large_at(tmp_path)) == model
+
+
 def test_a_state_that_was_emptied_is_in_memory_again(tmp_path: Path) -> None:
     state, _ = filled(tmp_path, Log())
     state.reset()
