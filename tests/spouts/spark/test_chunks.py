@@ -115,6 +115,7 @@ def test_a_manifest_that_the_disk_refuses_is_written_by_the_next_start(
 
     def refuse_one(fd: int) -> None:
         if next(calls) == at:
+            os.ftruncate(fd, 5)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(fd)
 
