@@ -152,9 +152,13 @@ def _write(path: Path, table: pa.Table) -> tuple[int, int]:
 
 def _write_durably(path: Path, data: bytes | pa.Buffer) -> None:
     with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            path.unlink()  # a later start would take it for the whole
+            raise
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------

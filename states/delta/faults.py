@@ -100,6 +100,8 @@ def _backend_error(path: str, doing: str, error: BaseException) -> BackendError:
     advice = "the batch may be replayed" if retryable else "make the directory writable for this process"
     if number in _FULL:
         advice = f"free some space on the disk; {advice}"
+    if number == errno.ENOENT:
+        advice = f"if another program has deleted it, bring it back from a copy; {advice}"
     if number in (errno.EMFILE, errno.ENFILE):
         advice = f"let this process have more files open (ulimit -n); {advice}"
     return BackendError(f"cannot {doing} Delta table {path}: {short(error)}; {advice}", retryable)

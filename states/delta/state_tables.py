@@ -146,7 +146,7 @@ class PublishedTable(StateTable):
         Raises `StateError`: another program has changed the table.
         """
         files, schema = self._own_files() if files is None else files, self.schema
-        return BucketedBase(list(files), schema.append(ATTEMPT), schema.names[:-1], self.filesystem())
+        return BucketedBase(list(files), schema.append(ATTEMPT), schema.names[:-1], self.filesystem(), name=self.name)
 
     def index(self, layout: DeltaLayout, changes: Iterable[pa.Table] = ()) -> LargeIndex | None:
         """Return the base of the version last seen, and over it what later rows of some tables change; None without one.

@@ -156,7 +156,7 @@ class CommitGuard:
         self, servers: Servers, names: Names, options: MemcachedOptions, conf: StateConf, partition: int
     ) -> None:
         self.place = f"partition {partition} of state {conf.prefix!r} on memcached"
-        self._servers, self._epoch_name = servers, names.epoch
+        self._servers, self._epoch_name, self._state = servers, names.epoch, conf.prefix
         self._warns, self._patience_s = options.allow_eviction, options.timeout_s
         self._register = _RecordRegister(servers, names.sentinel(partition), conf.prefix)
         self._fence = RecordFence(self._register, BaselineCodec(), self.place)
@@ -299,8 +299,10 @@ class CommitGuard:
         name = self._epoch_name
         found = connection.gets([name])
         if lay and name not in found:
-            connection.write([name], b"0", b"0", [_new_epoch()], [None])  # or another partition did
+            (reply,) = connection.write([name], b"0", b"0", [_new_epoch()], [None])  # or another partition did
             found = connection.gets([name])
+            if name not in found:  # values of no epoch would count as absent, each time
+                raise write_error(self._state, connection.name, [(("the epoch",), reply)])
         epoch = int(found[name].data) if name in found else 0
         return Health.of(epoch, self._read_statistics(connection))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -34,6 +35,7 @@ from states.delta.beyond_memory.sorted_rows import (
     rows_only,
 )  # fmt: skip
 from states.delta.data_files import write_parquet
+from states.delta.faults import reading
 from states.delta.layout import ATTEMPT_COLUMN, HASH_COLUMN
 from trident.alignment import rebuild
 from trident.errors import StateError
@@ -149,6 +151,7 @@ class BucketedBase:
     `schema`, `keys`: the columns of the rows, and which of them make the key of a row.
     `system`: the folder of the files.
     `limits`: when buckets are split.
+    `name`: what errors call the table.
     Raises `StateError`: a bucket has two files, or is within another.
     """
 
@@ -159,7 +162,10 @@ class BucketedBase:
         keys: Sequence[str],
         system: FileSystem,
         limits: BucketLimits | None = None,
+        *,
+        name: str,
     ) -> None:
+        self.name = name
         self.files = tuple(sorted(files, key=lambda file: file.bucket.first))
         self.schema, self.keys, self._system, self.limits = schema, tuple(keys), system, limits or BucketLimits()
         for one, other in zip(self.files, self.files[1:], strict=False):
@@ -197,7 +203,7 @@ class BucketedBase:
                 files += self._merge_bucket(bucket, file, part if finish is None else finish(part))
             elif file is not None:
                 files.append(file)
-        return BucketedBase(files, self.schema, self.keys, self._system, self.limits)
+        return BucketedBase(files, self.schema, self.keys, self._system, self.limits, name=self.name)
 
     def _write_files(self, rows: pa.Table, bucket: Bucket) -> Iterator[BucketFile]:
         """Write rows of a bucket, with their hashes and in order, into as many files as the limits ask for."""
@@ -230,8 +236,10 @@ class BucketedBase:
                 stored = opened.rows()
         return self._write_files(changes.applied_to(stored), bucket)
 
-    def _open_bucket(self, file: BucketFile) -> OpenedBucket:
-        return OpenedBucket(file, self._system, self.schema)
+    @contextmanager
+    def _open_bucket(self, file: BucketFile) -> Iterator[OpenedBucket]:
+        with reading(self.name, "read"), OpenedBucket(file, self._system, self.schema) as opened:
+            yield opened
 
     def _cover(self, bucket: Bucket, files: list[BucketFile]) -> Iterator[tuple[Bucket, BucketFile | None]]:
         """Iterate over buckets that have all hashes together, with their files; an empty one has none."""

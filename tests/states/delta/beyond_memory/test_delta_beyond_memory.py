@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import threading
 from collections import Counter
@@ -232,6 +234,41 @@ def test_a_base_that_another_program_changed_is_refused_until_it_is_restored(tmp
     state = large_at(tmp_path)
     commit(state, log, 9, 0, {"w1": 1})
     assert told(state) == model + Counter(w1=1)
+
+
+def test_a_full_disk_fails_the_batch_at_which_a_state_outgrows_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    state, log, counts = large_at(tmp_path), Log(), dict.fromkeys(WORDS, 1)
+    commit(state, log, 1, 0, counts)
+    with monkeypatch.context() as patch:
+        patch.setattr("states.delta.beyond_memory.bucketed_base.write_bucket", full)
+        with pytest.raises(
+            BackendError, match=r"cannot write files of .* No space left .*; free some space on the disk"
+        ):
+            commit(state, log, 2, 0, counts)
+    assert not is_large(tmp_path)
+    commit(state, log, 2, 1, counts)
+    assert is_large(tmp_path)
+    assert told(state) == dict.fromkeys(WORDS, 2)
+
+
+def test_a_file_of_the_base_that_is_gone_is_named_until_it_is_back(tmp_path: Path) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log)
+    state.close()
+    files = list(tmp_path.glob("part-b*.parquet"))
+    for file in files:
+        file.rename(file.with_suffix(".away"))
+    for one in (large_at(tmp_path), reader_at(tmp_path)):
+        with pytest.raises(BackendError, match=r"cannot read Delta table .*\.parquet.* bring it back from a copy"):
+            told(one)
+    for file in files:
+        file.with_suffix(".away").rename(file)
+    assert told(large_at(tmp_path)) == model
 
 
 def test_a_state_that_was_emptied_is_in_memory_again(tmp_path: Path) -> None:
