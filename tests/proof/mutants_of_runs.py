@@ -447,14 +447,14 @@ OF_RUNS = (
     ),
     Mutant(
         "requests: an answer goes to another request",
-        "trident/drpc/requests.py",
+        "trident/drpc/batching.py",
         "rows_of[number].append(list(row))",
         "rows_of[-1 - number].append(list(row))",
         ("tests/drpc/test_requests.py",),
     ),
     Mutant(
         "requests: a request sees the rows of others",
-        "trident/drpc/requests.py",
+        "trident/drpc/batching.py",
         "own = [source.filter(pc.equal(source.column(_REQUEST), number)) for source in sources]",
         "own = list(sources)",
         ("tests/drpc/test_requests.py",),

@@ -97,12 +97,13 @@ class Orders:
             if self._ordered.is_set():
                 return "ordered", base
             try:
-                now = self._read()
+                self._changed.clear()
+                now = self.base()
             except ClusterError as error:
                 # It goes on with what it was asked last: if it was moved meanwhile, the log refuses what it writes.
                 logger.debug("the cluster's state does not answer: %s", error)
             else:
-                if now is None:
+                if now is None or now.generation != self._order.generation:
                     return "moved", base
                 base = now
                 if base.status.kind == "killed":
@@ -110,11 +111,6 @@ class Orders:
                 self._obey(driven, base, beats)
             self._wait(driven)
         return ("ordered", base) if driven.running.exception() is None else ("failed", base)
-
-    def _read(self) -> StormBase | None:
-        self._changed.clear()
-        base = self.base()
-        return None if base is None or base.generation != self._order.generation else base
 
     def _obey(self, driven: TopologyHandle, base: StormBase, beats: DriverBeats) -> None:
         active = base.status.kind == "active"

@@ -119,7 +119,9 @@ class MachineSupervisor:
             slot.want(now, self._wanted.get(port))
         if now - self._tidied_at > _TIDY_EVERY_S:
             self._tidied_at = now
-            self._tidy()
+            running = [slot.driver.order.code_hash for slot in self.slots.values() if slot.driver is not None]
+            self._code.remove_unused({*running, *(each.assignment.code_hash for each in self._wanted.values())})
+            self.folder.remove_old_logs(self.cluster.active_storms())
 
     def _read(self, now: float) -> None:
         # First, so that a change during the reading lets it be read again.
@@ -164,11 +166,6 @@ class MachineSupervisor:
         info = SupervisorInfo(now_secs, self._name, self.id, used, ports, self._meta, now_secs - self._began)
         self.cluster.supervisor_heartbeat(self.id, info)
         self._beat_at, self._reported_used = now, used
-
-    def _tidy(self) -> None:
-        running = [slot.driver.order.code_hash for slot in self.slots.values() if slot.driver is not None]
-        self._code.remove_unused({*running, *(each.assignment.code_hash for each in self._wanted.values())})
-        self.folder.remove_old_logs(self.cluster.active_storms())
 
     def _end_all(self) -> None:
         waiting = threading.Event()
@@ -232,11 +229,7 @@ class MachinePages(ClusterPages):
         file = self._folder.log_file(name)
         if of == "driver" and file.exists():
             return read_log(file, offset)
-        return _without_secrets(read_log(self._folder.output_file(name), offset))
-
-
-def _without_secrets(page: Page) -> Page:
-    """Return a page of what was printed without secrets, in whole lines: half of an address does not show what it is."""
-    whole, end, _ = page["text"].rpartition("\n")
-    shown = {"text": redacted(whole + end), "next": page["lineEnd"]} if end else {"text": redacted(page["text"])}
-    return {**page, **shown}
+        page = read_log(self._folder.output_file(name), offset)
+        # In whole lines, without secrets: half of an address does not show what it is.
+        whole, end, _ = page["text"].rpartition("\n")
+        return {**page, "text": redacted(whole + end or page["text"]), "next": page["lineEnd" if end else "next"]}

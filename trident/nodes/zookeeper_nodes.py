@@ -118,9 +118,12 @@ class ZooKeeperNodes:
         Returns them, None for one of a node that is not there; and whether an earlier try was left without an answer, so that
         it may have been carried out.
         """
-        from kazoo.exceptions import KazooException
+        from kazoo import exceptions
 
-        since, repeated, lost = time.monotonic(), False, _lost_errors()
+        # After these it is not known whether a request was carried out.
+        lost: tuple[type[Exception], ...] = (exceptions.ConnectionClosedError, exceptions.ConnectionLoss, TimeoutError)
+        lost += (exceptions.OperationTimeoutError, exceptions.SessionExpiredError)
+        since, repeated = time.monotonic(), False
         while True:
             self._check(since)
             try:
@@ -130,7 +133,7 @@ class ZooKeeperNodes:
             except lost:
                 repeated = True
                 time.sleep(_PAUSE_S)  # kazoo reports the loss a moment after its requests have failed
-            except KazooException as error:
+            except exceptions.KazooException as error:
                 raise self._request_error(error) from error
 
     def close(self) -> None:
@@ -280,13 +283,6 @@ class ZooKeeperNodes:
         if not self._suspended:
             self._suspended = True
             self._tell(NodeEvent("suspended", ""))
-
-
-def _lost_errors() -> tuple[type[Exception], ...]:
-    """Return the errors after which it is not known whether a request was carried out."""
-    from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError
-
-    return ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError, TimeoutError
 
 
 def _client(what: str, hosts: str, timeout_s: float) -> KazooClient:

@@ -272,7 +272,14 @@ def origins_of(
     graph: Graph, name: str, key: Any, config: Config, last: int | None = None, rows: int = 100
 ) -> list[ValueOrigin]:
     """Return the batches that made a value, in order; see `trident.why`."""
-    writer = _writer(graph, name)
+    if graph.state(name).static:
+        raise UnsupportedOperation(f"explain state {name!r}: no batch of topology {graph.name!r} writes it")
+    (writer,) = (each for each in graph.nodes if isinstance(each, PersistNode) and each.state == name)
+    if isinstance(writer, WindowNode | JoinWithinNode):
+        raise UnsupportedOperation(
+            f"explain state {name!r}: it keeps tuples of open windows, or of a join, in a form of its own. Ask for a value of "
+            "the state behind it"
+        )
     watch = KeyWatch(name, *_watched_key(graph, writer, key), most=rows)
     origins: deque[ValueOrigin] = deque(maxlen=last)
     with Replay(graph, config, watch) as replay:
@@ -288,18 +295,6 @@ def origins_of(
             before = None if stored is None else stored.curr
             watch.begin()
     return list(origins)
-
-
-def _writer(graph: Graph, name: str) -> PersistNode:
-    if graph.state(name).static:
-        raise UnsupportedOperation(f"explain state {name!r}: no batch of topology {graph.name!r} writes it")
-    (writer,) = (each for each in graph.nodes if isinstance(each, PersistNode) and each.state == name)
-    if isinstance(writer, WindowNode | JoinWithinNode):
-        raise UnsupportedOperation(
-            f"explain state {name!r}: it keeps tuples of open windows, or of a join, in a form of its own. Ask for a value of "
-            "the state behind it"
-        )
-    return writer
 
 
 def _watched_key(graph: Graph, writer: PersistNode, key: Any) -> tuple[Key, Sequence[str]]:

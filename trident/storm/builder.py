@@ -75,7 +75,15 @@ class TopologyBuilder:
             stream is read without `direct_grouping`, or the other way round.
         """
         topology = StormTopology(dict(self._spouts), dict(self._bolts))
-        _check_topology(topology)
+        if not topology.spouts:
+            raise TopologyError("the topology has no spout; add one with set_spout")
+        for bolt in topology.bolts.values():
+            if not bolt.inputs:
+                raise TopologyError(
+                    f"bolt {bolt.id!r} reads nothing; subscribe it to a stream, e.g. .shuffle_grouping('…')"
+                )
+            for each in bolt.inputs:
+                _check_input(topology, bolt, each)
         return topology
 
     def start(
@@ -225,19 +233,6 @@ def _names(bolt: str, fields: FieldsLike) -> tuple[str, ...]:
     if not names:
         raise TopologyError(f"bolt {bolt!r}: a grouping by fields needs at least one field")
     return names
-
-
-def _check_topology(topology: StormTopology) -> None:
-    """Raise `TopologyError` for the first thing that is wrong; it names component, stream and field."""
-    if not topology.spouts:
-        raise TopologyError("the topology has no spout; add one with set_spout")
-    for bolt in topology.bolts.values():
-        if not bolt.inputs:
-            raise TopologyError(
-                f"bolt {bolt.id!r} reads nothing; subscribe it to a stream, e.g. .shuffle_grouping('…')"
-            )
-        for each in bolt.inputs:
-            _check_input(topology, bolt, each)
 
 
 def _check_input(topology: StormTopology, bolt: BoltSpec, each: Subscription) -> None:

@@ -163,7 +163,7 @@ class _Rest:
                 Route(f"{_TOPOLOGY}/{each}", self._acting(each.partition("/")[0]), methods=["POST"])
                 for each in ("activate", "deactivate", "dead-letters", "kill/{wait}", "rebalance/{wait}")
             ),
-            Route("/", _index, methods=["GET"]),
+            Route("/", lambda request: FileResponse(STATIC / "index.html"), methods=["GET"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
 
@@ -211,10 +211,6 @@ class _Rest:
             return {"topologyOperation": action, "topologyId": topology_id, "status": "success", **(done or {})}
 
         return awaiting(act)
-
-
-async def _index(request: Request) -> Response:
-    return FileResponse(STATIC / "index.html")
 
 
 def _path_parameter(request: Request, name: str) -> str:

@@ -13,7 +13,7 @@ import sys
 import threading
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import chain, islice, repeat
@@ -162,7 +162,7 @@ class LinkedMail:
             self._send_marks(True, sorted(self._full))
 
     def _send_marks(self, full: bool, tasks: list[int]) -> None:
-        frame = encode_marks(full, tasks)
+        frame = _HEAD.pack(_FULL if full else _FREE, 0) + _words(tasks)
         for peer in self._peers.values():
             peer.send(frame)
 
@@ -354,10 +354,6 @@ class Decoder:
         component = self._component_of[task]
         name, spec = list(self._topology.components[component].streams.items())[stream]
         return Origin(component, task, name, spec.fields)
-
-
-def encode_marks(full: bool, tasks: Sequence[int]) -> bytes:
-    return _HEAD.pack(_FULL if full else _FREE, 0) + _words(tasks)
 
 
 def marks_of(frame: bytes) -> tuple[bool, list[int]] | None:
