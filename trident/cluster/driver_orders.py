@@ -210,7 +210,10 @@ class DriverBeats:
             self._now.wait(_BEAT_EVERY_S)
         with self._guard:
             # The last ones say why it ends.
-            self._unreported.extend(self._last_errors())
+            try:
+                self._unreported.extend(self.errors())
+            except Exception:
+                logger.exception("the last errors could not be read")
         try:
             self._report()
         except ClusterError as error:
@@ -224,13 +227,6 @@ class DriverBeats:
         if not self._stopped.is_set():
             self._cluster.worker_heartbeat(order.storm_id, order.node, order.port, beat)
         self._report()
-
-    def _last_errors(self) -> list[ReportedError]:
-        try:
-            return self.errors()
-        except Exception:
-            logger.exception("the last errors could not be read")
-            return []
 
     def _count(self) -> None:
         while not self._stopped.wait(_BEAT_EVERY_S):

@@ -84,7 +84,13 @@ class MachineSupervisor:
         self._stopped.set()
         self._thread.join()
         if end_drivers:
-            self._end_all()
+            waiting, slots = threading.Event(), self.slots.values()
+            for slot in slots:
+                slot.end(time.monotonic())
+            while any(slot.is_busy for slot in slots):
+                for slot in slots:
+                    slot.look(time.monotonic(), time.time())
+                waiting.wait(_LOOK_S)
         self._fetching.shutdown(wait=True, cancel_futures=True)
         self._open.close()
 
@@ -166,15 +172,6 @@ class MachineSupervisor:
         info = SupervisorInfo(now_secs, self._name, self.id, used, ports, self._meta, now_secs - self._began)
         self.cluster.supervisor_heartbeat(self.id, info)
         self._beat_at, self._reported_used = now, used
-
-    def _end_all(self) -> None:
-        waiting = threading.Event()
-        for slot in self.slots.values():
-            slot.end(time.monotonic())
-        while any(slot.is_busy for slot in self.slots.values()):
-            for slot in self.slots.values():
-                slot.look(time.monotonic(), time.time())
-            waiting.wait(_LOOK_S)
 
 
 def _fetch(cluster: StormClusterState, token: str, code_hash: str) -> bytes:

@@ -301,24 +301,20 @@ def _client(what: str, hosts: str, timeout_s: float) -> KazooClient:
     # lasts, divided by the number of servers; so one of which there are few is named several times.
     servers = hosts.split(",")
     servers *= math.ceil(_TRIES / len(servers))
+    # Each vain try to connect is a warning of kazoo's; what users need to know sessions say. Who wants more adds a handler.
+    logger = logging.getLogger("trident.kazoo")
+    logger.propagate = False
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
     handler, (scheme, _, credentials) = Handler(), os.environ.get(AUTH, "").partition(":")
     return KazooClient(
         ",".join(servers),
         timeout=timeout_s,
         handler=handler,
-        logger=_quiet(),
+        logger=logger,
         connection_retry=KazooRetry(
             max_tries=-1, delay=0.05, max_delay=min(0.5, timeout_s / 4), sleep_func=handler.sleep_func
         ),
         auth_data=[(scheme, credentials)] if scheme else None,
         default_acl=CREATOR_ALL_ACL if scheme else None,
     )
-
-
-def _quiet() -> logging.Logger:
-    # Each vain try to connect is a warning of kazoo's; what users need to know sessions say. Who wants more adds a handler.
-    logger = logging.getLogger("trident.kazoo")
-    logger.propagate = False
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-    return logger
