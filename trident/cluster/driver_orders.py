@@ -79,7 +79,10 @@ class Orders:
         """Note before the start of new code what its log says of it, see above; returns the record."""
         if not base.previous_code_hash:
             return base
-        log = log_before(log_dir)
+        log = LogState("", "")  # for one in memory, whose batches do not outlive a driver
+        if log_dir is not None:
+            with closing(open_reader(log_dir)) as reader:
+                log = reader.refresh() if reader.is_there() else log
         self._update(lambda now: with_proof(now, log))
         return with_proof(base, log)
 
@@ -328,15 +331,6 @@ def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_ad
     if config.master is None and base.num_workers > 1:
         needed["master"] = f"local[{base.num_workers}]"
     return topology.settings(config, origin="cluster", **needed)
-
-
-def log_before(log_dir: str | None) -> LogState:
-    """Return what a log says before a driver starts; None for a log in memory, whose batches do not outlive a driver."""
-    if log_dir is not None:
-        with closing(open_reader(log_dir)) as reader:
-            if reader.is_there():
-                return reader.refresh()
-    return LogState("", "")
 
 
 def with_proof(base: StormBase, log: LogState) -> StormBase:

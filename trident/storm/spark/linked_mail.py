@@ -122,8 +122,9 @@ class LinkedMail:
     def _take(self, frame: bytes) -> None:
         """Put what came into the inbox that it is for. The receiver never waits: its peers hear which queues are full."""
         try:
-            if (marks := marks_of(frame)) is not None:
-                self._take_marks(*marks)
+            kind, _ = _HEAD.unpack_from(frame)
+            if kind in (_FULL, _FREE):
+                self._take_marks(kind == _FULL, _numbers(frame[_HEAD.size :]))
                 return
             task, body = self._decoder.decode(frame)
         except Exception as error:  # noqa: BLE001  damaged bytes may raise anything
@@ -354,12 +355,6 @@ class Decoder:
         component = self._component_of[task]
         name, spec = list(self._topology.components[component].streams.items())[stream]
         return Origin(component, task, name, spec.fields)
-
-
-def marks_of(frame: bytes) -> tuple[bool, list[int]] | None:
-    """Return whether the tasks that a frame marks are full, and which these are; None if it has no marks."""
-    kind, _ = _HEAD.unpack_from(frame)
-    return (kind == _FULL, _numbers(frame[_HEAD.size :])) if kind in (_FULL, _FREE) else None
 
 
 def _words(numbers: Iterable[int]) -> bytes:
