@@ -111,11 +111,9 @@ def crashtest_command(of: CrashOptions, as_json: AsJson = False) -> int:
         program = shutil.which(of.job[0])
         if program is None:
             raise ConfigError(f"there is no program {of.job[0]!r} that could be run. Give the job's command after --")
+        # A relative path of the program does not lead there from a copy of the folder.
         report = CrashTest(
-            [
-                str(Path(program).absolute()),
-                *of.job[1:],
-            ],  # a relative path does not lead there from a copy of the folder
+            [str(Path(program).absolute()), *of.job[1:]],
             of.folder.absolute(),
             table_named(of.table_name),
             Comparison(of.key or (), of.ignore or ()),

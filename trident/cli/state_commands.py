@@ -259,9 +259,8 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
         return
     made_of = "by an updater, which does not say from which rows"
     if origin.count is not None:
-        made_of = counted(origin.count, "row") + (
-            ", reduced" if origin.partial is None else f": {cell(origin.partial)}"
-        )
+        how = ", reduced" if origin.partial is None else f": {cell(origin.partial)}"
+        made_of = counted(origin.count, "row") + how
     what = f"{cell(origin.before)} -> {cell(origin.after)} ({made_of})"
     print_line(commit_line(origin.batch, what, wide))
     for row in origin.rows:

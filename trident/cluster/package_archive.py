@@ -290,10 +290,9 @@ def _check_entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     seen: set[str] = set()
     for each in entries:
         # As `trident submit` could have made it: a file as it is, and none is larger than the package itself.
-        is_file = (
-            stat.S_IFMT(each.external_attr >> 16) in (0, stat.S_IFREG) and each.compress_type == zipfile.ZIP_STORED
-        )
-        if each.filename in seen or each.filename in folders or not (is_file and _is_place(each.filename)):
+        kind = stat.S_IFMT(each.external_attr >> 16)
+        is_file = kind in (0, stat.S_IFREG) and each.compress_type == zipfile.ZIP_STORED and _is_place(each.filename)
+        if each.filename in seen or each.filename in folders or not is_file:
             raise BadPackage(
                 f"the package holds {each.filename!r}, which no package of `trident submit` does; it was not unpacked"
             )

@@ -77,12 +77,6 @@ class RunningPages(TopologyPages):
     def series(self, window_s: int = 0) -> Page:
         return self.status().over_time(window_s, self._id)
 
-    def batches(self) -> Sequence[Page]:
-        return []
-
-    def dead_letters(self) -> Page:
-        return {"deadLetters": []}
-
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
         if self._has_ended:
             raise TridentError(f"topology {self._id!r} has ended")
