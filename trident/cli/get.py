@@ -92,17 +92,7 @@ def read(
             f"state {name!r} keeps the tuples of open windows, or those that a join still needs, in a form of its own; "
             "persist the results of the window or the join, and read that state"
         )
-    fields = node.key_fields
-    if len(node.value) and not fields and (texts or listing):
-        raise typer.BadParameter(f"state {node.name!r} holds a single value; name no key, and list none")
-    if texts and listing:
-        raise typer.BadParameter("name keys, or list them with --all, --prefix, --limit or --top; not both")
-    if fields and not texts and not listing:
-        raise typer.BadParameter(
-            f"state {node.name!r} is a map with the key ({', '.join(fields.names)}); name the keys to read, or list them "
-            "with --all, --prefix TEXT, --limit N or --top N"
-        )
-    keys = parse_keys(topology, node.name, texts, part=True)
+    keys = _keys(topology, node, texts, listing)
     results = results_in(graph.nodes, name).names
     with open_state(topology, name, config) as state:
         rows, more = (_rows_of_keys(state, node, keys), None) if listing is None else _list_rows(state, node, listing)
@@ -128,3 +118,18 @@ def _list_rows(state: StateReader, node: StateNode, listing: KeyListing) -> tupl
         return state.top(listing.top, listing.by, wanted), None
     rows = list(state.get_tuples(wanted, None if limit is None else limit + 1))
     return rows[:limit], limit is not None and len(rows) > limit
+
+
+def _keys(topology: TridentTopology, node: StateNode, texts: Sequence[str], listing: KeyListing | None) -> list[Key]:
+    fields = node.key_fields
+    aggregated = len(node.value) > 0
+    if aggregated and not fields and (texts or listing):
+        raise typer.BadParameter(f"state {node.name!r} holds a single value; name no key, and list none")
+    if texts and listing:
+        raise typer.BadParameter("name keys, or list them with --all, --prefix, --limit or --top; not both")
+    if fields and not texts and not listing:
+        raise typer.BadParameter(
+            f"state {node.name!r} is a map with the key ({', '.join(fields.names)}); name the keys to read, or list them "
+            "with --all, --prefix TEXT, --limit N or --top N"
+        )
+    return parse_keys(topology, node.name, texts, part=True)

@@ -309,9 +309,7 @@ class JobRun:
                 return
             if code is not None:
                 self.ended = code == 0
-                if not self.ended:
-                    found = _EXCEPTION.findall(self._said())  # the last one is the innermost
-                    self.problem = f"exit code {code}: {found[-1][:600] if found else self._last_lines()}"
+                self.problem = None if self.ended else f"exit code {code}: {self._cause()}"
                 return
             # The first batch is planned slowly.
             idle_s = limits.idle_s if self.told.calls else _PATIENCE * limits.idle_s
@@ -333,6 +331,11 @@ class JobRun:
             heard = True
         self._events.seek(-len(line), os.SEEK_CUR)
         return heard
+
+    def _cause(self) -> str:
+        """Return the last exception that the output names, which is the innermost one; else the last lines."""
+        found = _EXCEPTION.findall(self._said())
+        return found[-1][:600] if found else self._last_lines()
 
     def _last_lines(self) -> str:
         return "\n".join([line for line in self._said().splitlines() if line.strip()][-15:]) or "it said nothing"

@@ -256,12 +256,16 @@ def complete_topology(
     with SteppedCluster(
         StormTopology(spouts, topology.bolts), conf, seed=seed, link=seen.link, watch=seen.watch, **settings
     ) as cluster:
+        return _run_to_completion(cluster, mocked_spouts, seen)
+
+
+def _run_to_completion(cluster: SteppedCluster, mocked: Iterable[str], seen: _Seen) -> CompletedTopology:
+    cluster.run()
+    while cluster.pending:
+        cluster.advance(cluster.conf.message_timeout_s)
         cluster.run()
-        while cluster.pending:
-            cluster.advance(cluster.conf.message_timeout_s)
-            cluster.run()
-        tasks = {name: range(len(cluster.layout.tasks[name])) for name in mocked_spouts}
-        made = {name: [cluster.instance(name, at) for at in ats] for name, ats in tasks.items()}
+    tasks = {name: range(len(cluster.layout.tasks[name])) for name in mocked}
+    made = {name: [cluster.instance(name, at) for at in ats] for name, ats in tasks.items()}
     return CompletedTopology(
         {name: sorted(at for each in spouts for at in each.acked) for name, spouts in made.items()},
         {name: sorted(at for each in spouts for at in each.failed) for name, spouts in made.items()},
