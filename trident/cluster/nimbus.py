@@ -13,16 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trident import __version__
-from trident.cluster.assigning import (
-    Assign,
-    Decision,
-    DriverHealth,
-    Forget,
-    MarkFailed,
-    Picture,
-    RollBack,
-    decide,
-)
+from trident.cluster.assigning import Assign, Decision, DriverHealth, Forget, MarkFailed, Picture, RollBack, decide
 from trident.cluster.submissions import rolled_back
 from trident.cluster_state.cluster_records import (
     Assignment,
