@@ -257,17 +257,14 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
         facts = {name: value for name, value in vars(origin).items() if name != "batch"}
         print_json({**commit_as_json(origin.batch), **facts})
         return
-    what = f"{cell(origin.before)} -> {cell(origin.after)} ({_made_of(origin)})"
+    made_of = "by an updater, which does not say from which rows"
+    if origin.count is not None:
+        how = ", reduced" if origin.partial is None else f": {cell(origin.partial)}"
+        made_of = counted(origin.count, "row") + how
+    what = f"{cell(origin.before)} -> {cell(origin.after)} ({made_of})"
     print_line(commit_line(origin.batch, what, wide))
     for row in origin.rows:
         print_line(f"    {json.dumps(plain(row), ensure_ascii=False)}")
-
-
-def _made_of(origin: ValueOrigin) -> str:
-    if origin.count is None:
-        return "by an updater, which does not say from which rows"
-    rows = counted(origin.count, "row")
-    return f"{rows}, reduced" if origin.partial is None else f"{rows}: {cell(origin.partial)}"
 
 
 @command(state_app, "move", "`trident state move words.py:in_redis count --to words.py:in_postgres`")

@@ -84,7 +84,10 @@ def decide(picture: Picture) -> list[Decision]:
 def _decide(picture: Picture, slots: _Slots, storm_id: str, base: StormBase) -> Iterator[Decision]:
     assignment = picture.assignments.get(storm_id)
     if base.status.kind == "killed":
-        if _has_ended(picture, storm_id, base, assignment):
+        # A driver that beats on and does not end must not keep the name for ever.
+        late = picture.now_secs > base.status.since_secs + base.status.wait_secs + _END_GRACE_S
+        silent = not picture.beating.get(storm_id) or picture.health.get(storm_id) == "stale"
+        if assignment is None or silent or late:
             yield Forget(storm_id)
         return
     if base.status.kind == "failed":
@@ -101,13 +104,6 @@ def _decide(picture: Picture, slots: _Slots, storm_id: str, base: StormBase) -> 
         # So that the next topology of this very round does not get it too.
         slots.take(slot)
         yield Assign(storm_id, slot, move.why)
-
-
-def _has_ended(picture: Picture, storm_id: str, base: StormBase, assignment: Assignment | None) -> bool:
-    # A driver that beats on and does not end must not keep the name for ever.
-    late = picture.now_secs > base.status.since_secs + base.status.wait_secs + _END_GRACE_S
-    silent = not picture.beating.get(storm_id) or picture.health.get(storm_id) == "stale"
-    return assignment is None or silent or late
 
 
 def _recent_deaths(picture: Picture, storm_id: str, base: StormBase) -> list[DriverDeath]:

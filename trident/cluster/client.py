@@ -262,11 +262,12 @@ def left_of(folder: Path) -> str:
     """Say what is in the folder of a cluster whose state is not there; "" if it is there, or nothing else is."""
     if (folder / STATE_FILE).exists():
         return ""
-    place = folder / "transactional"
-    logs = [each.name for each in place.iterdir() if exists(each)] if place.is_dir() else []
-    code = folder / "code"
-    names = sorted({*(_names_of_packages(code) if code.is_dir() else ()), *logs})
-    if not names:
+    place, code = folder / "transactional", folder / "code"
+    found = {each.name for each in place.iterdir() if exists(each)} if place.is_dir() else set()
+    for sha256 in (store := CodeStore(code)).hashes() if code.is_dir() else ():
+        with suppress(ClusterError):  # damaged
+            found.add(store.manifest(sha256).name)
+    if not (names := sorted(found)):
         return ""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     topologies = ", ".join(names[:_MOST_NAMES])
@@ -275,9 +276,3 @@ def left_of(folder: Path) -> str:
         "the file back from a backup; or submit the topologies again under the names that they had: each goes on with its log, "
         "after its last recorded batch"
     )
-
-
-def _names_of_packages(folder: Path) -> Iterator[str]:
-    for sha256 in (store := CodeStore(folder)).hashes():
-        with suppress(ClusterError):  # damaged
-            yield store.manifest(sha256).name

@@ -207,7 +207,10 @@ class CodeCache:
                 raise RequirementsFailed(str(error)) from error
             paths = [str(folder)]
             if manifest.requirements:
-                paths.append(str(_install_once(manifest.requirements, self._requirements)))
+                pins = _pins()
+                name = hashlib.sha256("\0".join([PYTHON, manifest.requirements, pins]).encode()).hexdigest()
+                install = partial(_install, manifest.requirements, pins, self._requirements)
+                paths.append(str(_made_once(self._requirements / name, install)))
         except OSError as error:
             raise ClusterError(f"the package {sha256} cannot be unpacked below {self._code}: {error}") from error
         return UnpackedCode(folder, manifest, tuple(paths))
@@ -269,21 +272,11 @@ def _intact_manifest(folder: Path) -> PackageManifest | None:
     return manifest
 
 
-def _install_once(requirements: str, folder: Path) -> Path:
-    """Return the folder below `folder` that has these requirements, installed if it is not there yet.
-
-    pip reads the configuration of the user whose process this is (an index, a proxy, a folder of wheels). What Trident
-    itself needs keeps the version that is installed here.
-
-    Raises `RequirementsFailed`: pip could not install them, and the message has its last lines; or there is no pip, and none
-    could be made.
-    """
-    pins = _pins()
-    name = hashlib.sha256("\0".join([PYTHON, requirements, pins]).encode()).hexdigest()
-    return _made_once(folder / name, lambda aside: _install(requirements, pins, folder, aside))
-
-
 def _install(requirements: str, pins: str, folder: Path, into: Path) -> None:
+    """Install requirements; what Trident itself needs keeps the version that is installed here, as `pins` say.
+
+    pip reads the configuration of the user whose process this is (an index, a proxy, a folder of wheels).
+    """
     listed = ", ".join(requirements.split("\n")).strip(", ")
     logger.info("installing requirements into %s: %s", folder, listed)
     wanted, constraints = into / "requirements.txt", into / "constraints.txt"

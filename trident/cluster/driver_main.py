@@ -45,8 +45,12 @@ class _Driver:
         try:
             with ExitStack() as open_things:
                 ending = self._run(open_things)
-        except Exception as error:  # noqa: BLE001  the last place that can report it
-            return self._report_death(error)
+        except Exception as error:
+            logger.error("the driver of %s died", order.storm_id, exc_info=error)  # the last place that can report it
+            text = str(error) if isinstance(error, TridentError) else "".join(traceback.format_exception(error))
+            reason = redacted(f"{type(error).__name__}: {text}")  # others may read the file
+            DriverEnd(False, self._is_fatal(error), self._ran_secs, reason).write(Path(order.end_file))
+            return 1
         logger.info("the driver of %s ends: %s", order.storm_id, ending)
         DriverEnd(True, False, self._ran_secs, ending).write(Path(order.end_file))
         return 0
@@ -101,14 +105,6 @@ class _Driver:
         if error is not None and not (ending == "moved" and isinstance(error, FencedError)):
             raise error
         return ending
-
-    def _report_death(self, error: Exception) -> int:
-        logger.error("the driver of %s died", self._order.storm_id, exc_info=error)
-        text = str(error) if isinstance(error, TridentError) else "".join(traceback.format_exception(error))
-        fatal = self._is_fatal(error)
-        reason = redacted(f"{type(error).__name__}: {text}")  # others may read the file
-        DriverEnd(False, fatal, self._ran_secs, reason).write(Path(self._order.end_file))
-        return 1
 
     def _is_fatal(self, error: Exception) -> bool:
         """Whether another driver would end in the same way.

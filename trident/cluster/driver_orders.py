@@ -79,7 +79,10 @@ class Orders:
         """Note before the start of new code what its log says of it, see above; returns the record."""
         if not base.previous_code_hash:
             return base
-        log = log_before(log_dir)
+        log = LogState("", "")  # for one in memory, whose batches do not outlive a driver
+        if log_dir is not None:
+            with closing(open_reader(log_dir)) as reader:
+                log = reader.refresh() if reader.is_there() else log
         self._update(lambda now: with_proof(now, log))
         return with_proof(base, log)
 
@@ -97,12 +100,13 @@ class Orders:
             if self._ordered.is_set():
                 return "ordered", base
             try:
-                now = self._read()
+                self._changed.clear()
+                now = self.base()
             except ClusterError as error:
                 # It goes on with what it was asked last: if it was moved meanwhile, the log refuses what it writes.
                 logger.debug("the cluster's state does not answer: %s", error)
             else:
-                if now is None:
+                if now is None or now.generation != self._order.generation:
                     return "moved", base
                 base = now
                 if base.status.kind == "killed":
@@ -110,11 +114,6 @@ class Orders:
                 self._obey(driven, base, beats)
             self._wait(driven)
         return ("ordered", base) if driven.running.exception() is None else ("failed", base)
-
-    def _read(self) -> StormBase | None:
-        self._changed.clear()
-        base = self.base()
-        return None if base is None or base.generation != self._order.generation else base
 
     def _obey(self, driven: TopologyHandle, base: StormBase, beats: DriverBeats) -> None:
         active = base.status.kind == "active"
@@ -214,7 +213,10 @@ class DriverBeats:
             self._now.wait(_BEAT_EVERY_S)
         with self._guard:
             # The last ones say why it ends.
-            self._unreported.extend(self._last_errors())
+            try:
+                self._unreported.extend(self.errors())
+            except Exception:
+                logger.exception("the last errors could not be read")
         try:
             self._report()
         except ClusterError as error:
@@ -228,13 +230,6 @@ class DriverBeats:
         if not self._stopped.is_set():
             self._cluster.worker_heartbeat(order.storm_id, order.node, order.port, beat)
         self._report()
-
-    def _last_errors(self) -> list[ReportedError]:
-        try:
-            return self.errors()
-        except Exception:
-            logger.exception("the last errors could not be read")
-            return []
 
     def _count(self) -> None:
         while not self._stopped.wait(_BEAT_EVERY_S):
@@ -336,15 +331,6 @@ def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_ad
     if config.master is None and base.num_workers > 1:
         needed["master"] = f"local[{base.num_workers}]"
     return topology.settings(config, origin="cluster", **needed)
-
-
-def log_before(log_dir: str | None) -> LogState:
-    """Return what a log says before a driver starts; None for a log in memory, whose batches do not outlive a driver."""
-    if log_dir is not None:
-        with closing(open_reader(log_dir)) as reader:
-            if reader.is_there():
-                return reader.refresh()
-    return LogState("", "")
 
 
 def with_proof(base: StormBase, log: LogState) -> StormBase:

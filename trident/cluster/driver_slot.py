@@ -175,7 +175,10 @@ class DriverSlot:
         if end is None:  # it could not say why
             said = ""
             with contextlib.suppress(OSError):  # its death counts all the same
-                said = _end_of(redacted(read_log(self._folder.output_file(order.storm_id), None)["text"]).strip())
+                # Whole lines, unless one is longer, of what is redacted, as half a secret is not known as one.
+                printed = redacted(read_log(self._folder.output_file(order.storm_id), None)["text"]).strip()
+                said = printed[-_MOST_SAID:]
+                said = said if said == printed else said.partition("\n")[2] or said
             reason = ended.how + (f"; it said last: {said}" if said else "")
             end = DriverEnd(False, False, max(0.0, now_secs - ended.created_secs), reason)
         where, start = (order.node, order.port, order.generation), order.start_time_secs
@@ -188,12 +191,6 @@ class DriverSlot:
         else:
             self._pause(now, death.ran_secs)
         self._reports.append((storm_id, death))
-
-
-def _end_of(said: str) -> str:
-    """Return the last lines, in whole lines unless one is longer; of what is redacted, as half a secret is not known as one."""
-    end = said[-_MOST_SAID:]
-    return end if end == said else end.partition("\n")[2] or end
 
 
 def start_driver(order: DriverOrder, order_file: Path, output: Path, environment: Mapping[str, str]) -> DriverProcess:

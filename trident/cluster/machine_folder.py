@@ -41,7 +41,12 @@ class MachineFolder:
                 raise ClusterError(
                     f"another supervisor runs in {self.path}. Give each one a folder of its own (--folder), or stop that one"
                 ) from None
-            self.id = self._read_id()
+            file = self.path / "supervisor-id"
+            if not file.exists():
+                # Not the name of the host alone: several supervisors may run on one, and names come back with new machines.
+                host = "".join(each if each.isalnum() else "-" for each in socket.gethostname())
+                write_whole(file, f"{host}-{secrets.token_hex(4)}\n", 0o644)
+            self.id = file.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ClusterError(f"a supervisor cannot use the folder {self.path}: {error.strerror or error}") from error
 
@@ -70,14 +75,6 @@ class MachineFolder:
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
-
-    def _read_id(self) -> str:
-        file = self.path / "supervisor-id"
-        if not file.exists():
-            # Not the name of the host alone: several supervisors may run on one, and names come back with new machines.
-            host = "".join(each if each.isalnum() else "-" for each in socket.gethostname())
-            write_whole(file, f"{host}-{secrets.token_hex(4)}\n", 0o644)
-        return file.read_text(encoding="utf-8").strip()
 
 
 def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> Page:

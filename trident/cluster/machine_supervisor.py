@@ -84,7 +84,13 @@ class MachineSupervisor:
         self._stopped.set()
         self._thread.join()
         if end_drivers:
-            self._end_all()
+            waiting, slots = threading.Event(), self.slots.values()
+            for slot in slots:
+                slot.end(time.monotonic())
+            while any(slot.is_busy for slot in slots):
+                for slot in slots:
+                    slot.look(time.monotonic(), time.time())
+                waiting.wait(_LOOK_S)
         self._fetching.shutdown(wait=True, cancel_futures=True)
         self._open.close()
 
@@ -119,7 +125,9 @@ class MachineSupervisor:
             slot.want(now, self._wanted.get(port))
         if now - self._tidied_at > _TIDY_EVERY_S:
             self._tidied_at = now
-            self._tidy()
+            running = [slot.driver.order.code_hash for slot in self.slots.values() if slot.driver is not None]
+            self._code.remove_unused({*running, *(each.assignment.code_hash for each in self._wanted.values())})
+            self.folder.remove_old_logs(self.cluster.active_storms())
 
     def _read(self, now: float) -> None:
         # First, so that a change during the reading lets it be read again.
@@ -164,20 +172,6 @@ class MachineSupervisor:
         info = SupervisorInfo(now_secs, self._name, self.id, used, ports, self._meta, now_secs - self._began)
         self.cluster.supervisor_heartbeat(self.id, info)
         self._beat_at, self._reported_used = now, used
-
-    def _tidy(self) -> None:
-        running = [slot.driver.order.code_hash for slot in self.slots.values() if slot.driver is not None]
-        self._code.remove_unused({*running, *(each.assignment.code_hash for each in self._wanted.values())})
-        self.folder.remove_old_logs(self.cluster.active_storms())
-
-    def _end_all(self) -> None:
-        waiting = threading.Event()
-        for slot in self.slots.values():
-            slot.end(time.monotonic())
-        while any(slot.is_busy for slot in self.slots.values()):
-            for slot in self.slots.values():
-                slot.look(time.monotonic(), time.time())
-            waiting.wait(_LOOK_S)
 
 
 def _fetch(cluster: StormClusterState, token: str, code_hash: str) -> bytes:
@@ -232,11 +226,7 @@ class MachinePages(ClusterPages):
         file = self._folder.log_file(name)
         if of == "driver" and file.exists():
             return read_log(file, offset)
-        return _without_secrets(read_log(self._folder.output_file(name), offset))
-
-
-def _without_secrets(page: Page) -> Page:
-    """Return a page of what was printed without secrets, in whole lines: half of an address does not show what it is."""
-    whole, end, _ = page["text"].rpartition("\n")
-    shown = {"text": redacted(whole + end), "next": page["lineEnd"]} if end else {"text": redacted(page["text"])}
-    return {**page, **shown}
+        page = read_log(self._folder.output_file(name), offset)
+        # In whole lines, without secrets: half of an address does not show what it is.
+        whole, end, _ = page["text"].rpartition("\n")
+        return {**page, "text": redacted(whole + end or page["text"]), "next": page["lineEnd" if end else "next"]}

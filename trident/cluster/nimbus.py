@@ -13,16 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trident import __version__
-from trident.cluster.assigning import (
-    Assign,
-    Decision,
-    DriverHealth,
-    Forget,
-    MarkFailed,
-    Picture,
-    RollBack,
-    decide,
-)
+from trident.cluster.assigning import Assign, Decision, DriverHealth, Forget, MarkFailed, Picture, RollBack, decide
 from trident.cluster.submissions import rolled_back
 from trident.cluster_state.cluster_records import (
     Assignment,
@@ -98,7 +89,9 @@ class Nimbus:
                 spent_s = time.monotonic() - began
             # Another one may lead by now, and this one cannot be told.
             except ClusterUnreachable as error:
-                self._lose(str(error))
+                if self.leads:
+                    logger.warning("this Nimbus does not lead for now: %s", error)
+                self.leads = False
             except ClusterError as error:  # a record that cannot be read
                 if str(error) != self._problem:
                     self._problem = str(error)
@@ -116,11 +109,6 @@ class Nimbus:
             self.leads = leads
         if leads:
             self._lead()
-
-    def _lose(self, why: str) -> None:
-        if self.leads:
-            logger.warning("this Nimbus does not lead for now: %s", why)
-        self.leads = False
 
     def _lead(self) -> None:
         picture = self._look()

@@ -289,7 +289,10 @@ def _check_entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     folders = {str(parent) for each in entries for parent in PurePosixPath(each.filename).parents}
     seen: set[str] = set()
     for each in entries:
-        if each.filename in seen or each.filename in folders or not _is_packed_file(each):
+        # As `trident submit` could have made it: a file as it is, and none is larger than the package itself.
+        kind = stat.S_IFMT(each.external_attr >> 16)
+        is_file = kind in (0, stat.S_IFREG) and each.compress_type == zipfile.ZIP_STORED and _is_place(each.filename)
+        if each.filename in seen or each.filename in folders or not is_file:
             raise BadPackage(
                 f"the package holds {each.filename!r}, which no package of `trident submit` does; it was not unpacked"
             )
@@ -297,16 +300,8 @@ def _check_entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     return entries
 
 
-def _is_packed_file(entry: zipfile.ZipInfo) -> bool:
-    """Whether `trident submit` could have made an entry: a file as it is, under a path that stays in the package's folder."""
-    return (
-        _is_place(entry.filename)
-        and stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG)
-        and entry.compress_type == zipfile.ZIP_STORED  # so none is larger than the package itself
-    )
-
-
 def _is_place(path: str) -> bool:
+    """Whether a path stays in the folder of a package, and any file system takes it."""
     parts = PurePosixPath(path).parts
     return (
         len(parts) > 0

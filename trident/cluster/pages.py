@@ -62,11 +62,8 @@ class ClusterOverview:
         return {
             "nimbuses": [
                 {
-                    "host": each["host"],
-                    "pid": each["pid"],
-                    "url": each["url"],
+                    **{name: each[name] for name in ("host", "pid", "url", "version")},
                     "status": "Leader" if leader is not None and leader["id"] == each["id"] else "Not a Leader",
-                    "version": each["version"],
                     "nimbusUpTime": pretty_seconds(now - each["since-secs"]),
                     "nimbusUpTimeSeconds": now - each["since-secs"],
                 }

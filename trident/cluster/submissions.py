@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from trident.cluster.code_store import CodeStore
 from trident.cluster.package_archive import ComponentFacts, PackageManifest
 from trident.cluster.topology_package import settings_of
-from trident.cluster_state.cluster_records import StatusKind, StormBase, WantedStatus
+from trident.cluster_state.cluster_records import StormBase, WantedStatus
 from trident.cluster_state.cluster_state import ClusterState
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.config import Config
@@ -113,7 +113,7 @@ class Submissions:
                 return base
             # Deaths count for their generation: those that it failed of count no more.
             generation = base.generation + (base.status.kind == "failed")
-            return replace(base, status=_status("active"), generation=generation)
+            return replace(base, status=WantedStatus("active", time.time()), generation=generation)
 
         return self._change(topology, "activated", change)
 
@@ -124,7 +124,9 @@ class Submissions:
             if base.status.kind == "failed":
                 reason = base.status.reason or "its driver failed"
                 raise ClusterError(f"topology {base.storm_name!r} does not run: {reason}")
-            return base if base.status.kind == "inactive" else replace(base, status=_status("inactive"))
+            return (
+                base if base.status.kind == "inactive" else replace(base, status=WantedStatus("inactive", time.time()))
+            )
 
         return self._change(topology, "deactivated", change)
 
@@ -193,7 +195,7 @@ class Submissions:
                 target=manifest.target,
                 component_executors=_executors_after(base, manifest, before),
                 generation=base.generation + 1,
-                status=_status("active") if base.status.kind == "failed" else base.status,
+                status=WantedStatus("active", time.time()) if base.status.kind == "failed" else base.status,
                 # While the last upgrade has committed nothing, what can be returned to is still the code before that.
                 previous_code_hash=base.previous_code_hash or base.code_hash,
                 previous=since or _facts_before(base),
@@ -417,10 +419,6 @@ def _executors_after(base: StormBase, manifest: PackageManifest, before: Compone
 def _facts_before(base: StormBase) -> dict[str, Any]:
     executors = dict(base.component_executors)
     return {"target": base.target, "conf": dict(base.conf), "component->executors": executors}
-
-
-def _status(kind: StatusKind) -> WantedStatus:
-    return WantedStatus(kind, time.time())
 
 
 def _seconds(wait_s: float) -> float:

@@ -18,14 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trident.cluster.package_archive import (
-    MANIFEST,
-    ComponentFacts,
-    PackageManifest,
-    archive_of,
-    files_of,
-    find_module,
-)
+from trident.cluster.package_archive import MANIFEST, ComponentFacts, PackageManifest, archive_of, files_of, find_module
 from trident.cluster_state.cluster_records import TopologyKind
 from trident.config import Config
 from trident.errors import BadPackage, ConfigError, TridentError

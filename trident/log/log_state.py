@@ -144,7 +144,9 @@ class LogState:
             case ResetRecord():
                 self.touched[record.state] = {}
                 self.adopted.pop(record.state, None)
-                self._end_feed(record.state)
+                facts = self.declared.get("states", {}).get(record.state, {})
+                if CHANGES in facts:  # the feed of its changes ends
+                    self._declare({record.state: {name: fact for name, fact in facts.items() if name != CHANGES}}, {})
             case RenameRecord():
                 self._rename(record)
             case TopologyRecord():
@@ -256,11 +258,6 @@ class LogState:
         self.executors = [names.get(name, name) for name in self.executors]
         self.history = deque((each.with_state_names(names) for each in self.history), maxlen=HISTORY)
         self.renamed = [*self.renamed, (self.txid, record.old, record.new)]
-
-    def _end_feed(self, state: str) -> None:
-        facts = self.declared.get("states", {}).get(state, {})
-        if CHANGES in facts:
-            self._declare({state: {name: fact for name, fact in facts.items() if name != CHANGES}}, {})
 
     def _adopt(self, record: AdoptRecord) -> None:
         txid = max(self.txid, record.txid)

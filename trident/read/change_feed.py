@@ -13,7 +13,6 @@ from trident.log.log_state import LogState
 from trident.plan.meaning import with_kept_options
 from trident.read.open_partitions import former_types
 from trident.read.state_reader import FollowedView, ForeignLog
-from trident.read.views import StateView
 from trident.roles import Closes, close_on_error
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode_keys
@@ -236,7 +235,16 @@ class ChangeFeed(Closes):
         if since is None or self.txid < since:
             raise self._gone_error(log, log.txid if since is None else since)
         writers = log.writers(self.name)  # before the read: it is compared before the next one
-        found, last = self._batches(view, until, log.winners_of(self.name))
+        found: list[ChangedBatch] = []
+        rows, last, winners = 0, until, log.winners_of(self.name)
+        for txid, pairs in view.kept_changes.read(self.txid, until):
+            batch = self._changed_batch(txid, pairs, winners)
+            if batch.changes:
+                found.append(batch)
+            rows += len(pairs)
+            if rows >= _ROWS and txid < until:
+                last = txid
+                break
         gone = view.kept_changes.last_gone()
         if self.txid < gone:
             raise self._gone_error(log, gone)
@@ -245,34 +253,16 @@ class ChangeFeed(Closes):
         self.at = self.place_of(last)
         return found
 
-    def _batches(self, view: StateView, until: int, winners: Winners) -> tuple[list[ChangedBatch], int]:
-        """Return batches up to `until`, some thousand rows of them, and the last batch of which all is read."""
-        found: list[ChangedBatch] = []
-        rows = 0
-        for txid, pairs in view.kept_changes.read(self.txid, until):
-            batch = self._changed_batch(txid, pairs, winners)
-            if batch.changes:
-                found.append(batch)
-            rows += len(pairs)
-            if rows >= _ROWS and txid < until:
-                return found, txid
-        return found, until
-
     def _gone_error(self, log: LogState, first: int) -> ChangesGoneError:
         return ChangesGoneError(self.topology, self.name, self.txid, first, log.txid)
 
     def _changed_batch(self, txid: int, pairs: Sequence[tuple[Key, Any]], winners: Winners) -> ChangedBatch:
         won = [(key, value) for key, value in pairs if winners.won(txid, value.attempt)]
         last = dict(zip(encode_keys([key for key, _ in won]), won, strict=True))  # 1 and True are two keys
-        ordered = (last[name] for name in sorted(last))  # the same in each reading
-        some = self._changes(list(ordered), winners)
-        return ChangedBatch(txid, [one for one in some if one.before is not None or one.after is not None])
-
-    def _changes(self, rows: Sequence[tuple[Key, Any]], winners: Winners) -> Iterator[Change]:
-        types = former_types(self._view.node)
+        rows, types = [last[name] for name in sorted(last)], former_types(self._view.node)  # the same in each reading
         values: Sequence[Any] = migrate_values([value for _, value in rows], winners, types)
         sides = [[value[at] for value in values] for at in (2, 3)]
         if types is not None:
             sides = list(map(types.narrow, sides))
-        for (key, _), before, after in zip(rows, *sides, strict=True):
-            yield Change(() if self._is_total else key, before, after)
+        changes = (Change(() if self._is_total else key, *both) for (key, _), *both in zip(rows, *sides, strict=True))
+        return ChangedBatch(txid, [one for one in changes if one.before is not None or one.after is not None])
