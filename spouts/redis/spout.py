@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, Unpack
 
-from spouts.messages.deliveries import RetryPolicy
-from spouts.messages.spout import MessageSpout
+from spouts.messages import MessageSpout, RetryPolicy
 from spouts.redis.group_queue import GroupQueue, GroupReading
 from spouts.redis.id_ranges import RangeCoordinator, RangeEmitter
 from spouts.redis.stream_server import (

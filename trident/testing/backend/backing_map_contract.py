@@ -25,7 +25,7 @@ from trident.testing.backend.contract import (
 )
 from trident.testing.backend.contract_sharing import MapSharing
 from trident.testing.backend.store_under_test import Writer, form_to_store, value_of
-from trident.testing.checks.contract import Promise, broken, expect, expect_error, promise
+from trident.testing.contract import Promise, broken, expect, expect_error, promise
 
 MANY = 10_000
 USUAL_SIZES = (4, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 250, 256, 500, 512, 1000, 1024, 2000, 2048)

@@ -9,7 +9,7 @@ from trident.state.interfaces import Key
 from trident.state.sentinel import SENTINEL_KEY
 from trident.testing.backend.contract import KEYS, MapContract, keys_of, rows, values_of
 from trident.testing.backend.store_under_test import METHODS, Store, Writer
-from trident.testing.checks.contract import Promise, answer_in_another_process, broken, expect, promise
+from trident.testing.contract import Promise, answer_in_another_process, broken, expect, promise
 
 # Pairs of (topology, state) that lie close: one is the beginning of the other, or matches it as a pattern. No two have
 # the same `StateConf.prefix`.

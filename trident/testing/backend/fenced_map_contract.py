@@ -22,7 +22,7 @@ from trident.state.sentinel import fenced
 from trident.state.txid import Sentinel
 from trident.testing.backend.contract import MapContract, keys_of, rows, values_of
 from trident.testing.backend.store_under_test import Writer, sentinel_of
-from trident.testing.checks.contract import Promise, broken, expect, expect_error, promise
+from trident.testing.contract import Promise, broken, expect, expect_error, promise
 
 _POINTS = 8
 _ABSENT = rows(3, 10**6)

@@ -23,7 +23,7 @@ from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.testing.simulation.compared_values import Contents, contents_of
 from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan
 from trident.testing.simulation.simulated_stores import Died, FaultHooks, SimulatedStore, watched_spec
-from trident.testing.topology.stand_ins import GivenSpout, HandClock, Unheard, WatchedLog
+from trident.testing.stand_ins import GivenSpout, HandClock, Unheard, WatchedLog
 
 Places = Mapping[str, Contents]
 

@@ -27,7 +27,7 @@ from trident.testing.simulation.compared_values import (
 )
 from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, Rows, drawn_plan, shrunk
 from trident.testing.simulation.simulated_run import SimulatedRun, Wrong
-from trident.testing.topology.stand_ins import typed_rows
+from trident.testing.stand_ins import typed_rows
 from trident.topology import TridentTopology
 
 Declared = TridentTopology | Callable[[], TridentTopology]

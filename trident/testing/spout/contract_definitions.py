@@ -9,7 +9,7 @@ from unittest import SkipTest
 from trident.errors import SpoutError
 from trident.log.framing import decode, encode
 from trident.spout.interfaces import SpoutType
-from trident.testing.checks.contract import SpoutPromise, answer_in_another_process, broken, expect, promise
+from trident.testing.contract import SpoutPromise, answer_in_another_process, broken, expect, promise
 from trident.testing.spout.source_under_test import FilledBatch, FilledSource, Life, SpoutChecks, read_whole, rows_of
 
 _MANY_BATCHES = 24

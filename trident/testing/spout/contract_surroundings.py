@@ -18,7 +18,7 @@ import cloudpickle
 from trident.errors import SpoutError, describe
 from trident.spout.interfaces import ITridentSpout, TransactionAttempt
 from trident.spout.partitioned import PartitionedSpout
-from trident.testing.checks.contract import SpoutPromise, Violation, broken, expect_error, promise
+from trident.testing.contract import SpoutPromise, Violation, broken, expect_error, promise
 from trident.testing.spout.source_under_test import FilledBatch, FilledSource, Life, SpoutChecks, rows_of
 
 _CYCLES = 3

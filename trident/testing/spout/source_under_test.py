@@ -26,7 +26,7 @@ from trident.plan.guarantees import spout_type_of
 from trident.roles import Role
 from trident.run.batch_spouts import as_trident_spout
 from trident.spout.interfaces import BadRow, Definition, PartitionRead, SpoutType, TransactionAttempt, coordinator_of
-from trident.testing.checks.contract import Contract, Violation, broken
+from trident.testing.contract import Contract, Violation, broken
 
 Row = tuple[Any, ...]
 

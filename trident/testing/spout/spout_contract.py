@@ -13,8 +13,7 @@ from typing import ClassVar, TextIO
 from trident.arrow import cast_table, schema_of
 from trident.errors import SpoutError
 from trident.spout.interfaces import Definition, SpoutType
-from trident.testing.checks.contract import SCHEDULED, Promised, SpoutPromise, Violation, broken, expect, promise
-from trident.testing.checks.suite import Findings, SuiteRunner, promise_table
+from trident.testing.contract import SCHEDULED, Promised, SpoutPromise, Violation, broken, expect, promise
 from trident.testing.spout.contract_definitions import DefinitionChecks
 from trident.testing.spout.contract_surroundings import SurroundingChecks
 from trident.testing.spout.source_under_test import (
@@ -26,6 +25,7 @@ from trident.testing.spout.source_under_test import (
     rows_of,
     through_log,
 )
+from trident.testing.suite import Findings, SuiteRunner, promise_table
 
 
 class SpoutContract(DefinitionChecks, SurroundingChecks):
