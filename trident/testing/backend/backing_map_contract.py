@@ -234,9 +234,7 @@ class BackingMapContract(MapSharing):
             self._read_back([(key, at) for at, key in enumerate(BINARY_KEYS)])
             return
         for at, key in enumerate(key for key in BINARY_KEYS if isinstance(key[0], bytes)):
-            with expect_error(
-                StateError, TypeError, ValueError, what=f"put key {key!r}, which is claimed to be refused"
-            ):
+            with expect_error(StateError, TypeError, ValueError, what=f"put key {key!r}, claimed to be refused"):
                 self.store.writer(f"refused {at}").commit([(key, 1)], 1)
 
     @promise(Promise.NUMBERS)

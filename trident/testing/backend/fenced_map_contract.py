@@ -184,9 +184,7 @@ class FencedMapContract(MapContract):
         self.store.writer().commit(rows(3), 5, 5)
         for txid, attempt in ((5, 4), (4, 5), (4, 4), (1, 0)):
             late = self.store.map()
-            with expect_error(
-                FencedError, what=f"move the sentinel from batch 5 attempt 5 to {txid} attempt {attempt}"
-            ):
+            with expect_error(FencedError, what=f"move the sentinel of batch 5 attempt 5 to {txid} attempt {attempt}"):
                 late.move_sentinel(sentinel_of(txid, attempt))
                 if self.claims.moves_at_commit:
                     Writer(late, self.store.kind).commit([], txid, attempt)

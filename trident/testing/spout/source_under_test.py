@@ -263,9 +263,7 @@ class FilledSource:
                 numbers = [next(self._numbers) for _ in range(share)]
                 added = [tuple(row) for row in self.source.fill(numbers, partition)]
                 if len(added) != share:
-                    raise ValueError(
-                        f"fill was given {share} numbers and returned {len(added)} rows; one each is expected"
-                    )
+                    raise ValueError(f"fill was given {share} numbers and returned {len(added)} rows; one each is due")
                 self.stated.setdefault(partition, []).extend(added)
 
     def rows(self, *partitions: int) -> list[Row]:
@@ -394,9 +392,7 @@ class SpoutChecks(Contract):
         """The source of this check, empty at first use."""
         source = self.user_attribute("source", hint=" to your subclass of SpoutSource, or let a fixture set it")()
         if not isinstance(source, SpoutSource):
-            raise ConfigError(
-                f"{type(self).__name__}.source() returned a {type(source).__name__}, expected a SpoutSource"
-            )
+            raise ConfigError(f"{type(self).__name__}.source() gave a {type(source).__name__}, expected a SpoutSource")
         return FilledSource(source)
 
     def begin(self) -> tuple[FilledSource, Life]:

@@ -109,9 +109,7 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
             if not min(sizes):
                 broken(f"throttle({share}): there is a backlog, and a batch holds nothing of it")
             if max(sizes) > most:
-                broken(
-                    f"throttle({share}): the limit is {limit}, and a batch has {max(sizes)} rows, at most {most} are due"
-                )
+                broken(f"throttle({share}): the limit is {limit}, a batch has {max(sizes)} rows, {most} are due")
         if max(sizes) <= limit / 2:
             broken(f"throttle(1.0) after throttle(0.5): batches stay at {max(sizes)} rows, the limit is {limit}")
 
