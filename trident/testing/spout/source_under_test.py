@@ -392,7 +392,9 @@ class SpoutChecks(Contract):
         """The source of this check, empty at first use."""
         source = self.user_attribute("source", hint=" to your subclass of SpoutSource, or let a fixture set it")()
         if not isinstance(source, SpoutSource):
-            raise ConfigError(f"{type(self).__name__}.source() gave a {type(source).__name__}, expected a SpoutSource")
+            raise ConfigError(
+                f"{type(self).__name__}.source() returned a {type(source).__name__}, expected a SpoutSource"
+            )
         return FilledSource(source)
 
     def begin(self) -> tuple[FilledSource, Life]:
