@@ -19,7 +19,7 @@ import pytest
 import typer.main
 
 from spouts import FixedBatchSpout
-from spouts.messages.spout import MessageSpout
+from spouts.messages import MessageSpout
 from states.memory import MemoryMapState
 from tests import settings_tables
 from tests.crash.fuse import POINTS

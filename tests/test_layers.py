@@ -491,16 +491,16 @@ def _tree(root: Path, files: dict[str, str]) -> Path:
         ("trident/topology.py", "from trident.run.running import start", "trident.run.running at its top"),
         ("trident/testing/contracts.py", "import redis", "trident.testing.contracts imports redis"),
         ("trident/errors.py", "from trident import fields", "trident.errors imports trident"),
-        ("states/redis/state.py", "from states.memory import MemoryMap", "states.redis.state imports states.memory"),
+        ("states/redis/map.py", "from states.memory import MemoryMap", "states.redis.map imports states.memory"),
         (
-            "states/redis/state.py",
+            "states/redis/map.py",
             "from states.delta.layout import x",
-            "states.redis.state imports states.delta.layout",
+            "states.redis.map imports states.delta.layout",
         ),
         (
-            "states/redis/state.py",
+            "states/redis/map.py",
             "from trident.topology import TridentTopology",
-            "states.redis.state imports trident.topology",
+            "states.redis.map imports trident.topology",
         ),
         ("spouts/files.py", "from trident.state import Txid", "spouts.files imports trident.state"),
         ("trident/novelty.py", "import numpy", "imports numpy"),
@@ -521,7 +521,7 @@ def test_a_right_import_is_let_through(tmp_path: Path) -> None:
         "trident/spout/interfaces.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyarrow as pa",
         "trident/topology.py": "def start():\n    from trident.run.running import start",
         "states/delta/state.py": "import deltalake\nfrom states.delta.layout import x",
-        "states/redis/state.py": "import redis\nfrom trident.state import OpaqueMap",
+        "states/redis/map.py": "import redis\nfrom trident.state import OpaqueMap",
         "examples/count.py": "from trident import TridentTopology\nfrom states.redis import RedisState",
     }
     assert violations(_tree(tmp_path, files)) == []

@@ -28,7 +28,7 @@ from spouts import (
     TransactionalRedisStreamSpout,
 )
 from spouts.files.line_spouts import FileSettings
-from spouts.messages.deliveries import RetryPolicy
+from spouts.messages import RetryPolicy
 from spouts.redis.stream_server import RedisServerOptions, RedisServerSettings
 from states.cassandra import CassandraState
 from states.delta import DeltaState

@@ -171,9 +171,7 @@ class RangeReader:
             self._rest()
             return one.end
         if (cut := truncation_of(error)) is not None:
-            left = (
-                f"only what is before offset {cut} is still there" if cut >= 0 else "Kafka knows nothing of that epoch"
-            )
+            left = f"only what is before offset {cut} is still there" if cut >= 0 else "Kafka does not know that epoch"
             gone = rewritten(one, f"of what was before offset {position} then {left}")
             if cut < 0:  # skipped or not, where to go on is not known
                 raise gone

@@ -223,9 +223,7 @@ def check_consistency(options: CassandraOptions, replication: Mapping[str, str])
     levels = options.read_consistency, options.write_consistency
     local = any(level.startswith(("LOCAL", "EACH")) for level in levels)
     there = sum(copies.values())
-    if (
-        local and len(copies) != 1
-    ):  # a level that counts within a data centre does not cover the others: one's copies count
+    if local and len(copies) != 1:  # a level within a data centre does not cover the others: one's copies count
         if options.local_dc is None or options.local_dc not in copies:
             raise ConfigError(
                 f"a LOCAL_ consistency level needs local_dc: keyspace {options.keyspace!r} has copies in {sorted(copies)}, "

@@ -134,9 +134,7 @@ def _dangers(settings: Mapping[bytes, Any], statistics: Mapping[bytes, Any]) -> 
             "start it without, or with room for everything"
         )
     if settings.get(b"tail_repair_time") not in (None, 0, b"0"):
-        found.append(
-            "drops items that are in use for long (tail_repair_time), and does not count them; start it without"
-        )
+        found.append("drops items in use for long (tail_repair_time), and does not count them; start it without")
     return found
 
 
@@ -247,9 +245,7 @@ class CommitGuard:
 
     def _take_servers(self) -> None:
         """Take the servers as they are now, with an epoch on each."""
-        self._baseline = {
-            connection.name: self._look_at(connection, lay=True) for connection in self._servers.connections
-        }
+        self._baseline = {each.name: self._look_at(each, lay=True) for each in self._servers.connections}
 
     def _loss(self) -> str | None:
         """Look at every server and say what was lost. Evictions that are only warned of count no more after that."""

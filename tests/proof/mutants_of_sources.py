@@ -130,7 +130,7 @@ OF_SOURCES = (
     ),
     Mutant(
         "messages: an ack before its emit",
-        "spouts/messages/deliveries.py",
+        "spouts/messages.py",
         "            self._out[message.id] = message\n            self._emit(",
         "            self._out[message.id] = message\n            self._done.append(message)\n            self._emit(",
         (
@@ -139,7 +139,7 @@ OF_SOURCES = (
     ),
     Mutant(
         "messages: one that could not be buried is acknowledged",
-        "spouts/messages/deliveries.py",
+        "spouts/messages.py",
         "            self._wait(message, self._policy.longest_pause_s)\n            return\n",
         "            self._done.append(message)\n            return\n",
         ("tests/spouts/messages/test_deliveries.py",),

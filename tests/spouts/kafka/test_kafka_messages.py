@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spouts import KafkaSpout
+from spouts import messages as message_spout
 from spouts.kafka import ByColumns, ByRecord, Json
-from spouts.messages import spout as message_spout
 from tests.harness.kafka_proxy import COMMIT, LIST_OFFSETS, KafkaProxy
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics

@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka import TopicCollection
 
 from spouts import KafkaSpout
+from spouts import messages as message_spout
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout, clients
-from spouts.messages import spout as message_spout
 from states.memory import MemoryMapState
 from tests.harness.kafka_proxy import (
     COMMIT,

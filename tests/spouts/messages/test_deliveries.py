@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.messages.deliveries import Deliveries, Message, MessageQueue, RetryPolicy, decode_all
+from spouts.messages import Deliveries, Message, MessageQueue, RetryPolicy, decode_all
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 
 

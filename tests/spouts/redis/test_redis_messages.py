@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from spouts import RedisStreamRichSpout
-from spouts.messages import spout as message_spout
+from spouts import messages as message_spout
 from spouts.redis.group_queue import GroupQueue, GroupReading
 from spouts.redis.stream_server import NOTHING
 from tests.harness.servers import Server, free_ports, start_redis

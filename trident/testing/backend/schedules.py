@@ -26,7 +26,7 @@ from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.winners import Winners
 from trident.testing.backend.faulty_map import Faults, FaultyMap
 from trident.testing.backend.store_under_test import INCARNATION, Store
-from trident.testing.checks.contract import Violation, expect
+from trident.testing.contract import Violation, expect
 
 BATCHES = 8
 _MOST_TRIES = 50

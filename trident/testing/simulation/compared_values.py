@@ -57,9 +57,7 @@ def contents_of(opened: OpenedTopology, node: StateNode) -> Contents:
     found: dict[Any, Any] = {}
     for row in rows:
         key = row[:-1]
-        with suppress(
-            CorruptValueError
-        ):  # 1 and 1.0 are two keys in a store; one of the user's own types is left as it is
+        with suppress(CorruptValueError):  # 1 and 1.0 are two keys in a store; one of the user's own types stays
             (key,) = typed_keys([key])
         found[key] = (*found[key], row[-1]) if key in found else (row[-1],)
     return {key: values[0] if len(values) == 1 else sorted(values, key=repr) for key, values in found.items()}

@@ -19,7 +19,7 @@ from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Sentinel
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.simulation.fault_plan import Fault
-from trident.testing.topology.stand_ins import over_maps
+from trident.testing.stand_ins import over_maps
 
 
 class Died(BaseException):

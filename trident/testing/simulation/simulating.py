@@ -27,7 +27,7 @@ from trident.testing.simulation.compared_values import (
 )
 from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, Rows, drawn_plan, shrunk
 from trident.testing.simulation.simulated_run import SimulatedRun, Wrong
-from trident.testing.topology.stand_ins import typed_rows
+from trident.testing.stand_ins import typed_rows
 from trident.topology import TridentTopology
 
 Declared = TridentTopology | Callable[[], TridentTopology]
@@ -214,11 +214,7 @@ class JudgedRuns:
         Raises `SimulationFailed`: a run differs from one without faults, or two of these from each other.
         """
         began = time.monotonic()
-        self._wanted = self._without_faults(self._all_rows)
-        with _later():
-            again = self._without_faults(self._all_rows)
-        if lines := differences(self._wanted, again):
-            raise SimulationFailed("\n  ".join([f"topology {self._name!r} without any fault:", *lines, _RANDOM]))
+        self._check_repeats()
         batches, attempts, met, trace = 0, 0, Counter[FaultKind](), [""]
         for seed in seeds:
             run = self._run_seed(seed)
@@ -268,6 +264,13 @@ class JudgedRuns:
                     f"topology {self._name!r} without any fault: {error}", trace=error.trace
                 ) from None
             raise cause from None
+
+    def _check_repeats(self) -> None:
+        self._wanted = self._without_faults(self._all_rows)
+        with _later():
+            again = self._without_faults(self._all_rows)
+        if lines := differences(self._wanted, again):
+            raise SimulationFailed("\n  ".join([f"topology {self._name!r} without any fault:", *lines, _RANDOM]))
 
     def _run_seed(self, seed: int) -> SimulatedRun:
         """Run a seed; `SimulationFailed` with the smallest run that fails as well."""

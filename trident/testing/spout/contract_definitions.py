@@ -9,7 +9,7 @@ from unittest import SkipTest
 from trident.errors import SpoutError
 from trident.log.framing import decode, encode
 from trident.spout.interfaces import SpoutType
-from trident.testing.checks.contract import SpoutPromise, answer_in_another_process, broken, expect, promise
+from trident.testing.contract import SpoutPromise, answer_in_another_process, broken, expect, promise
 from trident.testing.spout.source_under_test import FilledBatch, FilledSource, Life, SpoutChecks, read_whole, rows_of
 
 _MANY_BATCHES = 24
@@ -30,9 +30,7 @@ class DefinitionChecks(SpoutChecks):
             definition = life.define_here(txid, previous)
             if definition is None:
                 break
-            expect(
-                previous, before, f"the definition of batch {txid - 1}, after it was passed on to define batch {txid}"
-            )
+            expect(previous, before, f"the definition of batch {txid - 1}, after it was passed to define batch {txid}")
             try:
                 expect(decode(encode(definition)), definition, f"the definition of batch {txid}, read from the log")
             except ValueError as error:
@@ -129,9 +127,7 @@ class DefinitionChecks(SpoutChecks):
                 return None
             again = filled.define_next(life, last, wait)
             if again is None:
-                broken(
-                    f"{given_up.definition!r} was batch {given_up.txid}; asked again, the spout says that there is nothing"
-                )
+                broken(f"{given_up.definition!r} was batch {given_up.txid}; asked again, the spout gives nothing")
             return self._commit(life, again, attempt=1)
 
         filled.expect_all(rows_of(filled.take_all(take)), "batches that were defined twice, committed once")
@@ -180,9 +176,7 @@ class DefinitionChecks(SpoutChecks):
             else:
                 batches += self._drain_what_is_there(life, batches, lost)
         if self.kind is SpoutType.TRANSACTIONAL:
-            filled.expect_same(
-                life.read(second), second.rows, f"batch {second.txid}, read after partition {lost} was back"
-            )
+            filled.expect_same(life.read(second), second.rows, f"batch {second.txid}, read with partition {lost} back")
             life.succeed(second)
             batches.append(second)
         want = len(filled.rows()) - len(rows_of(batches))
@@ -210,9 +204,7 @@ class DefinitionChecks(SpoutChecks):
             names.update(map(repr, filled.rows(partition)))
             batch = filled.read_next(life, batches[-1] if batches else None)
             if batch is None:
-                self.needs(
-                    filled.source.grows and not names.isdisjoint(_names(filled, batches)), "too few batches can be had"
-                )
+                self.needs(filled.source.grows and not names.isdisjoint(_names(filled, batches)), "too few batches")
                 filled.fill(filled.backlog)
             elif not names.isdisjoint(_names(filled, [batch])) and not names.isdisjoint(_names(filled, batches)):
                 return batches, batch
@@ -240,9 +232,7 @@ class DefinitionChecks(SpoutChecks):
         while filled.compare(rows_of([*done, *batches]), others).missing:
             if time.monotonic() > until:
                 left = filled.compare(rows_of([*done, *batches]), others).missing
-                broken(
-                    f"partition {lost} is lost, and {len(left)} rows of the others do not come, the first is {left[0]!r}"
-                )
+                broken(f"partition {lost} is lost; {len(left)} rows of others do not come, the first is {left[0]!r}")
             batch = self._try_next(life, [*done, *batches][-1])
             if batch is not None:
                 batches.append(batch)

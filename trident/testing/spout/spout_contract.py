@@ -13,8 +13,7 @@ from typing import ClassVar, TextIO
 from trident.arrow import cast_table, schema_of
 from trident.errors import SpoutError
 from trident.spout.interfaces import Definition, SpoutType
-from trident.testing.checks.contract import SCHEDULED, Promised, SpoutPromise, Violation, broken, expect, promise
-from trident.testing.checks.suite import Findings, SuiteRunner, promise_table
+from trident.testing.contract import SCHEDULED, Promised, SpoutPromise, Violation, broken, expect, promise
 from trident.testing.spout.contract_definitions import DefinitionChecks
 from trident.testing.spout.contract_surroundings import SurroundingChecks
 from trident.testing.spout.source_under_test import (
@@ -26,6 +25,7 @@ from trident.testing.spout.source_under_test import (
     rows_of,
     through_log,
 )
+from trident.testing.suite import Findings, SuiteRunner, promise_table
 
 
 class SpoutContract(DefinitionChecks, SurroundingChecks):
@@ -109,9 +109,7 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
             if not min(sizes):
                 broken(f"throttle({share}): there is a backlog, and a batch holds nothing of it")
             if max(sizes) > most:
-                broken(
-                    f"throttle({share}): the limit is {limit}, and a batch has {max(sizes)} rows, at most {most} are due"
-                )
+                broken(f"throttle({share}): the limit is {limit}, a batch has {max(sizes)} rows, {most} are due")
         if max(sizes) <= limit / 2:
             broken(f"throttle(1.0) after throttle(0.5): batches stay at {max(sizes)} rows, the limit is {limit}")
 

@@ -32,7 +32,7 @@ from trident.run.running import new_memory_log
 from trident.spout.interfaces import TransactionAttempt
 from trident.stream import Stream, TridentState
 from trident.testing.backend.faulty_map import InjectedFault
-from trident.testing.topology.stand_ins import (
+from trident.testing.stand_ins import (
     BatchResult,
     Captures,
     FailurePoints,

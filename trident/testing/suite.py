@@ -13,7 +13,7 @@ from typing import ClassVar, TextIO
 from unittest import SkipTest
 
 from trident.errors import describe
-from trident.testing.checks.contract import BUILDS_ON, SCHEDULED, Contract, Promised, Violation
+from trident.testing.contract import BUILDS_ON, SCHEDULED, Contract, Promised, Violation
 
 _FEWEST_SCHEDULES = 6
 _LINE_WIDTH = 100
