@@ -26,7 +26,7 @@ from states.delta.beyond_memory.bucketed_base import ATTEMPT, BucketedBase, Buck
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.sorted_rows import SortedRows
 from states.delta.data_files import add_action
-from states.delta.faults import VersionMoved
+from states.delta.faults import AFRESH, VersionMoved
 from states.delta.fence import newest_sentinel
 from states.delta.layout import ATTEMPT_COLUMN, HASH_COLUMN, SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout, free_names
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions
@@ -209,7 +209,8 @@ class PublishedTable(StateTable):
             raise StateError(
                 f"Delta table {self.name} was changed by another program (version {self.version} or one before), "
                 "and the state depends on it, because it is larger than memory. Bring back the topology's last version "
-                "of it with Delta's RESTORE: the last one in the table's history that names a batch"
+                "of it with Delta's RESTORE: the last one in the table's history that names a batch. If its files were deleted "
+                f"(VACUUM), {AFRESH}"
             )
         return own
 

@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 
 import obstore
 import pytest
+from obstore.exceptions import AlreadyExistsError
 
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
@@ -167,6 +168,22 @@ def test_a_store_that_carries_out_what_a_condition_forbids_is_refused(
                 home.open()
         assert set(home.contents()) <= {"conditions"}  # before there is a claim
     assert reopened(home).epoch == 1
+
+
+def test_a_first_claim_that_the_store_is_still_carrying_out_is_made_again(
+    home: ObjectHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, refused = obstore.put, [0]
+
+    def busy_once(store: Any, name: str, data: bytes, **how: Any) -> Any:
+        if name == "head" and not refused[0]:
+            refused[0] += 1
+            raise AlreadyExistsError("409 Conflict")  # as for a request without an answer that still goes on there
+        return put(store, name, data, **how)
+
+    monkeypatch.setattr(obstore, "put", busy_once)
+    assert reopened(home).epoch == 1
+    assert refused == [1]
 
 
 def test_a_bucket_that_is_not_there_is_named(home: ObjectHome) -> None:

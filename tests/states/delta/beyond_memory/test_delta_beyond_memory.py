@@ -21,7 +21,7 @@ from states.delta.state_tables import PublishedTable
 from tests.harness.crashing_stores import tuples_at
 from tests.harness.store_commits import commit_by
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update
-from trident.errors import BackendError, FencedError, StateError
+from trident.errors import BackendError, FencedError, StateError, StateMismatchError
 from trident.state import Snapshot, StateConf, StateType
 
 WORDS = [f"w{number}" for number in range(60)]
@@ -234,6 +234,24 @@ def test_a_base_that_another_program_changed_is_refused_until_it_is_restored(tmp
     state = large_at(tmp_path)
     commit(state, log, 9, 0, {"w1": 1})
     assert told(state) == model + Counter(w1=1)
+
+
+def test_a_base_that_cannot_be_restored_is_begun_again_as_the_start_says(tmp_path: Path) -> None:
+    table, log = tmp_path / "table", Log()
+    state, _ = filled(table, log)
+    state.close()
+    version = DeltaTable(table).version()
+    DeltaTable(table).optimize.compact()
+    DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(Exception, match="missing file"):
+        DeltaTable(table).restore(version)
+    with pytest.raises(
+        StateError, match=r"If its files were deleted \(VACUUM\), move the folder of the state away and start"
+    ):
+        commit(large_at(table), log, 9, 0, {"w1": 1})
+    table.rename(tmp_path / "away")
+    with pytest.raises(StateMismatchError, match="no commit at all"):  # a start tells more
+        commit(large_at(table), log, 9, 0, {"w1": 1})
 
 
 def test_a_full_disk_fails_the_batch_at_which_a_state_outgrows_memory(
