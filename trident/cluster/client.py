@@ -49,14 +49,8 @@ class ClusterClient(Closes):
     """
 
     def __init__(self, address: str, token: str | None = None, patience_s: float = 20.0) -> None:
-        folder = folder_of(address)
-        if folder is not None and not (folder / STATE_FILE).is_file():
-            raise ClusterUnreachable(
-                left_of(folder)
-                or f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or the variable "
-                "TRIDENT_CLUSTER"
-            )
-        token = find_token(folder, token)
+        check_is_there(address)
+        token = find_token(folder_of(address), token)
         self._patience_s, self._has_token = patience_s, token is not None
         self._http = client_of("", token, _TIMEOUT_S, "asking a cluster", "cluster")
         self.cluster = StormClusterState(open_cluster_state(address))  # a session, so the last that may fail
@@ -256,6 +250,17 @@ def leader_url(cluster: StormClusterState) -> str:
 
 class _Unknown(ClusterUnreachable):
     """An answer was lost, to a request that must not be sent twice."""
+
+
+def check_is_there(address: str) -> None:
+    """Raise `ClusterUnreachable` if `address` is a folder without a cluster: nobody but its daemons makes one there."""
+    folder = folder_of(address)
+    if folder is not None and not (folder / STATE_FILE).is_file():
+        raise ClusterUnreachable(
+            left_of(folder)
+            or f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or the variable "
+            "TRIDENT_CLUSTER"
+        )
 
 
 def left_of(folder: Path) -> str:
