@@ -15,8 +15,8 @@ from typing import Any
 from trident.errors import StartMismatchError, StateMismatchError, StateMovedError, StatePlaceError
 from trident.log.log_state import LogState
 from trident.naming import counted
+from trident.read.open_partitions import move_advice
 from trident.spout.interfaces import OnNewLog
-from trident.state.map_state import committed_map
 from trident.state.txid import Sentinel, epoch_of
 
 _NOTHING = Sentinel("", 0, 0)
@@ -177,13 +177,9 @@ class Accidents:
         return [found.name for found in self.founds if Accident.LOG_LOST in self._kinds and not any(found.sentinels)]
 
     def _move_advice(self) -> str:
-        """Return what to do if a state is only declared in another place: to its old one, an empty place looks the same."""
-        for found in self.founds if {*self._kinds} == {Accident.EMPTIED} else ():
-            kept = committed_map(found.instances[0])
-            if not any(found.sentinels) and kept is not None and kept.backing.offers("key_pages"):
-                move = f"trident state move OLD.py:topology {found.name} --to NEW.py:topology"
-                return f"if state {found.name!r} was in another place before, move it to this one: {move}. Else "
-        return ""
+        founds = self.founds if {*self._kinds} == {Accident.EMPTIED} else ()
+        advice = (move_advice(found.name, found.instances[0], found.sentinels) for found in founds)
+        return next(filter(None, advice), "")
 
     def _remedy(self, rewinds: bool) -> str:
         """Return the way on that the next start accepts, and that keeps the totals right."""
