@@ -103,9 +103,9 @@ def test_a_state_that_means_something_else_is_refused_and_nothing_is_written(
     with pytest.raises(TopologyChangedError, match=line) as caught:
         lives.start(changed)
     assert isinstance(caught.value, TopologyError)
-    assert 'To do: count again beside it: declare the topology under another name, as in TridentTopology("t-2")' in str(
-        caught.value
-    )
+    said = str(caught.value)
+    assert 'To do: count again beside it: declare the topology under another name, as in TridentTopology("t-2")' in said
+    assert "for its log and checkpoint if you name one" in said
     assert (repr(lives.stores), LogReader(lives.log).refresh().txid) == before
     lives.live(total)  # and it was not recorded either
     assert lives.sums() == 4

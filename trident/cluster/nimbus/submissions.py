@@ -27,7 +27,7 @@ from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.config import Config
 from trident.errors import BadPackage, ClusterError, LogError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.log.log_address import open_reader
-from trident.plan.evolution import RefusedChange
+from trident.plan.evolution import ALLOW, RefusedChange
 from trident.plan.meaning import Meaning, compare
 from trident.storm import StormConfig
 
@@ -277,8 +277,14 @@ def refuse_changes(name: str, what: str, refused: Sequence[RefusedChange]) -> No
     """Raise `UpgradeRefused` if new code of a topology does not fit its log, or its stores."""
     if refused:
         listed = "\n".join(f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in refused)
+        # Followed to the letter, the advice would drop the other settings, that of the log among them.
+        beside = (
+            f" With --conf, `trident upgrade` replaces all settings: give those that `trident show {name}` lists as well, and "
+            "upgrade once more without allow_changed_topology."
+        )
         raise UpgradeRefused(
             f"the new code of topology {name!r} does not fit {what}:\n{listed}\nNothing was changed; the topology runs on."
+            f"{beside if ALLOW in listed else ''}"
         )
 
 
