@@ -322,8 +322,8 @@ class LogHeldError(LogError):
     """Another driver holds the log."""
 
     _text_of_args = (
-        "the transaction log {path} is held by {holder}. Stop that driver, or start with takeover=True (trident run: --takeover, "
-        "other commands: --conf takeover=true), which fences it out"
+        "the transaction log {path} is held by {holder}. Stop that driver, or start with takeover=True (trident run: "
+        "--takeover, other commands: --conf takeover=true), which fences it out"
     )
 
     def __init__(self, path: str, holder: str) -> None:
