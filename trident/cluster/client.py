@@ -53,7 +53,9 @@ class ClusterClient(Closes):
         token = find_token(folder_of(address), token)
         self._patience_s, self._has_token = patience_s, token is not None
         self._http = client_of("", token, _TIMEOUT_S, "asking a cluster", "cluster")
-        self.cluster = StormClusterState(open_cluster_state(address))  # a session, so the last that may fail
+        self.cluster = StormClusterState(
+            open_cluster_state(address, makes_root=False)
+        )  # the last that may fail: a session
 
     def submit(
         self,
