@@ -344,10 +344,7 @@ class ForeignLogError(LogError):
     """The log was written by another topology."""
 
     can_heal = False
-    _text_of_args = (
-        "the transaction log {path} belongs to {found}, not to {expected}. Give every topology a log_dir of its own; "
-        "one that was renamed keeps its former name"
-    )
+    _text_of_args = "the transaction log {path} belongs to {found}, not to {expected}. Give each its log_dir or its former name"
 
     def __init__(self, path: str, found: str, expected: str) -> None:
         super().__init__(path, found, expected)

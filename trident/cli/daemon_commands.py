@@ -218,9 +218,8 @@ def ui_command(
     with needs_package("the page of a cluster", "cluster"):
         from trident.cluster.client import check_is_there
         from trident.cluster.pages import open_cluster_pages
-        from trident.cluster_state.cluster_address import default_address
         from trident.web.rest import UIServer
-    check_is_there(of.cluster or default_address())
+    check_is_there(of.cluster)
     own = of.own()
     with (
         open_cluster_pages(own.address, own.token) as pages,

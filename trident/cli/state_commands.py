@@ -196,11 +196,8 @@ def _compare(called: str, former: Meaning, declared: TridentTopology) -> Topolog
     compared, name = compare(former, meaning_of(declared.graph())), declared.name
     if name == called:
         return compared
-    text = f"topology {called!r}: its name is {name!r} now, and nothing of it would go on"
-    remedy = (
-        f'declare it as TridentTopology("{called}"), or say --name {called} if it was submitted so. As {name!r} it '
-        "begins with a log of its own and with nothing, or is refused where its states have a table, path or prefix"
-    )
+    text = f"topology {called!r}: its name is {name!r} now, by which there is neither its log nor its states"
+    remedy = f'declare it as TridentTopology("{called}"), or say --name {called} if it was submitted under that name'
     return replace(compared, refused=(RefusedChange(text, remedy), *compared.refused))
 
 

@@ -12,8 +12,6 @@ Refusal = Literal["missing", "exists", "version", "not empty", "ephemeral", "unk
 `not empty`: nodes are below the one to be deleted. `ephemeral`: the node above vanishes with a session: none can be below it.
 """
 
-NOT_THERE = "is not there. Correct the address (--cluster, or the variable TRIDENT_CLUSTER), or start a Nimbus with it"
-
 
 class StoredNode(NamedTuple):
     """What a node holds.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trident.errors import ClusterError, ClusterUnreachable
 from trident.extras import needs_package
-from trident.nodes.interface import NOT_THERE, Tell
+from trident.nodes.interface import Tell
 from trident.nodes.polled_nodes import SESSIONS, LeasedNodes, RefusedError, SqlTable, T
 from trident.roles import close_on_error
 from trident.servers.local_processes import abandon_in_children
@@ -31,6 +31,7 @@ _CREATE = (
 _BEGIN = """
     INSERT INTO trident_nodes VALUES (%s, '', '', %s, 0), (%s, '', '', '', 0), (%s, '', '', '', 0) ON CONFLICT DO NOTHING
 """
+NOT_THERE = "is not there. Correct the address (--cluster, or the variable TRIDENT_CLUSTER), or start a Nimbus with it"
 _COUNT = "UPDATE trident_nodes SET version = version + 1 WHERE path = %s"
 
 

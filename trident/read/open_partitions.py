@@ -173,8 +173,8 @@ def _refusal(
             if evolution is not None:
                 check_stores(replace(compared, evolutions={name: evolution}), {name: states})
             if reader:
-                if states[0].offers("read_sentinel"):
-                    move = move_advice(name, states[0], [one.read_sentinel() for one in states])
+                sentinels = [one.read_sentinel() for one in states if one.offers("read_sentinel")]
+                move = move_advice(name, states[0], sentinels)
                 compare_stores(known, states, reader.refresh)
     except BackendError as error:  # of one that changes or is new, a start makes what is missing
         return str(error) if not error.retryable and evolution is None and known in layouts else ""

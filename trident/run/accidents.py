@@ -75,7 +75,9 @@ class Accidents:
         """Return the error of a start; whether rewinding would be accepted, and which policy was `refused`, if any."""
         line = "partition {1} of state {0!r}: the log expects {2}, the store has {3}"
         numbers = [line.format(*one.args) for found in self.founds for one in found.mismatches.values()]
-        return StartMismatchError(self.said, refused, self._move_advice() + self._remedy(rewinds), "; ".join(numbers))
+        emptied = self.founds if {*self._kinds} == {Accident.EMPTIED} else ()
+        moves = filter(None, (move_advice(one.name, one.instances[0], one.sentinels) for one in emptied))
+        return StartMismatchError(self.said, refused, next(moves, "") + self._remedy(rewinds), "; ".join(numbers))
 
     @property
     def said(self) -> str:
@@ -175,11 +177,6 @@ class Accidents:
     def _without_totals(self) -> list[str]:
         """Return the states whose store has nothing, where the log is new and another one has totals."""
         return [found.name for found in self.founds if Accident.LOG_LOST in self._kinds and not any(found.sentinels)]
-
-    def _move_advice(self) -> str:
-        founds = self.founds if {*self._kinds} == {Accident.EMPTIED} else ()
-        advice = (move_advice(found.name, found.instances[0], found.sentinels) for found in founds)
-        return next(filter(None, advice), "")
 
     def _remedy(self, rewinds: bool) -> str:
         """Return the way on that the next start accepts, and that keeps the totals right."""

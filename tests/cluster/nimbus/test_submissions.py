@@ -371,7 +371,7 @@ def test_advice_for_an_upgrade_does_not_drop_the_settings(submissions: Submissio
         log.append(TopologyRecord({"count": {**COUNT, "streams": ["a", "more"]}}, {}))
     submissions.submit(packed(submissions), "mine")
     fewer = packed(submissions, "2", meaning={"states": {"count": COUNT}, "streams": {}})
-    settings = r"start once with allow_changed_topology=True \(.*\nNothing .* replaces all settings: give those that"
+    settings = r"start once with allow_changed_topology=True \(.*\nNothing .* replaces all settings: give those of"
     with pytest.raises(UpgradeRefused, match=settings):
         submissions.upgrade("mine", fewer)
 

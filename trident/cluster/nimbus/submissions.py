@@ -277,10 +277,8 @@ def refuse_changes(name: str, what: str, refused: Sequence[RefusedChange]) -> No
     """Raise `UpgradeRefused` if new code of a topology does not fit its log, or its stores."""
     if refused:
         listed = "\n".join(f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in refused)
-        # Followed to the letter, the advice would drop the other settings, that of the log among them.
         beside = (
-            f" With --conf, `trident upgrade` replaces all settings: give those that `trident show {name}` lists as well, and "
-            "upgrade once more without allow_changed_topology."
+            f" --conf replaces all settings: give those of `trident show {name}` too, and leave it out the next time."
         )
         raise UpgradeRefused(
             f"the new code of topology {name!r} does not fit {what}:\n{listed}\nNothing was changed; the topology runs on."
