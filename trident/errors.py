@@ -344,7 +344,9 @@ class ForeignLogError(LogError):
     """The log was written by another topology."""
 
     can_heal = False
-    _text_of_args = "the transaction log {path} belongs to {found}, not to {expected}. Give each its log_dir or its former name"
+    _text_of_args = (
+        "the transaction log {path} belongs to {found}, not to {expected}. Give each its log_dir or its former name"
+    )
 
     def __init__(self, path: str, found: str, expected: str) -> None:
         super().__init__(path, found, expected)

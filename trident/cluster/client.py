@@ -258,8 +258,7 @@ def check_is_there(address: str | None) -> None:
     if folder is not None and not (folder / STATE_FILE).is_file():
         raise ClusterUnreachable(
             left_of(folder)
-            or f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or the variable "
-            "TRIDENT_CLUSTER"
+            or f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or TRIDENT_CLUSTER"
         )
 
 
