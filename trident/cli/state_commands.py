@@ -189,7 +189,6 @@ def diff_command(
 
 
 def _compare(called: str, former: Meaning, declared: TridentTopology) -> TopologyChanges:
-    """Compare a declaration with the former one, which is `called` so: by that name its log and states are found."""
     from trident.plan.evolution import RefusedChange
     from trident.plan.meaning import compare, meaning_of
 
