@@ -221,9 +221,15 @@ def test_the_advice_about_another_source_under_the_same_name_leads_on(lives: Liv
             running.process_all_available()
 
     lives.live(total)
-    with pytest.raises(TopologyChangedError, match=r'new_stream\("s-2", …\), and start once with --conf allow_changed'):
+    with pytest.raises(
+        TopologyChangedError,
+        match=r'new_stream\("s-2", …\), and start once with allow_changed_topology=True \(--conf allow_changed',
+    ):
         other("s")
-    with pytest.raises(TopologyChangedError, match="If it is another source, .* start once with --conf allow_changed"):
+    with pytest.raises(
+        TopologyChangedError,
+        match=r"If it is another source, .* start once with allow_changed_topology=True \(--conf allow_changed",
+    ):
         other("s-2")
     other("s-2", allow_changed_topology=True)
     assert lives.sums() == 7
@@ -239,7 +245,8 @@ def test_the_advice_to_begin_a_similar_state_with_nothing_leads_on(lives: Lives,
     if drops:
         lives.live(count)  # once without it, which does not help: it may return
     with pytest.raises(
-        TopologyChangedError, match="To begin 'similar' with nothing, start once with --conf allow_changed"
+        TopologyChangedError,
+        match=r"To begin 'similar' with nothing, start once with allow_changed_topology=True \(--conf allow_changed",
     ):
         lives.start(similar)
     lives.live(similar, allow_changed_topology=True)
