@@ -170,7 +170,9 @@ def test_a_stream_may_join_a_state_but_not_leave_it() -> None:
     assert not compare(meaning(), meaning(more=merged)).refused
     ((text, remedy),) = compare(meaning(more=merged), meaning()).refused
     assert text == "state 'total': streams lines, second -> lines"
-    assert remedy.endswith("what 'second' brings, start once with --conf allow_changed_topology=true")
+    assert remedy.endswith(
+        "what 'second' brings, start once with allow_changed_topology=True (--conf allow_changed_topology=true)"
+    )
 
 
 def test_a_renamed_stream_is_noticed_by_its_states() -> None:

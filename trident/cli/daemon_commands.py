@@ -216,8 +216,10 @@ def ui_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     with needs_package("the page of a cluster", "cluster"):
+        from trident.cluster.client import check_is_there
         from trident.cluster.pages import open_cluster_pages
         from trident.web.rest import UIServer
+    check_is_there(of.cluster)
     own = of.own()
     with (
         open_cluster_pages(own.address, own.token) as pages,

@@ -30,7 +30,7 @@ from trident.servers.plain_json import plain
 
 if TYPE_CHECKING:
     from trident.config import Config
-    from trident.plan.meaning import TopologyChanges
+    from trident.plan.meaning import Meaning, TopologyChanges
     from trident.replay.rehearsing import Rehearsed
     from trident.replay.verifying import ValueOrigin, Verified
     from trident.topology import TridentTopology
@@ -160,7 +160,7 @@ def diff_command(
     from trident.cli.log import opened_log
     from trident.cli.target import load_both, load_topology
     from trident.errors import LogError
-    from trident.plan.meaning import Meaning, compare, meaning_of
+    from trident.plan.meaning import Meaning, meaning_of
     from trident.read.open_partitions import refused_by_stores
 
     with ExitStack() as opened:
@@ -169,13 +169,14 @@ def diff_command(
             declared = load_topology(new, name)
             with wrong_use(LogError):
                 reader = opened.enter_context(opened_log(old))
-            former = Meaning.of_log(reader.refresh().declared)
+            called, former = reader.refresh().topology, Meaning.of_log(reader.refresh().declared)
         else:
             before, declared = load_both(old, new, name)
-            former = meaning_of(before.graph())
-        compared = compare(former, meaning_of(declared.graph()))
-        more = refused_by_stores(declared.graph(), declared.config, compared, reader)
-        compared = replace(compared, refused=(*compared.refused, *more))
+            called, former = before.name, meaning_of(before.graph())
+        compared = _compare(called, former, declared)
+        if called == declared.name:
+            more = refused_by_stores(declared.graph(), declared.config, compared, reader)
+            compared = replace(compared, refused=(*compared.refused, *more))
     if as_json:
         refused = [
             {"text": text, "remedy": remedy.replace("{name}", declared.name)} for text, remedy in compared.refused
@@ -185,6 +186,18 @@ def diff_command(
     else:
         _print_changes(compared, declared.name)
     return WRONG if compared.refused else 0
+
+
+def _compare(called: str, former: Meaning, declared: TridentTopology) -> TopologyChanges:
+    from trident.plan.evolution import RefusedChange
+    from trident.plan.meaning import compare, meaning_of
+
+    compared, name = compare(former, meaning_of(declared.graph())), declared.name
+    if name == called:
+        return compared
+    text = f"topology {called!r}: its name is {name!r} now, by which there is neither its log nor its states"
+    remedy = f'declare it as TridentTopology("{called}"), or say --name {called} if it was submitted under that name'
+    return replace(compared, refused=(RefusedChange(text, remedy), *compared.refused))
 
 
 def _print_changes(compared: TopologyChanges, topology: str) -> None:
@@ -203,10 +216,10 @@ def _print_changes(compared: TopologyChanges, topology: str) -> None:
 
 def rehearse(former: TridentTopology, new: TridentTopology, config: Config, last: int, as_json: bool) -> int:
     """Say what new code would change; returns the exit code, which tells whether it would, or would be refused."""
-    from trident.plan.meaning import compare, meaning_of
+    from trident.plan.meaning import meaning_of
     from trident.reading import rehearse_upgrade
 
-    compared = compare(meaning_of(former.graph()), meaning_of(new.graph()))
+    compared = _compare(former.name, meaning_of(former.graph()), new)
     if not as_json:
         _print_changes(compared, new.name)
     done = rehearse_upgrade(former, new, last, config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 import tempfile
 import time
@@ -174,7 +175,7 @@ def _log_of_run(name: str) -> Callable[[str], str] | None:
             return (
                 f"its log is {log_dir}, not {place} of `trident run` in this folder, which ends with batch {txid}. "
                 "States that were written with that one do not fit; to go on with it, kill the topology and submit it with "
-                f"--conf log_dir={Path(place).absolute()}"
+                f"--conf {shlex.quote(f'log_dir={Path(place).absolute()}')}"
             )
         from_whom = "" if holder is None else f", which it takes over from the running driver, {holder}"
         return f"goes on after batch {txid} of {place}{from_whom}"

@@ -18,7 +18,7 @@ from trident import __version__
 from trident.cluster.code_store import CodeStore
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews, with_last_error
 from trident.cluster.topology_package import TopologyPackage
-from trident.cluster_state.cluster_address import STATE_FILE, find_token, folder_of, open_cluster_state
+from trident.cluster_state.cluster_address import STATE_FILE, default_address, find_token, folder_of, open_cluster_state
 from trident.cluster_state.cluster_records import WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed, TridentError
@@ -49,17 +49,11 @@ class ClusterClient(Closes):
     """
 
     def __init__(self, address: str, token: str | None = None, patience_s: float = 20.0) -> None:
-        folder = folder_of(address)
-        if folder is not None and not (folder / STATE_FILE).is_file():
-            raise ClusterUnreachable(
-                left_of(folder)
-                or f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or the variable "
-                "TRIDENT_CLUSTER"
-            )
-        token = find_token(folder, token)
+        check_is_there(address)
+        token = find_token(folder_of(address), token)
         self._patience_s, self._has_token = patience_s, token is not None
         self._http = client_of("", token, _TIMEOUT_S, "asking a cluster", "cluster")
-        self.cluster = StormClusterState(open_cluster_state(address))  # a session, so the last that may fail
+        self.cluster = StormClusterState(open_cluster_state(address, makes=False))  # a session: the last to fail
 
     def submit(
         self,
@@ -256,6 +250,16 @@ def leader_url(cluster: StormClusterState) -> str:
 
 class _Unknown(ClusterUnreachable):
     """An answer was lost, to a request that must not be sent twice."""
+
+
+def check_is_there(address: str | None) -> None:
+    """Raise `ClusterUnreachable` if `address`, or the default one, is a folder without a cluster: only its daemons make one."""
+    folder = folder_of(address or default_address())
+    if folder is not None and not (folder / STATE_FILE).is_file():
+        raise ClusterUnreachable(
+            left_of(folder)
+            or f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or TRIDENT_CLUSTER"
+        )
 
 
 def left_of(folder: Path) -> str:

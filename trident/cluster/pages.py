@@ -236,7 +236,7 @@ def open_cluster_pages(address: str, token: str | None) -> Iterator[ClusterOverv
 
     `token`: of the cluster. Without it nothing can be changed, and drivers show nothing beyond their heartbeats.
     """
-    cluster = StormClusterState(open_cluster_state(address))
+    cluster = StormClusterState(open_cluster_state(address, makes=False))
 
     def forward(storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:
         with HttpTopologyPages(leader_url(cluster), token, storm_id) as nimbus:

@@ -27,7 +27,7 @@ from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.config import Config
 from trident.errors import BadPackage, ClusterError, LogError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.log.log_address import open_reader
-from trident.plan.evolution import RefusedChange
+from trident.plan.evolution import ALLOW, RefusedChange
 from trident.plan.meaning import Meaning, compare
 from trident.storm import StormConfig
 
@@ -279,8 +279,12 @@ def refuse_changes(name: str, what: str, refused: Sequence[RefusedChange]) -> No
     """Raise `UpgradeRefused` if new code of a topology does not fit its log, or its stores."""
     if refused:
         listed = "\n".join(f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in refused)
+        beside = (
+            f" --conf replaces all settings: give those of `trident show {name}` too, and leave it out the next time."
+        )
         raise UpgradeRefused(
             f"the new code of topology {name!r} does not fit {what}:\n{listed}\nNothing was changed; the topology runs on."
+            f"{beside if ALLOW in listed else ''}"
         )
 
 

@@ -31,6 +31,7 @@ _CREATE = (
 _BEGIN = """
     INSERT INTO trident_nodes VALUES (%s, '', '', %s, 0), (%s, '', '', '', 0), (%s, '', '', '', 0) ON CONFLICT DO NOTHING
 """
+NOT_THERE = "is not there. Correct the address (--cluster, or the variable TRIDENT_CLUSTER), or start a Nimbus with it"
 _COUNT = "UPDATE trident_nodes SET version = version + 1 WHERE path = %s"
 
 
@@ -38,10 +39,11 @@ class PostgresNodes(LeasedNodes):
     """The nodes at an address; implements `Nodes`.
 
     `timeout_s`: how long this process may be out of touch before others end its session, and how long a request may wait.
-    Raises `ClusterUnreachable`: no server answered within the timeout. `ClusterError`: it refuses.
+    `makes_root`: whether they are made where there are none.
+    Raises `ClusterUnreachable`: no server answered within the timeout, or there are none. `ClusterError`: it refuses.
     """
 
-    def __init__(self, address: PostgresAddress, timeout_s: float, tell: Tell) -> None:
+    def __init__(self, address: PostgresAddress, timeout_s: float, tell: Tell, makes_root: bool = True) -> None:
         with needs_package("a cluster's state in PostgreSQL", "postgres", "psycopg"):
             from trident.servers import postgres_connection
         self._make_tables, self._root = postgres_connection.make_tables, f"{address.name}:"
@@ -51,24 +53,27 @@ class PostgresNodes(LeasedNodes):
             address.url, address, "cluster", patience, ClusterError, (RefusedError,), answer_s
         )
         abandon_in_children(self._session)
-        self.what = f"the state of the cluster at {address}"
+        self.what, self._makes_root = f"the state of the cluster at {address}", makes_root
         with close_on_error(self._session.close):
-            self._session.run(self._prepare)
+            if self._session.run(self._prepare) is None:
+                raise ClusterUnreachable(f"{self.what} {NOT_THERE}")
             super().__init__(self.what, timeout_s, tell, _POLL_S)
 
     def close(self) -> None:
         super().close()
         self._session.close()
 
-    def _prepare(self, connection: PostgresConnection) -> None:
-        self._make_tables(connection, "trident_nodes", _CREATE)
-        connection.execute(_BEGIN, (self._root, _FORMAT, f"{self._root}/", self._root + SESSIONS))
-        ((found,),) = connection.execute("SELECT data FROM trident_nodes WHERE path = %s", (self._root,))
-        if found != _FORMAT:
+    def _prepare(self, connection: PostgresConnection) -> tuple[bytes] | None:
+        if self._makes_root:
+            self._make_tables(connection, "trident_nodes", _CREATE)
+            connection.execute(_BEGIN, (self._root, _FORMAT, f"{self._root}/", self._root + SESSIONS))
+        found = connection.execute("SELECT data FROM trident_nodes WHERE path = %s", (self._root,)).fetchone()
+        if found not in (None, (_FORMAT,)):
             raise ClusterError(
-                f"{self.what} is of format version {found.decode(errors='replace')}; this version of the software reads "
+                f"{self.what} is of format version {found[0].decode(errors='replace')}; this version of the software reads "
                 f"{_FORMAT.decode()}. Use the version that made it"
             )
+        return found
 
     def _seen(self, look: Callable[[SqlTable], T]) -> T:
         return self._ask(lambda connection: (look(self._table(connection)),))

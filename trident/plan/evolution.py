@@ -29,11 +29,11 @@ REWRITTEN = "rewritten"
 GENERATION = "generation"
 """Among the facts of a state: how often what was stored has got another meaning."""
 
-ALLOW = "--conf allow_changed_topology=true"
+ALLOW = "allow_changed_topology=True (--conf allow_changed_topology=true)"
 _BESIDE = (
     'count again beside it: declare the topology under another name, as in TridentTopology("{name}-2"), with places of their '
-    "own for states that have a table, path or prefix, and for its log if you name one. It reads its sources from where they "
-    "begin, and counts all that they still have"
+    "own for states that have a table, path or prefix, and for its log and checkpoint if you name one. It reads its sources "
+    "from where they begin, and counts all that they still have"
 )
 
 

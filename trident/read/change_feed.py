@@ -101,8 +101,8 @@ class ChangeFeed(Closes):
         if not node.spec.facts.keeps_changes:
             self._log.close()
             raise UnsupportedOperation(
-                f"state {name!r} of {graph.name!r} keeps no changes: declare it with changes=, as in "
-                'PostgresState(url, changes="7d") or RedisState(url, changes="7d")'
+                f"state {name!r} of {graph.name!r} keeps no changes: one in PostgreSQL or Redis does that is "
+                'declared with changes=, as in PostgresState(url, changes="7d") or RedisState(url, changes="7d")'
             )
         self._lock, self._closed = threading.RLock(), threading.Event()
         self._is_total = not len(node.key_fields) and not node.free_keys

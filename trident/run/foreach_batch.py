@@ -304,10 +304,8 @@ def _when_free(open_it: Callable[[], TransactionLog], waits: bool) -> Transactio
     while True:
         try:
             return open_it()
-        except AlreadyRunningError:
-            raise
-        except LogHeldError:
-            if not waits or time.monotonic() > deadline:
+        except LogHeldError as held:
+            if isinstance(held, AlreadyRunningError) or not waits or time.monotonic() > deadline:
                 raise
         time.sleep(_LOOK_S)
 

@@ -111,7 +111,8 @@ def _problem(found: QueryBatch, txid: int, last: Mapping[str, Any] | None) -> st
             return None
         return (
             f"Spark gives batch {found.batch} of query {found.query}, but the log has no batch of any query: the log was lost, "
-            "or the checkpoint is that of another program. Restore the log, or name the folder where it is (log_dir)"
+            "the function was renamed, or the checkpoint is that of another program. Restore the log, name the folder where it "
+            "is (log_dir), or give the function its former name"
         )
     ends = f"the log ends with batch {last['batch']} of query {last['query']} (txid {txid})"
     gives = f"Spark gives batch {found.batch}"
