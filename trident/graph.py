@@ -396,6 +396,17 @@ def _signed_time(microseconds: int) -> str:
     return f"-{amount}" if microseconds < 0 else str(amount)
 
 
+def name_of_state(given: Any) -> str:
+    """Return the name of a state that a call is given by its name, or as its declaration returned it."""
+    name = given if isinstance(given, str) else getattr(given, "state_name", None)
+    if not isinstance(name, str):
+        raise TopologyError(
+            f"{given!r} is not a state: give its name, or what persistent_aggregate, partition_persist or new_static_state "
+            "returned"
+        )
+    return name
+
+
 @dataclass(frozen=True)
 class Graph:
     """A whole topology, in the order of declaration (so parents stand before children)."""
