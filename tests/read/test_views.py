@@ -179,7 +179,7 @@ def test_an_earlier_batch_can_be_read_where_the_store_keeps_it(topology: Trident
             with pytest.raises(ConfigError, match=re.escape(f"{named}={odd!r}: give a whole number of at least 0")):
                 call(odd)
     for odd in (None, 1, b"count", delta.new_values_stream(), Count):
-        with pytest.raises(TopologyError, match="is not a state: give its name, or what persistent_aggregate, "):
+        with pytest.raises(TopologyError, match="is not a state: give its name, or what persistent_aggregate"):
             running.state(odd)
         with pytest.raises(TopologyError, match="is not a state: give its name"):
             open_state(topology, odd)

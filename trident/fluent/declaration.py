@@ -29,8 +29,6 @@ class Declaration(TridentNames):
     def __init__(self, name: str, rename: Mapping[str, str] | None = None) -> None:
         if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a topology; use letters, digits, '_', '.' and '-'")
-        if not isinstance(rename, Mapping | None):
-            raise TopologyError(f"rename={rename!r}: give the former name of each state or stream by its new one")
         self.name = name
         self._nodes: dict[str, Node] = {}
         self._states: dict[str, StateNode] = {}
@@ -88,7 +86,7 @@ class Declaration(TridentNames):
             if (lacking := type_not_written(spec.facts.serializer, declared)) is not None:
                 raise ConfigError(
                     f"serializer='json' of state {name!r}, whose values are {declared}: JSON has no {lacking}. Leave "
-                    "serializer out, or give the state values of numbers, texts, booleans, arrays, structs and maps by text"
+                    "serializer out, or declare values that JSON has"
                 )
         if spec.facts.layout is not None:
             spec.facts.layout(node.conf(self.name))  # refuses a layout that the state cannot have
