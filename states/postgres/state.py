@@ -16,16 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from states.postgres.options import PostgresOptions
 from trident.errors import ConfigError
 from trident.servers.log_addresses import Database
 from trident.state.interfaces import IBackingMap, StateConf, StoreFacts
 from trident.storekit import StoreMapFactory, StoreState, called_as, driver_package, kinds
-
-if TYPE_CHECKING:
-    from states.postgres.columns import Columns
 
 _driver = partial(driver_package, "PostgreSQL", "psycopg", "postgres")
 
@@ -37,8 +34,11 @@ class PostgresMapFactory(StoreMapFactory):
     options: PostgresOptions
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
-        columns = self._columns(conf)
+        from states.postgres.columns import columns_of
+
+        columns = columns_of(conf, self.kind, self.options)
         if isinstance(columns, str):
+            self._layout(conf)
             return super().__call__(conf, partition_index, num_partitions)
         with _driver():
             from states.postgres.map import TypedMap
@@ -53,21 +53,17 @@ class PostgresMapFactory(StoreMapFactory):
     def _database(self) -> Database:
         return Database.of(self.options.url, self.options.user, self.options.timeout_s)
 
-    def _columns(self, conf: StateConf) -> Columns | str:
+    def _layout(self, conf: StateConf) -> str:
         from states.postgres.columns import columns_of
 
         columns = columns_of(conf, self.kind, self.options)
-        for name, given in {"changes": self.options.kept_changes, "ttl_s": self.options.ttl_s}.items():
-            if given is not None and isinstance(columns, str):
-                raise ConfigError(
-                    f"{name}= of {conf.prefix!r} in PostgreSQL needs columns, and there are none: {columns}. Leave {name} out, "
-                    "or give the state what has columns (see the page of the store)"
-                )
-        return columns
-
-    def _layout(self, conf: StateConf) -> str:
-        columns = self._columns(conf)
         if isinstance(columns, str):
+            for name, given in {"changes": self.options.kept_changes, "ttl_s": self.options.ttl_s}.items():
+                if given is not None:
+                    raise ConfigError(
+                        f"{name}= of {conf.prefix!r} in PostgreSQL needs columns, and there are none: {columns}. Leave {name} "
+                        "out, or give the state what has columns (see the page of the store)"
+                    )
             return f"binary columns key and value: {columns}"
         return "columns " + ", ".join(f"{column.name} {column.form.sql}" for column in columns.all)
 

@@ -467,7 +467,6 @@ ODD_CALLS: dict[str, tuple[Callable[[TridentTopology, Stream, Any], object], str
     "join type": (lambda t, s, odd: _joined(t, s, join_type=odd), "got the join type", ()),
     "within": (lambda t, s, odd: _joined(t, s, within=odd), "join_within got within=", ()),
     "a static state": (lambda t, s, odd: t.new_static_state(MemoryMapState(), odd), "cannot name a state", ("in",)),
-    "rename": (lambda t, s, odd: TridentTopology("u", rename=odd), "rename=", ({},)),
 }  # fmt: skip
 
 

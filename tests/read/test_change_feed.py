@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class Words:
                 self.spout.feed(batch)
                 running.process_all_available()
 
-    def changes(self, since: int | None = 0) -> Any:
+    def changes(self, since: Any = 0) -> Any:
         return trident.changes(self.topology, "totals", since, log_dir=self.log_dir)
 
     def txids(self, since: int = 0) -> list[int]:
@@ -387,9 +388,11 @@ def test_what_keeps_no_changes_is_refused_by_name(made: Made, tmp_path: Path, po
         PostgresState.transactional(url, changes="7d")
     with pytest.raises(ConfigError, match="no option 'changes'"):
         CassandraState.opaque(["127.0.0.1"], changes="7d")  # type: ignore[call-arg]
-    binary = Words(tmp_path, PostgresState.opaque(url, changes="7d", layout="binary"), log_dir=str(tmp_path / "binary"))
     with pytest.raises(ConfigError, match=r"changes= of .* needs columns, and there are none: layout='binary'"):
-        binary.run(FIRST)
+        Words(tmp_path, PostgresState.opaque(url, changes="7d", layout="binary"), log_dir=str(tmp_path / "binary"))
+    for odd in (date(2024, 1, 1), 1.5, True, -1):  # a day is not batch 2024
+        with pytest.raises(ConfigError, match="since=.*: give a whole number of at least 0"):
+            words.changes(odd)
 
 
 @pytest.mark.server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,9 +35,11 @@ from tests.harness.topology_runs import (
 from trident import Config, Fields, TridentCollector, TridentState, TridentTopology, TridentTuple, open_state
 from trident.errors import (
     BatchFailedError,
+    ConfigError,
     DRPCExecutionException,
     StaleTransactionError,
     StateError,
+    TopologyError,
     UnsupportedOperation,
     WrongKeyError,
 )
@@ -170,6 +173,17 @@ def test_an_earlier_batch_can_be_read_where_the_store_keeps_it(topology: Trident
     assert sorted(view.at(2).get_tuples()) == sorted((*key, 2) for key in KEYS)
     with pytest.raises(StateError, match="read state 'count' as of batch 4: 3 is the last one committed"):
         view.at(4)
+    assert view.at(np.int64(2)).multi_get(KEYS[:1]) == [2]
+    assert list(view.get_tuples(limit=np.int32(0))) == view.top(0) == []
+    for odd in (-1, True, 1.5, "2", b"2", [], math.inf, Decimal(2)):
+        for named, call in {"txid": view.at, "limit": lambda n: view.get_tuples(limit=n), "count": view.top}.items():
+            with pytest.raises(ConfigError, match=re.escape(f"{named}={odd!r}: give a whole number of at least 0")):
+                call(odd)
+    for odd in (None, 1, b"count", delta.new_values_stream(), Count):
+        with pytest.raises(TopologyError, match="is not a state: give its name, or what persistent_aggregate"):
+            running.state(odd)
+        with pytest.raises(TopologyError, match="is not a state: give its name"):
+            open_state(topology, odd)
     with pytest.raises(
         UnsupportedOperation, match="state 'all' cannot be read as of an earlier batch: its store is not"
     ):

@@ -94,8 +94,8 @@ class Declaration(TridentNames):
         for declared in node.value.types:
             if (lacking := type_not_written(spec.facts.serializer, declared)) is not None:
                 raise ConfigError(
-                    f"serializer='json' of state {name!r}, whose values are {declared}: JSON has no {lacking}. Leave serializer "
-                    "out, or give the state values of numbers, texts, booleans, arrays, structs and maps by text"
+                    f"serializer='json' of state {name!r}, whose values are {declared}: JSON has no {lacking}. Leave "
+                    "serializer out, or declare values that JSON has"
                 )
         if spec.facts.layout is not None:
             spec.facts.layout(node.conf(self.name))  # refuses a layout that the state cannot have

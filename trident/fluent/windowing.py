@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from trident.fields import Fields, FieldsLike, unquote
+from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import by_name, member_of
 from trident.fluent.base import StreamBase, is_fields, refuse_state, spec_of
 from trident.graph import Aggregation, FilterNode, ProjectNode, SelectNode, StateNode, WindowNode
@@ -28,7 +28,6 @@ from trident.operations.windows import (
     TumblingDurationWindow,
     WindowConfig,
     late_field,
-    milliseconds,
 )
 from trident.roles import has
 from trident.state.encoding.serializers import type_not_written
@@ -329,10 +328,6 @@ def _config(stream: StreamBase, event_time: str | None, delay: timedelta) -> Tim
                 f"process got delay={delay!r}, which is that of an event time: name its field, event_time='at'"
             )
         return TimersConfig()
-    if not isinstance(event_time, str) or not event_time:
-        raise stream._wrong(f"process takes event_time, the name of one field, got {event_time!r}")
-    event_time = unquote(event_time)
-    type_ = event_time_type(stream, event_time)
-    return TimersConfig(
-        event_time=EventTime(event_time, milliseconds("delay", delay, 0)).of_type(type_), time_type=type_
-    )
+    times = EventTime.of(event_time, delay)
+    type_ = event_time_type(stream, times.field)
+    return TimersConfig(event_time=times.of_type(type_), time_type=type_)

@@ -82,7 +82,7 @@ def _lit(types: Types, options: Options) -> str:
     (value,) = options
     if value is None:
         return "void"
-    if isinstance(value, datetime.datetime):
+    if isinstance(value, datetime.datetime) and value == value:  # not NaT
         return "timestamp_ntz" if value.tzinfo is None else "timestamp"
     if isinstance(value, Decimal) and value.is_finite():
         _, digits, exponent = value.as_tuple()

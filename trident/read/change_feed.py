@@ -14,6 +14,7 @@ from trident.plan.meaning import with_kept_options
 from trident.read.open_partitions import former_types
 from trident.read.state_reader import FollowedView, ForeignLog
 from trident.roles import Closes, close_on_error
+from trident.setting_types import count_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
@@ -62,7 +63,7 @@ class FeedPosition(NamedTuple):
     @classmethod
     def of(cls, given: int | str) -> FeedPosition:
         """Read what `str` gives, or the number of a batch alone; ValueError if it is neither."""
-        txid, *by = str(given).split("-")
+        txid, *by = str(given if isinstance(given, str) else count_of("since", given)).split("-")
         if not txid.isdecimal() or len(by) not in (0, 2) or not all(map(str.isdecimal, by[:1])):
             raise ValueError(f"since={given!r}: expected the number of a batch, or the position of a feed")
         return cls(int(txid), (int(by[0]), by[1]) if by else None)
@@ -136,7 +137,7 @@ class ChangeFeed(Closes):
         with a `snapshot`.
         Raises `StateReadError`: the store does not belong to the log: it was set back, for example. Nothing of it is given.
         """
-        return self._up_to(None, _BATCHES if most is None else min(most, _BATCHES))
+        return self._up_to(None, _BATCHES if most is None else min(count_of("most", most), _BATCHES))
 
     def _up_to(self, end: int | None, most: int) -> list[ChangedBatch]:
         """Return the next batches, none of them behind `end`, if it is given."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trident.channel import Clock
 from trident.config import Config
 from trident.errors import FencedError, StoreAwayError, describe
-from trident.graph import Graph, JoinWithinNode, WindowNode
+from trident.graph import Graph, JoinWithinNode, WindowNode, name_of_state
 from trident.log.log_state import LogState
 from trident.naming import amount
 from trident.notebook import RunningGlance
@@ -232,7 +232,7 @@ class Drive:
 
     def state(self, state: TridentState | str) -> StateView:
         """Return a state for reading, at the snapshot of the last committed batch."""
-        name = state if isinstance(state, str) else state.state_name
+        name = name_of_state(state)
         return self.opened.view(name)
 
     def _repr_html_(self) -> str:

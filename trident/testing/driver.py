@@ -14,7 +14,7 @@ from trident.drpc.batching import Answer, OwnLog, RequestExecutor, unknown_funct
 from trident.engine.replay_check import ReplayCheck
 from trident.engine.worker import Order, Part
 from trident.errors import ConfigError, ReplayDiffersError, TridentError
-from trident.graph import Graph, PersistNode, SpoutNode
+from trident.graph import Graph, PersistNode, SpoutNode, name_of_state
 from trident.log.log_address import open_log
 from trident.log.log_interface import TransactionLog
 from trident.log.log_state import LogState
@@ -140,7 +140,7 @@ class TopologyTestDriver(Closes):
     def fill(self, state: TridentState | str, rows: Mapping[Any, Any]) -> None:
         """Give a static state that runs in memory its values: by key (a tuple, or its only field), these and no others."""
         self._check_open()
-        name = state if isinstance(state, str) else state.state_name
+        name = name_of_state(state)
         node = self._declared.state(name)
         if not (node.static and self._in_memory):
             why = "the driver does not have in_memory=True" if node.static else "streams write it; feed them instead"
@@ -270,7 +270,7 @@ class TopologyTestDriver(Closes):
 
     def new_values(self, state: TridentState | str) -> dict[int, list[Row]]:
         """Return the new values that a state gave in each committed batch, by txid: rows of key and value."""
-        name = state if isinstance(state, str) else state.state_name
+        name = name_of_state(state)
         if name not in self._persists:
             raise TridentError(
                 f"topology {self._name!r} writes no state {name!r}; it writes {', '.join(self._persists) or 'none'}"

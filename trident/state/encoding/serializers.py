@@ -287,9 +287,8 @@ def keeps_attempts(serializer: Serializer) -> bool:
 
 def type_not_written(serializer: Serializer | None, declared: str | None) -> str | None:
     """Return a type, the declared one or one within it, that JSON does not have, if that is what values are written as."""
-    is_json = isinstance(serializer, _JSONSerializer) and declared is not None
-    found = _NOT_IN_JSON.search(_NAMES.sub("", declared or "")) if is_json else None
-    return None if found is None else found[0]
+    found = isinstance(serializer, _JSONSerializer) and _NOT_IN_JSON.search(_NAMES.sub("", declared or ""))
+    return found[0] if found else None
 
 
 DecodeOpaque = Callable[[Sequence[Key], Sequence[bytes | None]], OpaqueTable]
