@@ -142,7 +142,7 @@ def align(column: Any, wanted: pa.DataType, name: str, what: str) -> Any:
 
 def _convert(what: str, array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
     try:
-        return _lossless_cast(array, wanted)
+        return lossless_cast(array, wanted)
     except pa.ArrowInvalid as error:
         if len(array) > 1:
             half = len(array) // 2
@@ -157,7 +157,7 @@ def _convert(what: str, array: pa.Array, wanted: pa.DataType, path: str) -> pa.A
         ) from error
 
 
-def _lossless_cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def lossless_cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), wanted)
     if pa.types.is_decimal(wanted) and pa.types.is_integer(array.type):

@@ -139,9 +139,9 @@ def _literal_of(type_: str, value: Any) -> Expression | None:
         if re.search(IN_SPARK, value, re.ASCII) is None:
             raise SqlError(f"Spark does not read {value!r} as a {type_}; write its offset behind the seconds")
         return made
-    if type_ == "double" and isinstance(value, (int, Decimal)):
+    if type_ == "double" and isinstance(value, (int, float, Decimal)):
         return lit(float(value))
-    if type_ == "float" and isinstance(value, (int, float, Decimal)) and abs(value) >= _BEYOND_FLOAT:
+    if type_ == "float" and isinstance(value, (int, float, Decimal)) and abs(value) > _GREATEST_FLOAT:
         raise SqlError(f"{value} is beyond the range of a float")
     if type_.startswith("decimal") and isinstance(value, str) and _DIGITS.fullmatch(value):
         made = lit(Decimal(value))
@@ -149,7 +149,7 @@ def _literal_of(type_: str, value: Any) -> Expression | None:
     return lit(value) if type_ == "bigint" and isinstance(value, int) else None
 
 
-_BEYOND_FLOAT = 2**128 - 2**103  # what is less is rounded to the greatest one
+_GREATEST_FLOAT = 2**128 - 2**104
 _DIGITS = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)  # not all that Python reads: 1_0
 
 

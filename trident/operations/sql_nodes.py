@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from trident.moments import MOMENTS
 from trident.operations.expressions import Expression
 
 Rule = Callable[["SqlNode"], Expression]
@@ -100,12 +101,16 @@ class SqlNode:
 
 def check_words(text: str, tokens: list[Any], functions: Collection[str]) -> None:
     """Refuse a function that is none of those that are compared with Spark, and what Spark reads as another text."""
-    for token, following in zip(tokens, [*tokens[1:], None], strict=False):
+    for token, following, third in zip(tokens, [*tokens[1:], None], [*tokens[2:], None, None], strict=False):
         raw, kind = text[token.start : token.end + 1], token.token_type.name
         follower = following.token_type.name if following else ""
         name = raw.strip("`").lower()
         if follower == "L_PAREN" and _NAME.fullmatch(name) and name not in functions and name not in _NO_FUNCTIONS:
             raise SqlError(no_such(name, functions))
+        if follower == "STRING" and name in (*MOMENTS, "timestamp_ltz") and third and third.token_type.name == "DCOLON":
+            raise SqlError(
+                f"Spark casts the {name}, not its text: put parentheses around it at character {token.start + 1}"
+            )
         if name == "at" and follower == "TIME":
             raise SqlError("Spark has no AT TIME ZONE: write from_utc_timestamp(at, 'Europe/Berlin')")
         if kind == "STRING" and (strange := _STRANGE.search(raw)):

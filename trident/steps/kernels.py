@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.alignment import check_decimals, read_in_spark, read_moments
+from trident.alignment import check_decimals, lossless_cast, read_in_spark, read_moments
 from trident.arrow import arrow_type
 from trident.operations.expression_types import digits_of, result_of_decimals
 from trident.types import TYPES
@@ -288,7 +288,12 @@ def cast(value: Any, type_: pa.DataType, *session: str) -> Any:
         return as_float(value, type_)
     if pa.types.is_decimal(type_) and pa.types.is_floating(value.type):
         return decimals_of_floats(value, type_)
-    return pc.cast(as_decimal(value) if pa.types.is_decimal(type_) else value, type_)
+    try:
+        return pc.cast(as_decimal(value) if pa.types.is_decimal(type_) else value, type_)
+    except pa.ArrowInvalid:
+        if not (pa.types.is_integer(value.type) and pa.types.is_floating(type_)):
+            raise
+        return lossless_cast(value, type_)  # Arrow refuses large numbers that are exact
 
 
 def without_zone(value: Any) -> Any:

@@ -241,7 +241,7 @@ def test_bytes_that_are_no_text_are_refused_unless_replaced(tmp_path: Path) -> N
         ({"missing_columns": "?"}, ValueError, "missing_columns='\\?' of CsvFileSpout: give 'error' or 'null'"),
         ({"delimiter": ";;"}, ValueError, "delimiter is ';;'; it must be one ASCII character"),
         ({"quote": "\n"}, ValueError, "quote is '\\\\n'"),
-        ({"delimiter": "'", "quote": "'"}, ValueError, "delimiter is \"'\", which is the quote or the escape too"),
+        ({"delimiter": "'", "quote": "'"}, ValueError, 'delimiter is "\'", which is the quote or the escape too'),
         ({"multiline": True, "bad_lines": "bad"}, ValueError, "multiline=True does not go with bad_lines"),
         ({"header": ["id"]}, SpoutError, "header= has no column 'name'"),
         ({"max_batch_byte": 1}, ConfigError, "CsvFileSpout has no option 'max_batch_byte'; did you mean 'max_batch"),
