@@ -231,7 +231,10 @@ def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Se
 def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:
     mismatches = [each for each in found.founds if each.mismatches]
     for each in mismatches:
-        way = each.in_the_way
+        # Not for a recovery: another state's values are not ours, and a state that was moved is not there.
+        way = next(
+            (one for one in each.mismatches.values() if isinstance(one, (StatePlaceError, StateMovedError))), None
+        )
         if way is not None and (policy != "keep_totals_even_if_wrong" or isinstance(way, StateMovedError)):
             raise way
     if not mismatches:
