@@ -182,16 +182,6 @@ def _within(value: Any, function: Callable[[Any], Any], whole: int, scale: int) 
     return pc.cast(made, pa.decimal128(min(38, whole + scale), scale))
 
 
-def decimals_of_floats(value: Any, type_: pa.DataType) -> Any:
-    """Round floats to decimals, as their shortest text as doubles has them."""
-    value = pc.cast(value, pa.float64())
-    try:
-        wide = pc.cast(pc.cast(value, pa.string()), _MANY)
-    except pa.ArrowInvalid:  # 1e-50, or too large
-        return pa.array([_as_decimal(one, type_) for one in pc.cast(value, pa.string()).to_pylist()], type_)
-    return pc.cast(_round_half_away(wide, type_.scale), type_)
-
-
 def _as_decimal(text: str | None, type_: pa.DataType) -> Decimal | None:
     try:
         return None if text is None else _ROUNDED.quantize(Decimal(text), Decimal(1).scaleb(-type_.scale))
@@ -287,7 +277,12 @@ def cast(value: Any, type_: pa.DataType, *session: str) -> Any:
     if pa.types.is_decimal(value.type) and pa.types.is_floating(type_):
         return as_float(value, type_)
     if pa.types.is_decimal(type_) and pa.types.is_floating(value.type):
-        return decimals_of_floats(value, type_)
+        value = pc.cast(value, pa.float64())  # rounded as their shortest text as doubles has them
+        try:
+            wide = pc.cast(pc.cast(value, pa.string()), _MANY)
+        except pa.ArrowInvalid:  # 1e-50, or too large
+            return pa.array([_as_decimal(one, type_) for one in pc.cast(value, pa.string()).to_pylist()], type_)
+        return pc.cast(_round_half_away(wide, type_.scale), type_)
     return pc.cast(as_decimal(value) if pa.types.is_decimal(type_) else value, type_)
 
 
