@@ -5,7 +5,7 @@ The steps between an entry and the next entries, with the columns that they need
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trident.errors import TopologyError
@@ -181,24 +181,20 @@ def make_request_plan(graph: Graph, function: str) -> RequestPlan:
             f"topology {graph.name!r} has no DRPC function {function!r}; it has "
             f"{[node.function for node in graph.functions()]}. Declare one with new_drpc_stream(function)"
         )
-    nodes = _in_one_place(graph.behind(entry.id))
-    queried = {node.state: graph.state(node.state) for node in nodes if isinstance(node, QueryNode)}
-    return RequestPlan(graph.name, function, nodes, queried)
-
-
-def _in_one_place(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return the nodes with each two-step aggregate as one step, because there is one partition only."""
-    known = {node.id: node for node in nodes}
+    # Each two-step aggregate is one step, because there is one partition only.
+    known = {node.id: node for node in graph.behind(entry.id)}
     needless: set[str] = set()
     found = []
-    for node in nodes:
+    for node in known.values():
         exchange = known.get(node.parents[0]) if isinstance(node, AggregateNode) else None
         part = known.get(exchange.parents[0]) if isinstance(exchange, RepartitionNode) else None
         if isinstance(node, AggregateNode) and exchange and isinstance(part, AggregateNode) and part.partial:
             needless |= {exchange.id, part.id}
             node = replace(node, parents=part.parents, members=part.members)
         found.append(node)
-    return tuple(node for node in found if node.id not in needless)
+    nodes = tuple(node for node in found if node.id not in needless)
+    queried = {node.state: graph.state(node.state) for node in nodes if isinstance(node, QueryNode)}
+    return RequestPlan(graph.name, function, nodes, queried)
 
 
 def is_entry(graph: Graph, node: Node) -> bool:
