@@ -328,13 +328,13 @@ class OperationTotals:
         for phase, seconds in zip(Phases._fields, _columns([event.phases for event in events]), strict=True):
             amounts[Key(TOPOLOGY, f"{phase}_s")] += seconds
         self._windows.add(amounts, events[-1].recorded_at)
-        took, lags = [event.phases.total for event in events], events[-1].read.lags.values()
+        totals, lags = [event.phases.total for event in events], events[-1].read.lags.values()
         self.series.add(
             TimeSpan(
                 tuples=sum(event.tuples for event in events),
                 timed=len(events),
-                took_s=sum(took),
-                longest_s=max(took),
+                took_s=sum(totals),
+                longest_s=max(totals),
                 lags={each.unit: each.amount for each in sum_lags(filter(None, lags))},
                 is_whole=None not in lags,
             ),
