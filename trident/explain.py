@@ -35,8 +35,16 @@ from trident.naming import counted
 from trident.operations.expressions import Expression, col
 from trident.operations.names import operation_name
 from trident.plan import Fragment, Plan, Sink, make_plan
-from trident.plan.guarantees import early_reads, is_exact, lack_text, spout_type_of
-from trident.plan.plan import Stage, misplaced_states, stage_memory, stages_of
+from trident.plan.plan import (
+    Stage,
+    early_reads,
+    is_exact,
+    lack_text,
+    misplaced_states,
+    spout_type_of,
+    stage_memory,
+    stages_of,
+)
 from trident.redaction import shown_configuration
 from trident.spout.interfaces import SpoutType
 from trident.state.interfaces import StateType
@@ -144,14 +152,10 @@ def _sink(sink: Sink) -> str:
     sent = f"sends {', '.join(sink.fields) or 'only how many tuples there are'}"
     if sink.routing is not None:
         return f"{sent}, {routing_text(sink.routing)}"
-    if sink.aggregation is not None:
-        from trident.steps.applying import aggregation_runs
+    if sink.aggregation is not None or sink.window is not None:
+        from trident.steps.applying import sink_runs
 
-        return f"{sent}; {aggregation_runs(sink.aggregation)}"
-    if sink.window is not None:
-        from trident.steps.applying import window_runs
-
-        return f"{sent}; {window_runs(sink.window)}"
+        return f"{sent}; {sink_runs(sink.aggregation, sink.window)}"
     if sink.join is not None:
         return f"{sent}, as the {('left', 'right')[sink.port]} side"
     if sink.removes is not None:

@@ -199,8 +199,12 @@ _IN_BATCH = "[fields,] aggregator, output fields", ", reduce (ReducerAggregator)
 
 def declare(stream: S, members: Sequence[Aggregation], full: bool, label: str | None = None) -> S:
     """Add the nodes of an aggregate, whose members all have the same key."""
-    group = members[0].group
-    fields = _results(stream, members)
+    fields = group = members[0].group
+    names = [name for member in members for name in member.outputs.names]
+    if len(set(names)) < len(names):
+        raise stream._wrong(f"output fields of chained aggregators must be distinct, got {names}")
+    for member in members:
+        fields = fields.concat(member.outputs, stream.get_name())
     call = "aggregate" if full else "partition_aggregate"
     id_ = stream._child_id(label or (step_label(call, members[0].aggregator) if len(members) == 1 else call))
     parent, sent = stream._node.id, stream.fields
@@ -213,17 +217,6 @@ def declare(stream: S, members: Sequence[Aggregation], full: bool, label: str | 
         parent = stream._topology._add(RepartitionNode(f"{id_}:exchange", (parent,), sent, routing)).id
     node = AggregateNode(id_, (parent,), fields, tuple(members))
     return type(stream)(stream._topology, stream._topology._add(node))
-
-
-def _results(stream: StreamBase, members: Sequence[Aggregation]) -> Fields:
-    """Return the fields of the key and of all results; `TopologyError` if two are of one name."""
-    key = members[0].group
-    names = [name for member in members for name in member.outputs.names]
-    if len(set(names)) < len(names):
-        raise stream._wrong(f"output fields of chained aggregators must be distinct, got {names}")
-    for member in members:
-        key = key.concat(member.outputs, stream.get_name())
-    return key
 
 
 def remove(topology: Declaration, state: StateNode, given: object, fields: FieldsLike | None) -> None:

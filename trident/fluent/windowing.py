@@ -147,7 +147,20 @@ def _declare(
     late: Fields,
 ) -> S:
     refuse_state(stream, "a window")
-    _check_config(stream, key, config, late)
+    if not isinstance(config, WindowConfig):
+        raise stream._wrong(
+            f"window takes (config, [state,] [fields,] aggregator, output fields); {config!r} is not a window configuration, "
+            "as TumblingCountWindow.of(100) is"
+        )
+    if isinstance(config, SessionWindow) and not key:
+        raise stream._wrong(
+            f"a window of {config} needs a key that the sessions belong to: group the stream first, group_by('user').window(…)"
+        )
+    if len(late) and config.event_time is None:
+        raise stream._wrong(
+            f"no tuple is late for a window of {config}: call window, or give a config by event time, such as "
+            "TumblingDurationWindow.of(…).by_event_time('at')"
+        )
     if config.event_time is not None:
         config = config.with_time_type(event_time_type(stream, config.event_time.field))
     spec, rest = spec_and_rest(args)
@@ -184,23 +197,6 @@ def check_own_names(stream: StreamBase, what: str, names: Iterable[str]) -> None
     reserved = [name for name in names if name.startswith("$")]
     if reserved:
         raise stream._wrong(f"{what} {reserved[0]!r}: names that begin with $ are reserved; rename the field")
-
-
-def _check_config(stream: StreamBase, group: Fields, config: WindowConfig, late: Fields) -> None:
-    if not isinstance(config, WindowConfig):
-        raise stream._wrong(
-            f"window takes (config, [state,] [fields,] aggregator, output fields); {config!r} is not a window configuration, "
-            "as TumblingCountWindow.of(100) is"
-        )
-    if isinstance(config, SessionWindow) and not group:
-        raise stream._wrong(
-            f"a window of {config} needs a key that the sessions belong to: group the stream first, group_by('user').window(…)"
-        )
-    if len(late) and config.event_time is None:
-        raise stream._wrong(
-            f"no tuple is late for a window of {config}: call window, or give a config by event time, such as "
-            "TumblingDurationWindow.of(…).by_event_time('at')"
-        )
 
 
 def _where(stream: S, label: str, condition: Expression) -> S:

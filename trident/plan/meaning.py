@@ -26,7 +26,7 @@ from trident.plan.evolution import (
     names_exchanged,
     renaming,
 )
-from trident.plan.guarantees import spout_type_of
+from trident.plan.plan import spout_type_of
 from trident.state.encoding.serializers import name_of_serializer
 from trident.state.winners import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, renamed_facts
 

@@ -19,11 +19,12 @@ rows go to the partition of an exchange. So a batch, or its second half, is one 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.graph import (
     AggregateNode,
@@ -39,6 +40,8 @@ from trident.graph import (
     StateNode,
     WindowNode,
 )
+from trident.spout.interfaces import DeclaresSpoutType, SpoutType
+from trident.state.interfaces import StateType
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,21 @@ def misplaced_states(plan: Plan, wanted: Collection[str]) -> dict[str, str]:
 def place(plan: Plan, states: Collection[str]) -> Placed:
     """Return the part of a plan that executors run if they commit these states, none of which is misplaced."""
     here = _commits_of_executors(plan, states)
-    level = _levels(plan, here)
+    # The level of each commit, from 1: above what feeds it, and above what goes before it at the same state.
+    level: dict[str, int] = {}
+    feeders, last, updated = _feeders(plan), dict[str, int](), dict[str, int]()
+    for node in plan.commits:  # in the order of a batch, so what goes before is there
+        if node.id not in here:
+            continue
+        own = 1 + max((level[feeder] for feeder in feeders.get(node.id, ()) if feeder in level), default=0)
+        if isinstance(node, (PersistNode, QueryNode)):
+            updates = isinstance(node, PersistNode)
+            before = (last if updates else updated).get(node.state, 0)  # queries of one state may run side by side
+            own = max(own, before + 1)
+            last[node.state] = max(own, last.get(node.state, 0))
+            if updates:
+                updated[node.state] = own
+        level[node.id] = own
     processing = len(plan.levels)
     committing = tuple(
         tuple(id_ for id_ in level if level[id_] == number) for number in range(1, max(level.values(), default=0) + 1)
@@ -262,25 +279,6 @@ def _feeders(plan: Plan) -> dict[str, set[str]]:
         for sink in fragment.sinks:
             feeders.setdefault(sink.target, set()).add(entry)
     return feeders
-
-
-def _levels(plan: Plan, here: set[str]) -> dict[str, int]:
-    """Return the level of each commit, from 1: above what feeds it, and above what goes before it at the same state."""
-    level: dict[str, int] = {}
-    feeders, last, updated = _feeders(plan), dict[str, int](), dict[str, int]()
-    for node in plan.commits:  # in the order of a batch, so what goes before is there
-        if node.id not in here:
-            continue
-        own = 1 + max((level[feeder] for feeder in feeders.get(node.id, ()) if feeder in level), default=0)
-        if isinstance(node, (PersistNode, QueryNode)):
-            updates = isinstance(node, PersistNode)
-            before = (last if updates else updated).get(node.state, 0)  # queries of one state may run side by side
-            own = max(own, before + 1)
-            last[node.state] = max(own, last.get(node.state, 0))
-            if updates:
-                updated[node.state] = own
-        level[node.id] = own
-    return level
 
 
 def _route_by_key(plan: Plan, sink: Sink, here: Collection[str]) -> Sink:
@@ -349,3 +347,63 @@ def commit_loads(plan: Plan, in_executors: Collection[str] = ()) -> list[str]:
     stages = [stage.entries for stage in stages_of(plan, in_executors) if not stage.driver]
     in_workers = {id_ for entries in stages for entry in entries for id_ in plan.fragments[entry].ids}
     return [id_ for id_ in plan.memory_mb if id_ not in in_workers]
+
+
+# The guarantee matrix: which spout and which state are exact together, and which reads break that.
+
+EXACT = frozenset(
+    {
+        (SpoutType.TRANSACTIONAL, StateType.TRANSACTIONAL),
+        (SpoutType.TRANSACTIONAL, StateType.OPAQUE),
+        (SpoutType.OPAQUE, StateType.OPAQUE),
+    }
+)
+
+
+def spout_type_of(spout: Any) -> SpoutType:
+    """Return what a spout promises, a `SpoutType` or its name; non-transactional for an `IBatchSpout` that declares none."""
+    kind: Any = spout.spout_type if isinstance(spout, DeclaresSpoutType) else None
+    if kind is None:
+        return SpoutType.NON_TRANSACTIONAL
+    try:
+        return SpoutType(kind.replace("_", "-") if isinstance(kind, str) else kind)
+    except ValueError as error:
+        names = ", ".join(repr(known.value) for known in SpoutType)
+        raise TopologyError(
+            f"{type(spout).__name__}.spout_type is {kind!r}, which is unknown; use one of {names}"
+        ) from error
+
+
+def is_exact(promise: SpoutType, kind: StateType, keeps_attempts: bool | None) -> bool:
+    """Whether a replayed batch counts once. A state without attempts treats what a lost attempt wrote as committed."""
+    return (promise, kind) in EXACT and not (promise is SpoutType.OPAQUE and keeps_attempts is False)
+
+
+def lack_text(kind: StateType, keeps_attempts: bool | None) -> str:
+    """Return what the stored fields of an opaque state lack, if anything."""
+    return " without attempts" if kind is StateType.OPAQUE and keeps_attempts is False else ""
+
+
+class EarlyRead(NamedTuple):
+    """A query that runs before its batch updates the state that it reads, and the states that its answers flow into.
+
+    Unless the state can be read as of the batch before, a replay reads what a failed attempt has written. Behind the
+    update a query reads the state as after its own batch, in every attempt.
+    """
+
+    query: str
+    state: str
+    into: tuple[str, ...]
+
+
+def early_reads(graph: Graph, commits: Sequence[Node]) -> Iterator[EarlyRead]:
+    """Iterate over the early reads of a plan's commits."""
+    updated: set[str] = set()
+    written = {node.state for node in commits if isinstance(node, PersistNode)}
+    for node in commits:
+        if isinstance(node, PersistNode):
+            updated.add(node.state)
+        elif isinstance(node, QueryNode) and node.state in written - updated:
+            into = tuple(behind.state for behind in graph.behind(node.id) if isinstance(behind, PersistNode))
+            if into:
+                yield EarlyRead(node.id, node.state, into)

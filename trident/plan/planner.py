@@ -5,7 +5,7 @@ The steps between an entry and the next entries, with the columns that they need
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trident.errors import TopologyError
@@ -57,7 +57,14 @@ def make_plan(graph: Graph) -> Plan:
     commits = _commit_order(graph)
     partitions = {node.state: partitions_of_state(graph, node) for node in commits if isinstance(node, PersistNode)}
     states = {state.name: state for state in graph.states}
-    levels = _levels(fragments, [id_ for id_ in exchanges if id_ not in {node.id for node in commits}])
+    # The exchanges before any commit, each one level above the highest that feeds it.
+    early = [id_ for id_ in exchanges if id_ not in {node.id for node in commits}]
+    level: dict[str, int] = {}
+    for entry, fragment in fragments.items():  # those that feed an entry come before it
+        for sink in fragment.sinks:
+            level[sink.target] = max(level.get(sink.target, 0), level.get(entry, 0) + 1)
+    numbers = sorted({level[entry] for entry in early})
+    levels = tuple(tuple(entry for entry in early if level[entry] == number) for number in numbers)
     hints, memory_mb = dict(graph.hints), dict(graph.memory_mb)
     return Plan(
         graph.name, spouts, fragments, commits, states, partitions, hints, exchanges, levels, memory_mb,
@@ -83,16 +90,6 @@ def _fragments(graph: Graph) -> tuple[dict[str, Fragment], dict[str, Exchange]]:
             exchanges[node.id] = Exchange(node, inputs_of(node, fragment), width)
         fragments[node.id] = fragment
     return dict(reversed(fragments.items())), dict(reversed(exchanges.items()))
-
-
-def _levels(fragments: dict[str, Fragment], exchanges: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the exchanges before any commit, each one level above the highest that feeds it."""
-    level: dict[str, int] = {}
-    for entry, fragment in fragments.items():  # those that feed an entry come before it
-        for sink in fragment.sinks:
-            level[sink.target] = max(level.get(sink.target, 0), level.get(entry, 0) + 1)
-    numbers = sorted({level[entry] for entry in exchanges})
-    return tuple(tuple(entry for entry in exchanges if level[entry] == number) for number in numbers)
 
 
 def _commit_order(graph: Graph) -> tuple[PersistNode | QueryNode | ExchangeNode, ...]:
@@ -131,7 +128,13 @@ def width_of(graph: Graph, entry: Node, fragment: Fragment) -> int | None:
 
     Raises `TopologyError`: the hints behind an `identity_partition` ask for another number than there is before it.
     """
-    behind = _behind_identity(fragment)
+    behind: dict[str, set[str]] = {}  # for each identity partition of the fragment, the steps from it on
+    for step in fragment.steps:
+        if isinstance(step.node, RepartitionNode):
+            behind[step.id] = {step.id}
+        for ids in behind.values():
+            if any(source in ids for source in step.sources):
+                ids.add(step.id)
     before = set(fragment.ids).difference(*behind.values())
     width = 1 if _is_single(entry) else max(_largest(graph, before) or 0, most_kept(fragment.sinks)) or None
     for id_, ids in behind.items():
@@ -153,18 +156,6 @@ def _is_single(entry: Node) -> bool:
 
 def _largest(graph: Graph, ids: set[str]) -> int | None:
     return max((hint for node, hint in graph.hints.items() if node in ids), default=None)
-
-
-def _behind_identity(fragment: Fragment) -> dict[str, set[str]]:
-    """For each identity partition of a fragment, the steps from it on."""
-    found: dict[str, set[str]] = {}
-    for step in fragment.steps:
-        if isinstance(step.node, RepartitionNode):
-            found[step.id] = {step.id}
-        for ids in found.values():
-            if any(source in ids for source in step.sources):
-                ids.add(step.id)
-    return found
 
 
 @dataclass(frozen=True)
@@ -190,24 +181,20 @@ def make_request_plan(graph: Graph, function: str) -> RequestPlan:
             f"topology {graph.name!r} has no DRPC function {function!r}; it has "
             f"{[node.function for node in graph.functions()]}. Declare one with new_drpc_stream(function)"
         )
-    nodes = _in_one_place(graph.behind(entry.id))
-    queried = {node.state: graph.state(node.state) for node in nodes if isinstance(node, QueryNode)}
-    return RequestPlan(graph.name, function, nodes, queried)
-
-
-def _in_one_place(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return the nodes with each two-step aggregate as one step, because there is one partition only."""
-    known = {node.id: node for node in nodes}
+    # Each two-step aggregate is one step, because there is one partition only.
+    known = {node.id: node for node in graph.behind(entry.id)}
     needless: set[str] = set()
     found = []
-    for node in nodes:
+    for node in known.values():
         exchange = known.get(node.parents[0]) if isinstance(node, AggregateNode) else None
         part = known.get(exchange.parents[0]) if isinstance(exchange, RepartitionNode) else None
         if isinstance(node, AggregateNode) and exchange and isinstance(part, AggregateNode) and part.partial:
             needless |= {exchange.id, part.id}
             node = replace(node, parents=part.parents, members=part.members)
         found.append(node)
-    return tuple(node for node in found if node.id not in needless)
+    nodes = tuple(node for node in found if node.id not in needless)
+    queried = {node.state: graph.state(node.state) for node in nodes if isinstance(node, QueryNode)}
+    return RequestPlan(graph.name, function, nodes, queried)
 
 
 def is_entry(graph: Graph, node: Node) -> bool:
@@ -230,7 +217,13 @@ def fragment_of(graph: Graph, entry: Node, exchanges: Mapping[str, Exchange]) ->
         for port, parent in enumerate(node.parents)
         if parent == source.id
     )
-    needed = _live_columns(inner, sinks)
+    needed: dict[str, set[str]] = {}  # for each step and for the entry, the columns that a later step or a sink reads
+    for sink in sinks:
+        needed.setdefault(sink.source, set()).update(sink.fields.names)
+    for node in reversed(inner):
+        own = needed.setdefault(node.id, set())
+        for port, parent in enumerate(node.parents):
+            needed.setdefault(parent, set()).update(_reads(node, port, own))
     steps = tuple(
         Step(node.id, node.parents, node, tuple(n for n in node.fields.names if n in needed.get(node.id, ())))
         for node in inner
@@ -297,18 +290,6 @@ def _routing(node: ExchangeNode, port: int) -> Routing:
     if isinstance(node, RepartitionNode):
         return node.routing
     return Routing("hash", node.groups[port]) if len(node.groups[port]) else Routing("global")
-
-
-def _live_columns(nodes: list[Node], sinks: tuple[Sink, ...]) -> dict[str, set[str]]:
-    """For each step and for the entry, the columns that a later step or a sink reads."""
-    needed: dict[str, set[str]] = {}
-    for sink in sinks:
-        needed.setdefault(sink.source, set()).update(sink.fields.names)
-    for node in reversed(nodes):
-        own = needed.setdefault(node.id, set())
-        for port, parent in enumerate(node.parents):
-            needed.setdefault(parent, set()).update(_reads(node, port, own))
-    return needed
 
 
 def _reads(node: Node, port: int, needed: set[str]) -> set[str]:

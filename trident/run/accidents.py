@@ -12,7 +12,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
-from trident.errors import StartMismatchError, StateMismatchError, StateMovedError, StatePlaceError
+from trident.errors import StartMismatchError, StateMismatchError
 from trident.log.log_state import LogState
 from trident.naming import counted
 from trident.read.open_partitions import move_advice
@@ -37,12 +37,6 @@ class Found:
     known: int
     sentinels: list[Sentinel | None]
     mismatches: dict[int, StateMismatchError] = field(default_factory=dict)
-
-    @property
-    def in_the_way(self) -> StateMismatchError | None:
-        """What is not for a recovery: another state's values are not ours, and a state that was moved is not there."""
-        found = self.mismatches.values()
-        return next((one for one in found if isinstance(one, (StatePlaceError, StateMovedError))), None)
 
     @property
     def can_be_emptied(self) -> bool:

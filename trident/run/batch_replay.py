@@ -34,7 +34,7 @@ from trident.log.records import (
 )
 from trident.plan import make_plan
 from trident.plan.evolution import MEMBERS, SINCE, goes_on
-from trident.plan.guarantees import spout_type_of
+from trident.plan.plan import spout_type_of
 from trident.read.open_partitions import make_state
 from trident.read.state_reader import ForeignLog, log_place
 from trident.roles import Closes

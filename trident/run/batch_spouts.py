@@ -20,7 +20,7 @@ from trident.config import Config
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields
 from trident.plan import Plan
-from trident.plan.guarantees import spout_type_of
+from trident.plan.plan import spout_type_of
 from trident.roles import adapt
 from trident.run.partitioned_spouts import PartitionedTridentSpoutExecutor, checksum, read_said, table_of_emitted
 from trident.spout.interfaces import (

@@ -355,7 +355,14 @@ class TopologyFigures:
 
     def _states(self, batches: RecentBatches) -> list[dict[str, Any]]:
         """Return what is known of the states now: how exact, where each commits, and which batch changed it last."""
-        last = _last_commits(self._opened.log.state)
+        log = self._opened.log.state
+        last: dict[str, tuple[int | None, int | None]] = {  # of one long ago only the batch is known
+            name: (max(int(sentinel.txid) for sentinel in list(partitions.values())), None)
+            for name, partitions in list(log.touched.items())
+            if partitions
+        }
+        for commit in list(log.history):
+            last |= {name: (commit.txid, commit.at_ms) for name, partitions in commit.touched.items() if partitions}
         entries = []
         for described in self._descriptions:
             name = described["state"]
@@ -380,17 +387,3 @@ class TopologyFigures:
 
 def _without_secrets(value: Any) -> Any:
     return redacted(value) if isinstance(value, str) else value
-
-
-def _last_commits(log: LogState) -> dict[str, tuple[int | None, int | None]]:
-    """Return by state the last batch that changed it, and when; of one long ago only the batch."""
-    touched = {name: partitions for name, partitions in list(log.touched.items()) if partitions}
-    commits: dict[str, tuple[int | None, int | None]] = {
-        name: (max(int(sentinel.txid) for sentinel in list(partitions.values())), None)
-        for name, partitions in touched.items()
-    }
-    for commit in list(log.history):
-        for name, partitions in commit.touched.items():
-            if partitions:
-                commits[name] = (commit.txid, commit.at_ms)
-    return commits

@@ -14,7 +14,7 @@ from trident.config import Config
 from trident.engine.runners import AutoRunner, InProcessRunner, Runner, cores
 from trident.engine.worker import Program
 from trident.errors import ConfigError
-from trident.extras import check_pyspark, needs_package
+from trident.extras import needs_package
 from trident.plan import Plan
 from trident.plan.plan import commit_loads, stage_memory
 from trident.run.batch_spouts import SpoutHandle
@@ -51,12 +51,6 @@ def giving_up_if(is_asked: Callable[[], bool], awaits_batch: bool = False) -> It
 def is_given_up() -> bool:
     """Whether the start that is under way here is to end."""
     return _gives_up.get()()
-
-
-def check_engine(config: Config) -> None:
-    """Refuse an engine that may be Spark where there is no PySpark that it runs on."""
-    if config.engine != "in_process":
-        check_pyspark('engine="in_process"')
 
 
 def open_runner(
@@ -125,7 +119,19 @@ def log_idle_loads(plan: Plan, config: Config, in_executors: Collection[str]) ->
 def _spark_runner(program: Program, config: Config, memory_mb: float) -> Runner:
     server = server_of(config.master, config.spark_conf)
     if server is not None:
-        return _connect_runner(program, config, memory_mb, server)
+        from trident.engine.dataframe_runner import DataFrameRunner
+
+        if memory_mb:
+            logger.info("topology %s: memory loads have no effect on Spark Connect", program.topology)
+        session, is_new = connect_session(server, config.spark_conf)
+        stop = partial(stop_connect, session, server) if is_new else None
+        try:
+            ship_code_to(session)
+            return DataFrameRunner(program, config.parallelism or width_of(session, cores()), session, stop)
+        except BaseException:
+            if stop is not None:
+                stop()
+            raise
     from trident.engine.spark_runner import SparkRunner
     from trident.spark.session import spark_session
     from trident.spark.spark_resources import check_free_slots
@@ -146,19 +152,3 @@ def _spark_runner(program: Program, config: Config, memory_mb: float) -> Runner:
         return ResidentRunner(spark, program, config.parallelism, owned, spare)
     check_free_slots(context, program.topology)
     return SparkRunner(spark, program, config.parallelism, owned)
-
-
-def _connect_runner(program: Program, config: Config, memory_mb: float, server: str) -> Runner:
-    from trident.engine.dataframe_runner import DataFrameRunner
-
-    if memory_mb:
-        logger.info("topology %s: memory loads have no effect on Spark Connect", program.topology)
-    session, is_new = connect_session(server, config.spark_conf)
-    stop = partial(stop_connect, session, server) if is_new else None
-    try:
-        ship_code_to(session)
-        return DataFrameRunner(program, config.parallelism or width_of(session, cores()), session, stop)
-    except BaseException:
-        if stop is not None:
-            stop()
-        raise

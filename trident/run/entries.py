@@ -112,8 +112,8 @@ def _entries(node: PersistNode, tables: list[pa.Table], columns: Merging | None)
     if not aggregation.combines:
         groups: dict[Key, list[Any]] = {}
         for table in tables:
-            keys = keys_of(table, aggregation.group.names)
-            for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
+            of_rows = keys_of(table, aggregation.group.names)
+            for key, row in zip(of_rows, tuples_of(table, aggregation.inputs), strict=True):
                 groups.setdefault(key, []).append(row)
         return Entries(CanonicalKeys(groups), list(groups.values()))
     is_many = sum(table.num_rows for table in tables) > PIECE

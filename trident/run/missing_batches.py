@@ -183,14 +183,21 @@ def span_of(past: RecordedPast, lacking: Sequence[Lacking], streams: Iterable[st
     """
     behind = [one for one in lacking if one.is_behind]
     first = min(min(one.done) for one in behind) + 1
-    last = max(one.goal for one in behind)
+    last, name = max(one.goal for one in behind), behind[0].name
     if first > last:
         return range(0)
     for one in lacking:
         if one.is_read and min(one.done) >= first:
-            first = _first_with(one, first, past, behind[0].name)
+            first = _first_with(one, first, past, name)
     used = {("states", one.name) for one in lacking} | {("streams", stream) for stream in streams}
-    _check_history(past, used, behind[0].name, first)
+    if past.whole_after is None or past.whole_after >= first or past.first is None or past.first > first:
+        begins = "this start" if past.whole_after is None else f"batch {max(past.first or 1, past.whole_after + 1)}"
+        why = f"a partition in its store ends with batch {first - 1}, and the history begins with {begins}"
+        raise RewindError(name, why, 0)
+    for changed, after in past.changed.items():
+        if after >= first and changed in used:
+            why = f"from batch {after + 1} on {changed[1]!r} means something else; the batches from {first} on ran other code"
+            raise RewindError(name, why, 0)
     return range(first, last + 1)
 
 
@@ -206,17 +213,6 @@ def _first_with(read: Lacking, first: int, past: RecordedPast, name: str) -> int
         "begin with the first batch, from which on that value could be computed"
     )
     raise RewindError(name, why, 0)
-
-
-def _check_history(past: RecordedPast, used: set[tuple[str, str]], name: str, first: int) -> None:
-    if past.whole_after is None or past.whole_after >= first or past.first is None or past.first > first:
-        begins = "this start" if past.whole_after is None else f"batch {max(past.first or 1, past.whole_after + 1)}"
-        why = f"a partition in its store ends with batch {first - 1}, and the history begins with {begins}"
-        raise RewindError(name, why, 0)
-    for changed, after in past.changed.items():
-        if after >= first and changed in used:
-            why = f"from batch {after + 1} on {changed[1]!r} means something else; the batches from {first} on ran other code"
-            raise RewindError(name, why, 0)
 
 
 def check_states_fit(graph: Graph, log: LogState, meaning: Meaning, lacking: Sequence[Lacking]) -> None:

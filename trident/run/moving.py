@@ -324,7 +324,15 @@ class _Move:
         if self._is_there(found):
             self._mark_source(self._sides[0].partitions)
             return Moved(self._txid)
-        source = self._open_source()
+        log = self._log.state
+        source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
+        compare_stores(self._name, source.states, lambda: log)
+        keep = [place.states[0].facts.keeps_attempts() for place in (source, self._target)]
+        if keep[0] and not keep[1]:
+            raise UnsupportedOperation(
+                f"move state {self._name!r}: the target's serializer does not store which attempt wrote a value, so what a "
+                "failed one wrote would count there; give the new declaration another serializer"
+            )
         self._claim_target(found)
         total = 0
         for keys in source.pages():
@@ -349,18 +357,6 @@ class _Move:
             )
         expected = [log.expected_sentinel(self._name, partition) for partition in range(len(found))]
         return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
-
-    def _open_source(self) -> StatePlace:
-        log = self._log.state
-        source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
-        compare_stores(self._name, source.states, lambda: log)
-        keep = [place.states[0].facts.keeps_attempts() for place in (source, self._target)]
-        if keep[0] and not keep[1]:
-            raise UnsupportedOperation(
-                f"move state {self._name!r}: the target's serializer does not store which attempt wrote a value, so what a "
-                "failed one wrote would count there; give the new declaration another serializer"
-            )
-        return source
 
     def _claim_target(self, found: Sequence[Sentinel | None]) -> None:
         """Note in each partition that it is being filled, if all are empty or were being filled."""

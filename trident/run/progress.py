@@ -328,7 +328,18 @@ class OperationTotals:
         for phase, seconds in zip(Phases._fields, _columns([event.phases for event in events]), strict=True):
             amounts[Key(TOPOLOGY, f"{phase}_s")] += seconds
         self._windows.add(amounts, events[-1].recorded_at)
-        self.series.add(_span_of(events), events[-1].recorded_at)
+        totals, lags = [event.phases.total for event in events], events[-1].read.lags.values()
+        self.series.add(
+            TimeSpan(
+                tuples=sum(event.tuples for event in events),
+                timed=len(events),
+                took_s=sum(totals),
+                longest_s=max(totals),
+                lags={each.unit: each.amount for each in sum_lags(filter(None, lags))},
+                is_whole=None not in lags,
+            ),
+            events[-1].recorded_at,
+        )
 
     def _amounts_by_key(
         self, plan: _Lists, placed: _Lists, took: Mapping[str, int], keys: Mapping[str, int]
@@ -345,18 +356,6 @@ class OperationTotals:
         for state, updated in keys.items():
             amounts[Key(self._steps[state], "keys")] += updated
         return amounts
-
-
-def _span_of(events: Sequence[BatchCommitted]) -> TimeSpan:
-    took, lags = [event.phases.total for event in events], events[-1].read.lags.values()
-    return TimeSpan(
-        tuples=sum(event.tuples for event in events),
-        timed=len(events),
-        took_s=sum(took),
-        longest_s=max(took),
-        lags={each.unit: each.amount for each in sum_lags(filter(None, lags))},
-        is_whole=None not in lags,
-    )
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> Iterator[float]:

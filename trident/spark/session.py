@@ -113,7 +113,21 @@ def spark_session(
     if active is None:
         return _start(app_name, asked, defaults or {}, spare)
     pin_python_of(active.sparkContext)
-    return _adapt(active, asked)
+    current = {key: active.conf.get(key, None) for key in asked}
+    differing = {key: value for key, value in asked.items() if current[key] != value}
+    fixed = [key for key in differing if not active.conf.isModifiable(key)]
+    if fixed:
+        differences = ", ".join(f"{key} is {current[key]!r}, and {asked[key]!r} was asked for" for key in fixed)
+        raise ConfigError(
+            f"a Spark session is active and cannot be changed: {differences}. "
+            "Stop it first (`spark.stop()`), or ask for the same settings"
+        )
+    if not differing:
+        return active
+    session = active.newSession()
+    for key, value in differing.items():
+        session.conf.set(key, value)
+    return session
 
 
 def stop_session(spark: SparkSession) -> None:
@@ -163,24 +177,6 @@ def _refuse_connect(asked: Mapping[str, str]) -> None:
     if any(wishes) and not is_spark_on():
         name = "SPARK_REMOTE" if wishes[0] else "SPARK_API_MODE"
         raise EnvironmentProblem(f"{cause}the environment variable {name} asks for Spark Connect: unset it")
-
-
-def _adapt(active: SparkSession, asked: Mapping[str, str]) -> SparkSession:
-    current = {key: active.conf.get(key, None) for key in asked}
-    differing = {key: value for key, value in asked.items() if current[key] != value}
-    fixed = [key for key in differing if not active.conf.isModifiable(key)]
-    if fixed:
-        differences = ", ".join(f"{key} is {current[key]!r}, and {asked[key]!r} was asked for" for key in fixed)
-        raise ConfigError(
-            f"a Spark session is active and cannot be changed: {differences}. "
-            "Stop it first (`spark.stop()`), or ask for the same settings"
-        )
-    if not differing:
-        return active
-    session = active.newSession()
-    for key, value in differing.items():
-        session.conf.set(key, value)
-    return session
 
 
 def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], spare: int) -> SparkSession:

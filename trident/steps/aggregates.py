@@ -196,7 +196,15 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
             if pa.types.is_integer(column.type):
                 table = table.set_column(table.schema.get_field_index(name), name, column.cast(type_, safe=False))
         if not _may_overflow(aggregation, table):
-            return _of_tuples(aggregation, table)
+            rows = pa.nulls(table.num_rows)
+            asked = [
+                [
+                    ("" if function == "count_all" else part.inputs.names[0], function)
+                    for function in _FUNCTIONS[type(part.aggregator)]
+                ]
+                for part in _parts(aggregation)
+            ]
+            return _aggregate(aggregation, table, lambda name: table.column(name) if name else rows, asked)
     return _python_partial(step, aggregation, table, on_error)
 
 
@@ -401,19 +409,6 @@ def _columns_of_partials(aggregation: Aggregation, table: pa.Table) -> dict[str,
         return {name: table.column(name)}
     value = one_array(table.column(name))
     return dict(zip((field.name for field in value.type), value.flatten(), strict=True))
-
-
-def _of_tuples(aggregation: Aggregation, table: pa.Table) -> pa.Table:
-    """Aggregate tuples: one row per key; ungrouped, one row."""
-    rows = pa.nulls(table.num_rows)
-    asked = [
-        [
-            ("" if function == "count_all" else part.inputs.names[0], function)
-            for function in _FUNCTIONS[type(part.aggregator)]
-        ]
-        for part in _parts(aggregation)
-    ]
-    return _aggregate(aggregation, table, lambda name: table.column(name) if name else rows, asked)
 
 
 def _aggregate(aggregation: Aggregation, table: pa.Table, column: Callable[[str], Any], asked: Asked) -> pa.Table:

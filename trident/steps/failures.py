@@ -20,7 +20,6 @@ from threading import get_ident
 from types import CodeType
 from typing import Any, NoReturn, Self, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from trident.arrow import Misfit
@@ -61,11 +60,6 @@ class Bounds:
     def step_of(self, rows: int) -> int:
         """Return how many rows a step that got `rows` may give; as many as it got are always allowed."""
         return max(self.per_step, rows)
-
-    def check_parents(self, parents: Any) -> None:
-        """Raise `TooManyRows` if a tuple is the parent of too many rows; `parents` has the parent of each row."""
-        if len(parents) > self.per_tuple < int(np.bincount(parents).max()):
-            self.refuse_tuple()
 
     def check_step(self, rows: int, given: int) -> None:
         """Raise `TooManyRows` if a step that got `given` rows may not give `rows`."""

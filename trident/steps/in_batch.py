@@ -189,10 +189,10 @@ def join(node: JoinNode, sides: list[pa.Table], bounds: Bounds = DEFAULT_BOUNDS)
     rows of the last side vary fastest.
     """
     # The distinct keys of all sides, and for each side the number of each row's key.
-    whole, ids, firsts = _number_keys(node.groups, sides)
+    whole, numbers, firsts = _number_keys(node.groups, sides)
     if not node.null_keys_match:
-        ids, firsts, _ = nulls_apart(whole, ids, firsts)
-    keys, ids = whole.take(pa.array(firsts)), _of_tables(ids, sides)
+        numbers, firsts, _ = nulls_apart(whole, numbers, firsts)
+    keys, ids = whole.take(pa.array(firsts)), _of_tables(numbers, sides)
     groups = keys.num_rows
     rows = [_SideRows(side_ids, groups) for side_ids in ids]
     counts = [np.maximum(side.counts, int(outer)) for side, outer in zip(rows, node.outer, strict=True)]

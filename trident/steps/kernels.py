@@ -312,12 +312,7 @@ def _of_text(text: Any, type_: pa.DataType) -> Any:
         made = pc.cast(pc.replace_substring_regex(text, _PADDED, r"\1\2"), type_)
     if pa.types.is_decimal(type_):
         check_decimals(text, made, "cast")
-    _check_read(text, made)
-    return made
-
-
-def _check_read(text: Any, made: Any) -> None:
-    """Refuse what Arrow reads as a number, and Spark does not: `0x1F`, `nan(1)`, `-nan`."""
+    # What Arrow reads as a number, and Spark does not: `0x1F`, `nan(1)`, `-nan`.
     if pa.types.is_integer(made.type):
         strange = [text.filter(pc.match_substring(text, mark)) for mark in "xX"]
     else:
@@ -326,6 +321,7 @@ def _check_read(text: Any, made: Any) -> None:
     for one in strange:
         if len(one):
             raise pa.ArrowInvalid(f"Failed to parse string: {one[0].as_py()!r} as {made.type}")
+    return made
 
 
 def _text(value: Any) -> Any:

@@ -36,7 +36,8 @@ def parents_and_columns(
     """
     parents, columns = _split_flat(name, fields, result, rows, parents_needed)
     if parents is not None:
-        bounds.check_parents(parents)
+        if len(parents) > bounds.per_tuple < int(np.bincount(parents).max()):
+            bounds.refuse_tuple()
     elif len(columns[0]) > bounds.per_tuple * rows:  # some tuple must have given too many
         bounds.refuse_tuple()
     return parents, columns

@@ -19,7 +19,7 @@ from trident.log.log_address import open_log
 from trident.log.log_interface import TransactionLog
 from trident.log.log_state import LogState
 from trident.plan import make_plan, make_request_plan
-from trident.plan.guarantees import spout_type_of
+from trident.plan.plan import spout_type_of
 from trident.read.open_partitions import open_state
 from trident.read.views import StateView
 from trident.retention import Retention

@@ -15,7 +15,7 @@ from trident.errors import StateError, describe
 from trident.fields import Fields
 from trident.graph import Graph, Node, PersistNode, SpoutNode
 from trident.plan import make_plan
-from trident.plan.guarantees import spout_type_of
+from trident.plan.plan import spout_type_of
 from trident.run.drive import Drive
 from trident.run.opened_topology import OpenedTopology
 from trident.run.running import new_memory_log

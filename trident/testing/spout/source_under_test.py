@@ -22,7 +22,7 @@ from trident.arrow import cast_table, schema_of
 from trident.config import Config
 from trident.errors import ConfigError
 from trident.log.framing import decode, encode
-from trident.plan.guarantees import spout_type_of
+from trident.plan.plan import spout_type_of
 from trident.roles import Role
 from trident.run.batch_spouts import as_trident_spout
 from trident.spout.interfaces import BadRow, Definition, PartitionRead, SpoutType, TransactionAttempt, coordinator_of
