@@ -619,6 +619,7 @@ def test_a_circle_is_found(tmp_path: Path, back: str) -> None:
     assert circles(_tree(tmp_path, files)) == [["trident.fluent.base", "trident.stream", "trident.topology"]]
 
 
+@pytest.mark.slow
 def test_importing_the_framework_loads_neither_an_engine_nor_a_driver() -> None:
     forbidden = ("pyspark", "py4j", "pandas", "starlette", "uvicorn", *DRIVERS)
     script = (

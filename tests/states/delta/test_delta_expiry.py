@@ -22,6 +22,8 @@ from trident.spout import SpoutType
 from trident.state.interfaces import StateType
 from trident.testing import TopologyTestDriver
 
+pytestmark = pytest.mark.slow
+
 DAY = 86_400
 STEP = DAY // 16
 

@@ -33,6 +33,8 @@ from trident.errors import BackendError, ConfigError, StateError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Txid
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_table_with_other_columns_is_refused_with_both_lists(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), pa.table({"word": ["a"], "n": [1]}))

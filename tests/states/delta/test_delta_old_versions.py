@@ -31,6 +31,8 @@ from tests.states.delta.test_delta_published import state_after
 from trident.errors import FencedError, StateError
 from trident.state.txid import Snapshot, Txid
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = {"compact_after_commits": 8, "checkpoint_interval": 8, "retained_versions": 20, "fsync": False}
 
 

@@ -34,6 +34,8 @@ from trident.operations import Count
 from trident.state.interfaces import StateConf
 from trident.state.txid import Txid
 
+pytestmark = pytest.mark.slow
+
 
 class Disk:
     """Knows what was forced to the disk; calls back before each fsync; may refuse one, and then drops the pages."""

@@ -43,6 +43,8 @@ from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Snapshot
 
+pytestmark = pytest.mark.slow
+
 DUCKDB_DELTA = next((Path(duckdb.__file__).parent.parent / "duckdb_ext").rglob("delta.duckdb_extension"))
 EVERY_KIND = list(StateType)
 

@@ -22,6 +22,8 @@ from tests.states.delta.delta_states import Log, changes, commit, reader_at, sta
 from trident.errors import BackendError, FencedError, StateError
 from trident.state import Snapshot, StateConf, StateType
 
+pytestmark = pytest.mark.slow
+
 WORDS = [f"w{number}" for number in range(60)]
 OPTIONS: dict[str, Any] = {
     "max_keys_in_memory": 10,

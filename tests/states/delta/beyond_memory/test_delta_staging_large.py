@@ -19,6 +19,8 @@ from trident.errors import BackendError
 from trident.state.interfaces import FormerTypes, StateConf, StateType
 from trident.state.txid import Snapshot, Txid
 
+pytestmark = pytest.mark.slow
+
 KEYS = [f"w{number}" for number in range(60)]
 LARGE: dict[str, Any] = {"max_keys_in_memory": 20, "compact_after_commits": 4, "vacuum_after_hours": 1}
 
