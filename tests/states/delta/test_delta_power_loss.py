@@ -83,7 +83,6 @@ def recovered(path: Path, log: Log, man: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_whenever_power_fails_no_log_entry_is_without_its_data(tmp_path: Path, disk: Disk) -> None:
     table, log, seen = tmp_path / "t", Log(), list[str]()
     state = state_at(table, compact_after_commits=2, background_maintenance=False)

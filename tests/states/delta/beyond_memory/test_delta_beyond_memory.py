@@ -111,7 +111,6 @@ def at_of(kind: StateType, number: int, log: Log) -> Snapshot | None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])
 def test_any_schedule_of_crashes_counts_each_batch_once(
@@ -194,7 +193,6 @@ def test_a_start_reads_no_rows_and_a_commit_those_of_its_keys(tmp_path: Path, mo
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> None:
     log = Log()
     state, model = filled(tmp_path, log, 40)
@@ -204,7 +202,6 @@ def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_base_of_an_earlier_time_is_refused(tmp_path: Path) -> None:
     log = Log()
     state, _ = filled(tmp_path, log, 20)
@@ -306,7 +303,6 @@ def merging_of(state: Any) -> Any:
     return state._backing._publishing._merging._published
 
 
-@pytest.mark.slow
 def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     state, model = filled(tmp_path, log)
@@ -352,7 +348,6 @@ def test_listing_keys_goes_bucket_by_bucket(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
     log = Log()
     state, model = filled(tmp_path, log)
@@ -376,7 +371,6 @@ def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path) -> None:
     log, state, models = Log(), large_at(tmp_path), list[Counter[str]]([Counter()])
     for number in range(1, 25):
@@ -392,7 +386,6 @@ def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, goes_on, waits = Log(), threading.Event(), list[int]()
     monkeypatch.setattr(OpenedBase, "bytes_of_changes", 600)
