@@ -299,10 +299,6 @@ def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(
     assert told(large_at(tmp_path)) == model
 
 
-def merging_of(state: Any) -> Any:
-    return state._backing._publishing._merging._published
-
-
 def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     state, model = filled(tmp_path, log)
@@ -311,7 +307,7 @@ def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, m
     move = PublishedTable.move
 
     def paused(self: PublishedTable, *args: Any) -> Any:
-        if not goes_on.is_set() and self is merging_of(old):
+        if not goes_on.is_set() and self is old._backing._publishing._merging._published:
             waits.set()
             assert goes_on.wait(60)
         return move(self, *args)
