@@ -46,6 +46,8 @@ from trident.operations import Count
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel, Txid
 
+pytestmark = pytest.mark.slow
+
 
 def map_at(path: Path) -> DeltaBackingMap:
     return DeltaBackingMap(path, StateType.OPAQUE, WORDS)
