@@ -43,6 +43,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def goes_on_after(log_dir: Path, txid: int) -> None:
+    until(lambda: last_txid(log_dir) > txid, "the topology goes on")
+
+
 @pytest.mark.long
 def test_all_keys_are_read_at_one_committed_batch_while_the_topology_runs(folder: Path) -> None:
     log_dir = folder / "trident-log" / "counts"
@@ -59,7 +63,7 @@ def test_all_keys_are_read_at_one_committed_batch_while_the_topology_runs(folder
                 {"key": ["the"], "value": 2 * answer["txid"]},
                 {"key": ["cow"], "value": 2 * whole + min(rest, 2)},
             ]
-            until(lambda txid=answer["txid"]: last_txid(log_dir) > txid, "the topology goes on")
+            goes_on_after(log_dir, answer["txid"])
 
 
 def test_a_table_shows_values_and_what_is_absent(folder: Path) -> None:

@@ -86,8 +86,7 @@ def test_drivers_outlast_a_majority_that_is_away(
         member.kill()
     ends, last = time.monotonic() + _AWAY_S, last_txid(file_log)
     while time.monotonic() < ends:  # the one does not even wait
-        wanted = last_txid(file_log) + 5
-        until(lambda wanted=wanted: last_txid(file_log) >= wanted, f"batch {wanted} is committed")
+        goes_on_in(file_log)
         assert all(not is_gone(each) for each in drivers.values())
     assert last_txid(file_log) > last + 20
     for member in gone:
@@ -102,6 +101,11 @@ def test_drivers_outlast_a_majority_that_is_away(
     until(lambda: other not in cluster.state.active_storms(), "it is forgotten")
     until(lambda: is_gone(drivers[other]), "its driver has ended")
     assert counts(cluster, "other") == expected(last_txid(file_log))
+
+
+def goes_on_in(log_dir: Path) -> None:
+    wanted = last_txid(log_dir) + 5
+    until(lambda: last_txid(log_dir) >= wanted, f"batch {wanted} is committed")
 
 
 @pytest.mark.parametrize("log", ["zookeeper", "file"])
