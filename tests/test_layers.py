@@ -442,17 +442,13 @@ def _within(module: str, names: tuple[str, ...]) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
-def layer_of(module: str) -> Layer | None:
-    return next((layer for layer in LAYERS if _within(module, layer.modules)), None)
-
-
 def violations(root: Path) -> list[str]:
     """Return one line for each import that the table does not allow."""
     found = []
     for one in imports_of(root):
         if one.target.partition(".")[0] in sys.stdlib_module_names:
             continue
-        layer = layer_of(one.importer)
+        layer = next((layer for layer in LAYERS if _within(one.importer, layer.modules)), None)
         if layer is None:
             found.append(f"{one.place}: {one.importer} is in no layer; add it to the table of tests/test_layers.py")
             continue
@@ -621,6 +617,7 @@ def test_a_circle_is_found(tmp_path: Path, back: str) -> None:
     assert circles(_tree(tmp_path, files)) == [["trident.fluent.base", "trident.stream", "trident.topology"]]
 
 
+@pytest.mark.slow
 def test_importing_the_framework_loads_neither_an_engine_nor_a_driver() -> None:
     forbidden = ("pyspark", "py4j", "pandas", "starlette", "uvicorn", *DRIVERS)
     script = (

@@ -383,6 +383,7 @@ def test_an_open_window_under_another_name_is_not_left_behind(kind: str, tmp_pat
     assert running.state("all").multi_get(["a"]) == [15]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*WINDOWS, "join"])
 def test_what_keeps_rows_gets_its_names_back_in_a_step(kind: str, tmp_path: Path) -> None:
     def declared(rows: int, name: str, step: bool = False) -> TridentTopology:

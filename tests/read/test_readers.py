@@ -292,7 +292,6 @@ def test_each_store_says_what_became_of_it(stored: Counts) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_no_reader_is_alarmed_by_a_writer_that_lives(stored: Counts) -> None:
     counts = stored
     ended = threading.Event()

@@ -181,6 +181,7 @@ def test_a_state_with_values_of_two_types_moves(state: StateSpec, log: str, tmp_
     assert rows(euros(other, of_cents), log) == [("a", Decimal("0.09")), ("b", Decimal("0.02"))]
 
 
+@pytest.mark.slow
 def test_a_table_of_one_type_is_refused_before_anything_is_recorded(log: str, tmp_path: Path) -> None:
     table = DeltaState.opaque(tmp_path / "table")
     run(cents(table), log)
@@ -190,6 +191,7 @@ def test_a_table_of_one_type_is_refused_before_anything_is_recorded(log: str, tm
     assert rows(cents(table), log) == [("a", 9), ("b", 2)]
 
 
+@pytest.mark.slow
 def test_values_are_migrated_by_a_move_where_a_table_has_one_type(log: str, tmp_path: Path) -> None:
     old, new = DeltaState.opaque(tmp_path / "old"), DeltaState.opaque(tmp_path / "new")
     run(cents(old), log)

@@ -32,6 +32,8 @@ from trident.operations import BaseStateUpdater, Count, Sum
 from trident.run import moving
 from trident.state import Key, StateSpec, map_state
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["the", "cow", "the", "moon", "the", "end"]
 
 

@@ -261,15 +261,12 @@ def spark_values(spark: SparkSession, fields: Fields, table: pa.Table, texts: Se
     """Return for each text its value for each row, `FAILS` where Spark raises; in ANSI mode and in UTC."""
     with _settings(spark, _SETTINGS):
         columns = [_tried(spark, text).alias(f"c{at}") for at, text in enumerate(texts)]
-        found = spark.createDataFrame(table, _ddl(fields)).select(*columns).toArrow()
+        ddl = ", ".join(f"`{name}` {type_}" for name, type_ in zip(fields.names, fields.types, strict=True))
+    found = spark.createDataFrame(table, ddl).select(*columns).toArrow()
     values = [column.to_pylist() for column in found.columns]
     return {
         text: [FAILS if one is None else one["v"] for one in column] for text, column in zip(texts, values, strict=True)
     }
-
-
-def _ddl(fields: Fields) -> str:
-    return ", ".join(f"`{name}` {type_}" for name, type_ in zip(fields.names, fields.types, strict=True))
 
 
 _SETTINGS = {

@@ -157,7 +157,6 @@ def check(bucket: Bucket, proxy: WithheldApart, start: Any, number: int, how: Ho
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("start", ["earliest", "latest", 1])
 @pytest.mark.timeout(300)
 def test_no_version_is_skipped_if_an_answer_is_withheld(bucket: Bucket, proxy: WithheldApart, start: Any) -> None:

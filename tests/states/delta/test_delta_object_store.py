@@ -47,7 +47,6 @@ def state_in(bucket: Bucket, read_only: bool = False, **options: Any) -> Any:
     return spec.factory.make_state(conf, 0, 1)
 
 
-@pytest.mark.slow
 def test_a_state_lives_in_a_bucket_with_the_options_given(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +160,6 @@ def test_a_url_that_lost_a_slash_is_refused(tmp_path: Path) -> None:
         DeltaState.opaque(Path("s3://bucket/words")).factory.make_state(WORDS, 0, 1)
 
 
-@pytest.mark.slow
 def test_a_task_stages_in_a_bucket_and_the_driver_publishes_there(bucket: Bucket) -> None:
     task, driver, log = state_in(bucket), state_in(bucket), Log()
     for number in (1, 2, 3):

@@ -23,6 +23,8 @@ from trident.errors import BackendError, FencedError, SecondRunError
 from trident.state.interfaces import StateType
 from trident.state.txid import Snapshot, Txid
 
+pytestmark = pytest.mark.slow
+
 
 def stage(task: Any, txid: Txid, counts: Mapping[str, int]) -> bytes:
     """Do what a commit task does."""

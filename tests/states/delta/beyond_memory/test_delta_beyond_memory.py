@@ -24,6 +24,8 @@ from tests.states.delta.delta_states import Log, changes, commit, reader_at, sta
 from trident.errors import BackendError, FencedError, StateError, StateMismatchError
 from trident.state import Snapshot, StateConf, StateType
 
+pytestmark = pytest.mark.slow
+
 WORDS = [f"w{number}" for number in range(60)]
 OPTIONS: dict[str, Any] = {
     "max_keys_in_memory": 10,
@@ -111,7 +113,6 @@ def at_of(kind: StateType, number: int, log: Log) -> Snapshot | None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])
 def test_any_schedule_of_crashes_counts_each_batch_once(
@@ -194,7 +195,6 @@ def test_a_start_reads_no_rows_and_a_commit_those_of_its_keys(tmp_path: Path, mo
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> None:
     log = Log()
     state, model = filled(tmp_path, log, 40)
@@ -204,7 +204,6 @@ def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_base_of_an_earlier_time_is_refused(tmp_path: Path) -> None:
     log = Log()
     state, _ = filled(tmp_path, log, 20)
@@ -355,11 +354,6 @@ def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(
     assert told(large_at(tmp_path)) == model
 
 
-def merging_of(state: Any) -> Any:
-    return state._backing._publishing._merging._published
-
-
-@pytest.mark.slow
 def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     state, model = filled(tmp_path, log)
@@ -368,7 +362,7 @@ def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, m
     move = PublishedTable.move
 
     def paused(self: PublishedTable, *args: Any) -> Any:
-        if not goes_on.is_set() and self is merging_of(old):
+        if not goes_on.is_set() and self is old._backing._publishing._merging._published:
             waits.set()
             assert goes_on.wait(60)
         return move(self, *args)
@@ -405,7 +399,6 @@ def test_listing_keys_goes_bucket_by_bucket(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
     log = Log()
     state, model = filled(tmp_path, log)
@@ -429,7 +422,6 @@ def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path) -> None:
     log, state, models = Log(), large_at(tmp_path), list[Counter[str]]([Counter()])
     for number in range(1, 25):
@@ -445,7 +437,6 @@ def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, goes_on, waits = Log(), threading.Event(), list[int]()
     monkeypatch.setattr(OpenedBase, "bytes_of_changes", 600)

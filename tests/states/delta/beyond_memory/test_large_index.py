@@ -298,6 +298,7 @@ def test_any_schedule_tells_what_a_dict_tells(tmp_path: Path, seed: int) -> None
     run_schedule(tmp_path, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_hashes")
 @pytest.mark.parametrize("seed", range(12, 18))
 def test_keys_of_one_hash_are_told_apart(tmp_path: Path, seed: int) -> None:
