@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from spouts.files.ranges import cut_evenly
@@ -110,9 +110,7 @@ class KafkaCoordinator(BatchCoordinator):
             _range_of(spot, topics[spot.topic].id, start, counts.get(spot, 0), bounds[spot].epoch, held.get(spot))
             for spot, start in starts.items()
         ]
-        # What was read of a topic under its former id is dropped when the new one begins, also of partitions that it lacks.
-        ends = [each for each in read.values() if each.spot not in starts and each.spot.topic not in begun]
-        return definition_of([*new, *(each._replace(start=each.end, since=each.epoch) for each in ends)], size)
+        return definition_of([*new, *_still_held(read, starts, begun)], size)
 
     def _ask_leaders(
         self, held: Mapping[Spot, OffsetRange]
@@ -275,6 +273,13 @@ class KafkaCoordinator(BatchCoordinator):
 
 
 # ---- definitions ----------------------------------------------------------------------------------------------------------
+
+
+def _still_held(read: Mapping[Spot, OffsetRange], starts: Container[Spot], begun: Set[str]) -> list[OffsetRange]:
+    """Return empty ranges where those end that were read and are not read now."""
+    # What was read of a topic under its former id is dropped when the new one begins, also of partitions that it lacks.
+    there = [each for each in read.values() if each.spot not in starts and each.spot.topic not in begun]
+    return [each._replace(start=each.end, since=each.epoch) for each in there]
 
 
 def _range_of(spot: Spot, topic_id: str, start: int, count: int, epoch: int, before: OffsetRange | None) -> OffsetRange:
