@@ -220,21 +220,7 @@ def misplaced_states(plan: Plan, wanted: Collection[str]) -> dict[str, str]:
 def place(plan: Plan, states: Collection[str]) -> Placed:
     """Return the part of a plan that executors run if they commit these states, none of which is misplaced."""
     here = _commits_of_executors(plan, states)
-    # The level of each commit, from 1: above what feeds it, and above what goes before it at the same state.
-    level: dict[str, int] = {}
-    feeders, last, updated = _feeders(plan), dict[str, int](), dict[str, int]()
-    for node in plan.commits:  # in the order of a batch, so what goes before is there
-        if node.id not in here:
-            continue
-        own = 1 + max((level[feeder] for feeder in feeders.get(node.id, ()) if feeder in level), default=0)
-        if isinstance(node, (PersistNode, QueryNode)):
-            updates = isinstance(node, PersistNode)
-            before = (last if updates else updated).get(node.state, 0)  # queries of one state may run side by side
-            own = max(own, before + 1)
-            last[node.state] = max(own, last.get(node.state, 0))
-            if updates:
-                updated[node.state] = own
-        level[node.id] = own
+    level = _levels(plan, here)
     processing = len(plan.levels)
     committing = tuple(
         tuple(id_ for id_ in level if level[id_] == number) for number in range(1, max(level.values(), default=0) + 1)
@@ -279,6 +265,25 @@ def _feeders(plan: Plan) -> dict[str, set[str]]:
         for sink in fragment.sinks:
             feeders.setdefault(sink.target, set()).add(entry)
     return feeders
+
+
+def _levels(plan: Plan, here: set[str]) -> dict[str, int]:
+    """Return the level of each commit, from 1: above what feeds it, and above what goes before it at the same state."""
+    level: dict[str, int] = {}
+    feeders, last, updated = _feeders(plan), dict[str, int](), dict[str, int]()
+    for node in plan.commits:  # in the order of a batch, so what goes before is there
+        if node.id not in here:
+            continue
+        own = 1 + max((level[feeder] for feeder in feeders.get(node.id, ()) if feeder in level), default=0)
+        if isinstance(node, (PersistNode, QueryNode)):
+            updates = isinstance(node, PersistNode)
+            before = (last if updates else updated).get(node.state, 0)  # queries of one state may run side by side
+            own = max(own, before + 1)
+            last[node.state] = max(own, last.get(node.state, 0))
+            if updates:
+                updated[node.state] = own
+        level[node.id] = own
+    return level
 
 
 def _route_by_key(plan: Plan, sink: Sink, here: Collection[str]) -> Sink:
