@@ -361,7 +361,7 @@ class _Move:
     def _claim_target(self, found: Sequence[Sentinel | None]) -> None:
         """Note in each partition that it is being filled, if all are empty or were being filled."""
         own = list(filter(self._is_of_move, filter(None, found)))
-        others = [sentinel for sentinel in found if sentinel is not None and sentinel not in own]
+        others = [sentinel for sentinel in filter(None, found) if sentinel not in own]
         if others or (not own and any(self._target.pages())):
             what = f"it has {others[0]} of {others[0].place!r}" if others else "it has keys"
             remedy = "give the new declaration another table, prefix or path"
@@ -370,7 +370,7 @@ class _Move:
             raise StateError(
                 f"move state {self._name!r} to {self._to}: the place is not empty, {what}. Nothing was written. To do: {remedy}"
             )
-        self._resumes = bool(own) and all(sentinel.txid == self._txid for sentinel in own)
+        self._resumes = {sentinel.txid for sentinel in own} == {self._txid}
         for state in self._target.states if own and not self._resumes else ():
             empty(self._log, state)  # it is of a batch before: keys may have been removed since
         self._attempt += 1

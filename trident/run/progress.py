@@ -310,18 +310,16 @@ class OperationTotals:
             return
         plan: _Lists = defaultdict(list)
         placed: _Lists = defaultdict(list)
-        took: dict[str, int] = defaultdict(int)
-        keys: dict[str, int] = defaultdict(int)
+        took: dict[str, int] = {}
+        keys: dict[str, int] = {}
         for in_executors, processed, committed, took_ns, event in batches:
             here = placed if in_executors else plan
             for entry, figures in processed.items():
                 here[entry].append(figures)
             for entry, figures in committed.items():
                 plan[entry].append(figures)
-            for node, nanoseconds in took_ns.items():
-                took[node] += nanoseconds
-            for state, updated in event.keys_updated.items():
-                keys[state] += updated
+            add_counts(took, took_ns)
+            add_counts(keys, event.keys_updated)
         amounts = self._amounts_by_key(plan, placed, took, keys)
         events = [batch[-1] for batch in batches]
         amounts[Key(TOPOLOGY, "batches")] += len(events)

@@ -113,11 +113,12 @@ class Sources:
         sizes = {name: one.size for name, one in said.items() if one.definition is not None}
         undecided = tuple(name for name, one in said.items() if not one.traits.is_complete)
         now = 0 if self._time is None else self._clock.wall_ms()
+        time_if_read = self._time_of(now, txid, in_flight, said)
         if not undecided:
-            definitions = self._settle(txid, logged, said, self._time_of(now, txid, in_flight, said))
+            definitions = self._settle(txid, logged, said, time_if_read)
             return None if definitions is None else (definitions, None, sizes)
         decided = {name: one for name, one in said.items() if name not in undecided}
-        time, time_if_read = (self._time_of(now, txid, in_flight, each) for each in (decided, said))
+        time = self._time_of(now, txid, in_flight, decided)
         self._settle(txid, logged, decided, time)
         return _given_definitions(said, time_if_read), Undecided(undecided, decided, time_if_read, time), sizes
 

@@ -113,11 +113,12 @@ def spark_session(
     if active is None:
         return _start(app_name, asked, defaults or {}, spare)
     pin_python_of(active.sparkContext)
-    current = {key: active.conf.get(key, None) for key in asked}
-    differing = {key: value for key, value in asked.items() if current[key] != value}
+    differing = {key: value for key, value in asked.items() if active.conf.get(key, None) != value}
     fixed = [key for key in differing if not active.conf.isModifiable(key)]
     if fixed:
-        differences = ", ".join(f"{key} is {current[key]!r}, and {asked[key]!r} was asked for" for key in fixed)
+        differences = ", ".join(
+            f"{key} is {active.conf.get(key, None)!r}, and {asked[key]!r} was asked for" for key in fixed
+        )
         raise ConfigError(
             f"a Spark session is active and cannot be changed: {differences}. "
             "Stop it first (`spark.stop()`), or ask for the same settings"

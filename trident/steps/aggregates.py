@@ -190,11 +190,7 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     if is_pick(aggregation.aggregator):
         return pick_rows(aggregation, table)
     if _has_functions(aggregation.aggregator):
-        type_ = schema.types[-1]  # whole numbers become doubles where it is one: their sum cannot overflow 64 bits then
-        for name in aggregation.inputs.names if pa.types.is_floating(type_) else ():
-            column = table.column(name)
-            if pa.types.is_integer(column.type):
-                table = table.set_column(table.schema.get_field_index(name), name, column.cast(type_, safe=False))
+        table = _as_declared(table, aggregation, schema.types[-1])
         if not _may_overflow(aggregation, table):
             rows = pa.nulls(table.num_rows)
             asked = [
@@ -222,6 +218,15 @@ def _value_counts(column: pa.ChunkedArray) -> list[pa.Array]:
     for value in column.to_pylist():
         counted[value] = counted.get(value, 0) + 1
     return [pa.array(list(counted), column.type), pa.array(list(counted.values()), pa.int64())]
+
+
+def _as_declared(table: pa.Table, aggregation: Aggregation, type_: pa.DataType) -> pa.Table:
+    """Convert whole numbers to doubles if the aggregate is declared as one, because then their sum cannot overflow 64 bits."""
+    for name in aggregation.inputs.names if pa.types.is_floating(type_) else ():
+        column = table.column(name)
+        if pa.types.is_integer(column.type):
+            table = table.set_column(table.schema.get_field_index(name), name, column.cast(type_, safe=False))
+    return table
 
 
 def _may_overflow(aggregation: Aggregation, table: pa.Table, partials: Mapping[str, Any] | None = None) -> bool:
