@@ -1,7 +1,5 @@
 """Runs a fragment over one partition's tables: its steps one after the other, then what each sink gets, cut into frames.
 
-`TaskOutput` is what a task gives back: rows for the states, frames for other partitions, counts, failures.
-
 Dead letters on their way back: a letter returns as a row of the input of the step that it was left out of, or of what a
 fragment sends to an entry, beside the batch's other tuples. Other steps of the fragment do not see it. So a tuple that was
 processed on one branch of a stream, and was left out of another, has its effect once on each.

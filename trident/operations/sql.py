@@ -2,8 +2,6 @@
 
 A text means what it means in Spark with ANSI mode and its session in UTC, or it is refused, or a tuple fails: each function is
 compared with Spark over awkward values. docs/streams.md has a table of what differs on purpose.
-
-The tables at the end have the functions and operators that a text may use, and the expression that each becomes.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 sqlglot knows more of SQL than there are expressions for, and the words of other dialects. So a text is read only if each of its
 functions is one that is compared with Spark, and each part of each node was asked for by the rule of that node.
-
-Of regular expressions Spark has Java's, we RE2's: what the two read differently is written again or refused, too.
 """
 
 from __future__ import annotations

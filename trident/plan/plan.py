@@ -5,9 +5,6 @@ and ends at sinks, each the input of a later entry. A fragment that only spouts 
 the fragments of spouts, then the exchanges that they feed, and so on. A fragment that a state feeds runs where the state is
 committed.
 
-Which entries keep the partitions of the stream in front of them: a `partition_persist` of several, and queries
-before one.
-
 As in Storm, an updater gets the tuples as the last `partition_by`, `shuffle`, `global_` … spread them: partition i of the
 stream goes to partition i of the state; where the stream has more, i modulo the number of the state's. So if all tuples of
 a key are in one partition of the stream, one partition of the state writes the key (R16). A query on the way passes the
@@ -259,7 +256,6 @@ def _reason(plan: Plan, node: PersistNode | QueryNode, here: set[str]) -> str:
 
 
 def _feeders(plan: Plan) -> dict[str, set[str]]:
-    """Return by entry the entries whose fragments send rows to it."""
     feeders: dict[str, set[str]] = {}
     for entry, fragment in plan.fragments.items():
         for sink in fragment.sinks:
@@ -287,7 +283,6 @@ def _levels(plan: Plan, here: set[str]) -> dict[str, int]:
 
 
 def _route_by_key(plan: Plan, sink: Sink, here: Collection[str]) -> Sink:
-    """Return a sink that sends the rows of a commit to the state partition of their key."""
     if sink.target not in here or sink.routing is not None or sink.kept:
         return sink
     node = next(node for node in plan.commits if node.id == sink.target)

@@ -1,7 +1,4 @@
-"""Turns a graph into a plan: which steps run together, what is exchanged, in what order; and the plan of a DRPC function.
-
-The steps between an entry and the next entries, with the columns that they need, are one fragment.
-"""
+"""Turns a graph into a plan: which steps run together, what is exchanged, in what order; and the plan of a DRPC function."""
 
 from __future__ import annotations
 
@@ -66,10 +63,7 @@ def make_plan(graph: Graph) -> Plan:
 
 
 def _fragments(graph: Graph) -> tuple[dict[str, Fragment], dict[str, Exchange]]:
-    """All fragments and exchanges, in order of declaration.
-
-    They are made last to first, because a fragment sends to an exchange only what the fragment behind it reads.
-    """
+    """All fragments and exchanges; made last to first, because a fragment sends only what the one behind it reads."""
     fragments: dict[str, Fragment] = {}
     exchanges: dict[str, Exchange] = {}
     kept: dict[str, int] = {}

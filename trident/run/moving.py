@@ -230,8 +230,7 @@ def _opened_place(
 ) -> Iterator[tuple[TransactionLog, StatePlace, TopologyChanges]]:
     """Open a state to be written where its topology has it, under its log; also how it differs from that.
 
-    Raises `TopologyChangedError`: the log does not go on with this declaration.
-    Raises `StateError`: nothing was committed to the state yet.
+    Raises `TopologyChangedError`: the log does not go on with this declaration; `StateError`: nothing was committed yet.
     """
     with _held_log(graph.name, [graph.state(name)], config, "Keep it in a store") as (log, opened):
         graph = with_kept_options(graph, log.state.declared.get("states", {}))
@@ -345,10 +344,7 @@ class _Move:
         return Moved(self._txid, total, self._written)
 
     def _is_there(self, found: Sequence[Sentinel | None]) -> bool:
-        """Whether the log has the state in the target already, and only the source has yet to be marked.
-
-        Raises `ConfigError` if source and target are one place.
-        """
+        """Whether only the source has yet to be marked; `ConfigError` if source and target are one place."""
         log, source = self._log.state, self._sides[0].open(self._sides[0].partitions, read_only=True)
         if found[0] is not None and found[0] == source.states[0].read_sentinel():
             raise ConfigError(

@@ -2,8 +2,6 @@
 
 Each thing that happens becomes one event here; `Monitoring` passes it on. The counts of several batches are collected and then
 added up together, because adding up one batch after the other, by name, would take longer than some steps do.
-
-`meanings_of` names what the passes over fragments count: which operation each number belongs to, and as what.
 """
 
 from __future__ import annotations

@@ -182,11 +182,12 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     schema = schema_of(aggregation.partial)
     if table.num_rows == 0:
         return schema.empty_table()
-    if type(aggregation.aggregator) is Count and not aggregation.group.names:
+    group, counts = aggregation.group, type(aggregation.aggregator) is Count
+    if counts and not group.names:
         return pa.table([pa.array([table.num_rows])], schema=schema)
-    if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
-        return _typed_table(aggregation, _value_counts(table.column(aggregation.group.names[0])))
-    table = one_form(table, aggregation.group.names)
+    if counts and table.num_rows <= _MANY_ROWS and len(group.names) == 1 and is_plain_key(group.types[0]):
+        return _typed_table(aggregation, _value_counts(table.column(group.names[0])))
+    table = one_form(table, group.names)
     if is_pick(aggregation.aggregator):
         return pick_rows(aggregation, table)
     if _has_functions(aggregation.aggregator):
@@ -202,11 +203,6 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
             ]
             return _aggregate(aggregation, table, lambda name: table.column(name) if name else rows, asked)
     return _python_partial(step, aggregation, table, on_error)
-
-
-def _counts_one_field(aggregation: Aggregation) -> bool:
-    group = aggregation.group
-    return type(aggregation.aggregator) is Count and len(group.names) == 1 and is_plain_key(group.types[0])
 
 
 def _value_counts(column: pa.ChunkedArray) -> list[pa.Array]:
