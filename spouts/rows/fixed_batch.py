@@ -68,7 +68,10 @@ class FixedBatchSpout(DriverRows):
             if len(tables) < len(rows_or_batches):
                 raise TopologyError("rows and tables cannot be mixed in one FixedBatchSpout; give either")
             if None in named.types:
-                named = _with_types(named, tables[0])
+                if tables[0].num_columns != len(named):  # which this says
+                    fit_table(tables[0], Fields(*(f"{name}: string" for name in named.names)))
+                own = fields_of_schema(tables[0].schema).types
+                named = Fields.of(named.names, [mine or its for mine, its in zip(named.types, own, strict=True)])
             table = pa.concat_tables([fit_table(one, named) for one in tables])
         else:
             rows = list[Any]()
@@ -157,13 +160,6 @@ class _FixedBatchCoordinator(BatchCoordinator):
     def lag(self, definition: Definition) -> Lag | None:
         """Say how many rows come after a batch; None if they begin again after the last."""
         return None if self._cycle else Lag(max(0, self._rows - int(definition["end"])), "records")
-
-
-def _with_types(fields: Fields, table: pa.Table) -> Fields:
-    if table.num_columns != len(fields):  # which this says
-        fit_table(table, Fields(*(f"{name}: string" for name in fields.names)))
-    own = fields_of_schema(table.schema).types
-    return Fields.of(fields.names, [mine or its for mine, its in zip(fields.types, own, strict=True)])
 
 
 def _said(schema: pa.Schema) -> str:
