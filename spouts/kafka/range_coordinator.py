@@ -79,7 +79,8 @@ class KafkaCoordinator(BatchCoordinator):
             self._watch.look_again()
             self._asked = float("-inf")
         try:
-            made = self._define(positions_of(previous), is_first=previous is None)
+            read = {} if previous is None else {one.spot: one for one in ranges_of(previous)}
+            made = self._define(read, is_first=previous is None)
         # Kafka is away, and nothing is wrong with the topology: other streams go on, and what is defined waits.
         except SourceAwayError as error:
             self._is_unsure = True
@@ -92,7 +93,14 @@ class KafkaCoordinator(BatchCoordinator):
 
     def _define(self, read: dict[Spot, OffsetRange], is_first: bool) -> Definition | None:
         topics, held, replaced = self._held(read)
-        bounds, cuts, away = self._ask_leaders(held)
+        led = {**dict.fromkeys(held, False), **self._watch.partitions()}
+        found = self._ends([spot for spot, has_leader in led.items() if has_leader], held)
+        # The ends bring the epochs along, which say whom to ask whether something was cut off.
+        places = {spot: LogPosition(held[spot].end, held[spot].epoch) for spot in found if spot in held}
+        cuts = self._positions.find_cuts(places, found)
+        # One that does not say whether what was read is still there counts as away: reading on could mix two histories.
+        bounds = {spot: end for spot, end in found.items() if spot not in held or spot in cuts}
+        away = [spot for spot in led if spot not in bounds]
         self._warn_away(away)
         if away and (self._waits or is_first):
             return None
@@ -113,19 +121,6 @@ class KafkaCoordinator(BatchCoordinator):
         # What was read of a topic under its former id is dropped when the new one begins, also of partitions that it lacks.
         ends = [each for each in read.values() if each.spot not in starts and each.spot.topic not in begun]
         return definition_of([*new, *(each._replace(start=each.end, since=each.epoch) for each in ends)], size)
-
-    def _ask_leaders(
-        self, held: Mapping[Spot, OffsetRange]
-    ) -> tuple[dict[Spot, OffsetBounds], Mapping[Spot, int | None], list[Spot]]:
-        """Return the bounds of the partitions that answer, where those were cut off, and which partitions do not answer."""
-        led = {**dict.fromkeys(held, False), **self._watch.partitions()}
-        ends = self._ends([spot for spot, has_leader in led.items() if has_leader], held)
-        # The ends bring the epochs along, which say whom to ask whether something was cut off.
-        places = {spot: LogPosition(held[spot].end, held[spot].epoch) for spot in ends if spot in held}
-        cuts = self._positions.find_cuts(places, ends)
-        # One that does not say whether what was read is still there counts as away: reading on could mix two histories.
-        bounds = {spot: end for spot, end in ends.items() if spot not in held or spot in cuts}
-        return bounds, cuts, [spot for spot in led if spot not in bounds]
 
     def _go_on(
         self,
@@ -300,11 +295,6 @@ def ranges_of(definition: Definition) -> Iterator[OffsetRange]:
         for at in range(0, len(flat), 4):
             partition, start, end, epoch = flat[at : at + 4]
             yield OffsetRange(Spot(name, partition), topic["id"], start, end, epoch, since[at // 4])
-
-
-def positions_of(definition: Definition | None) -> dict[Spot, OffsetRange]:
-    """Return how far each partition was read: the ends of its ranges."""
-    return {} if definition is None else {one.spot: one for one in ranges_of(definition)}
 
 
 def records_of(definition: Definition) -> int:
