@@ -205,12 +205,7 @@ class CsvFileSpout(FileSpout):
                 "multiline=True does not go with bad_lines or errors='replace': where a row has several lines, "
                 "the end of a bad one is not known"
             )
-        marks = {"delimiter": delimiter, "quote": quote, "escape": escape, "decimal_point": decimal_point}
-        for name, mark in marks.items():
-            if mark is not None and (len(mark) != 1 or not mark.isascii() or mark in "\r\n"):
-                raise ValueError(f"{name} is {mark!r}; it must be one ASCII character, and not a line end")
-        if delimiter in (quote, escape):
-            raise ValueError(f"delimiter is {delimiter!r}, which is the quote or the escape too; give another one")
+        _check_marks(delimiter=delimiter, quote=quote, escape=escape, decimal_point=decimal_point)
         super().__init__("CSV", paths, ("*.csv", "*.csv.gz"), **files)
         declared = _readable(Fields(fields), is_nested, "CSV cannot hold; declare it as string and parse the value")
         names = header if isinstance(header, bool) else tuple(header)
@@ -224,6 +219,14 @@ class CsvFileSpout(FileSpout):
         lines = LineFiles(encoding, errors, max_line_bytes, multiline, csv)
         kind = WholeCsvEmitter if multiline else LineEmitter
         self._format, self._emitter = lines, kind(lines, csv, declared, bad_lines, with_file)
+
+
+def _check_marks(**marks: str | None) -> None:
+    for name, mark in marks.items():
+        if mark is not None and (len(mark) != 1 or not mark.isascii() or mark in "\r\n"):
+            raise ValueError(f"{name} is {mark!r}; it must be one ASCII character, and not a line end")
+    if marks["delimiter"] in (marks["quote"], marks["escape"]):
+        raise ValueError(f"delimiter is {marks['delimiter']!r}, which is the quote or the escape too; give another one")
 
 
 def _readable(fields: Fields, is_refused: Callable[[str], bool], why: str) -> Fields:

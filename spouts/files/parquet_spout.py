@@ -179,7 +179,7 @@ def read_groups(
         return align(column if column.type == type_ else column.cast(type_), field.type, field.name, what)
 
     for batch in file.iter_batches(columns=names, **options):
-        nanos = None if exact is None else next(exact)
+        nanos: Any = None if exact is None else next(exact)
         for name in int96:  # by name: of a column "a" Arrow reads "a.b", too
             if any(map(_is_cut, leaves(batch[name]), leaves(nanos[name]))):
                 raise BadDataError(
@@ -315,14 +315,8 @@ class ParquetFiles(FileFormat):
                 f"the Parquet file {path} was read up to byte {before.offset} and is a different file now, of {look.size} "
                 "bytes: it was replaced. Its rows up to there are counted already; give new content a name of its own"
             )
-        if footer is None:  # a writer writes it last
-            if not (look.tail.rule.follows and _MAGIC.startswith(os.pread(look.file, len(_MAGIC), 0))):
-                raise SpoutError(
-                    f"{path} has no footer: it is not a Parquet file, or its writer has not finished. Remove it, or leave it "
-                    "out with pattern"
-                )
-            look.tail.hold(0)
-            return FileCut(None, Rest.HELD)
+        if footer is None:
+            return _hold(look)
         first = at = footer.bounds.index(before.offset)
         weight = 0
         for one in footer.weights(self.bytes_per_row)[first:]:
@@ -332,6 +326,17 @@ class ParquetFiles(FileFormat):
         end = footer.bounds[at]
         rest = Rest.MORE if end < footer.bounds[-1] else Rest.NOTHING
         return FileCut(FileRange(path, before.offset, end, footer.crc if end else 0), rest, weight)
+
+
+def _hold(look: Look) -> FileCut:
+    """Wait for the footer, which a writer writes last; `SpoutError` if it cannot come."""
+    if look.tail.rule.follows and _MAGIC.startswith(os.pread(look.file, len(_MAGIC), 0)):
+        look.tail.hold(0)
+        return FileCut(None, Rest.HELD)
+    raise SpoutError(
+        f"{look.path} has no footer: it is not a Parquet file, or its writer has not finished. Remove it, or leave it out "
+        "with pattern"
+    )
 
 
 def _footer_of(path: str, file: int) -> Footer | None:

@@ -117,6 +117,9 @@ class KafkaOptions(Redacted):
             raise ConfigError("group_id='': give the name of the group that offsets are committed to")
         if first == "committed" and self.group_id is None:
             raise ConfigError('first_poll="committed" needs group_id: the group whose offsets are meant')
+        self._check_columns()
+
+    def _check_columns(self) -> None:
         if not self.fields or len(set(self.fields)) < len(self.fields) or not COLUMNS.keys() >= {*self.fields}:
             raise ConfigError(f"fields={', '.join(self.fields)!r}: each at most once, of {', '.join(COLUMNS)}")
         if self.value.replaces_all and self.fields != ("value",):

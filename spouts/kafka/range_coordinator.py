@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from spouts.files.ranges import cut_evenly
@@ -93,14 +93,7 @@ class KafkaCoordinator(BatchCoordinator):
 
     def _define(self, read: dict[Spot, OffsetRange], is_first: bool) -> Definition | None:
         topics, held, replaced = self._held(read)
-        led = {**dict.fromkeys(held, False), **self._watch.partitions()}
-        found = self._ends([spot for spot, has_leader in led.items() if has_leader], held)
-        # The ends bring the epochs along, which say whom to ask whether something was cut off.
-        places = {spot: LogPosition(held[spot].end, held[spot].epoch) for spot in found if spot in held}
-        cuts = self._positions.find_cuts(places, found)
-        # One that does not say whether what was read is still there counts as away: reading on could mix two histories.
-        bounds = {spot: end for spot, end in found.items() if spot not in held or spot in cuts}
-        away = [spot for spot in led if spot not in bounds]
+        bounds, cuts, away = self._ask_leaders(held)
         self._warn_away(away)
         if away and (self._waits or is_first):
             return None
@@ -118,9 +111,20 @@ class KafkaCoordinator(BatchCoordinator):
             _range_of(spot, topics[spot.topic].id, start, counts.get(spot, 0), bounds[spot].epoch, held.get(spot))
             for spot, start in starts.items()
         ]
-        # What was read of a topic under its former id is dropped when the new one begins, also of partitions that it lacks.
-        ends = [each for each in read.values() if each.spot not in starts and each.spot.topic not in begun]
-        return definition_of([*new, *(each._replace(start=each.end, since=each.epoch) for each in ends)], size)
+        return definition_of([*new, *_still_held(read, starts, begun)], size)
+
+    def _ask_leaders(
+        self, held: Mapping[Spot, OffsetRange]
+    ) -> tuple[dict[Spot, OffsetBounds], Mapping[Spot, int | None], list[Spot]]:
+        """Return the bounds of the partitions that answer, where those were cut off, and which partitions do not answer."""
+        led = {**dict.fromkeys(held, False), **self._watch.partitions()}
+        ends = self._ends([spot for spot, has_leader in led.items() if has_leader], held)
+        # The ends bring the epochs along, which say whom to ask whether something was cut off.
+        places = {spot: LogPosition(held[spot].end, held[spot].epoch) for spot in ends if spot in held}
+        cuts = self._positions.find_cuts(places, ends)
+        # One that does not say whether what was read is still there counts as away: reading on could mix two histories.
+        bounds = {spot: end for spot, end in ends.items() if spot not in held or spot in cuts}
+        return bounds, cuts, [spot for spot in led if spot not in bounds]
 
     def _go_on(
         self,
@@ -270,6 +274,13 @@ class KafkaCoordinator(BatchCoordinator):
 
 
 # ---- definitions ----------------------------------------------------------------------------------------------------------
+
+
+def _still_held(read: Mapping[Spot, OffsetRange], starts: Container[Spot], begun: Set[str]) -> list[OffsetRange]:
+    """Return empty ranges where those end that were read and are not read now."""
+    # What was read of a topic under its former id is dropped when the new one begins, also of partitions that it lacks.
+    there = [each for each in read.values() if each.spot not in starts and each.spot.topic not in begun]
+    return [each._replace(start=each.end, since=each.epoch) for each in there]
 
 
 def _range_of(spot: Spot, topic_id: str, start: int, count: int, epoch: int, before: OffsetRange | None) -> OffsetRange:

@@ -103,15 +103,7 @@ class TopicQueue(MessageQueue):
         if taken or self._commits.succeeded:
             self._is_down = self._is_reported = self._commits.succeeded = False
         records, self._arrived = self._arrived, []
-        messages = []
-        for record, (values, trouble) in zip(records, decode_all(records, self._tables.rows), strict=True):
-            spot, offset = _where(record)
-            work = self._work[spot]
-            if values is not None:
-                messages.append(Taken((*spot, offset), values, record, work.failures.get(offset, 0), trouble))
-            else:
-                work.finish(offset)  # the user's function leaves it out
-        return messages
+        return self._messages(records)
 
     def refresh(self) -> None:
         self._is_awaited = True  # first: partitions are looked for before it is asked where they end
@@ -274,6 +266,17 @@ class TopicQueue(MessageQueue):
         self._commits.take_answer(error, offsets)
 
     # ---- records -------------------------------------------------------------------------------------------------------
+
+    def _messages(self, records: list[Message]) -> list[Taken]:
+        messages = []
+        for record, (values, trouble) in zip(records, decode_all(records, self._tables.rows), strict=True):
+            spot, offset = _where(record)
+            work = self._work[spot]
+            if values is not None:
+                messages.append(Taken((*spot, offset), values, record, work.failures.get(offset, 0), trouble))
+            else:
+                work.finish(offset)  # the user's function leaves it out
+        return messages
 
 
 def _where(record: Any) -> tuple[Spot, int]:

@@ -70,20 +70,13 @@ class FixedBatchSpout(DriverRows):
             if len(tables) < len(rows_or_batches):
                 raise TopologyError("rows and tables cannot be mixed in one FixedBatchSpout; give either")
             if None in named.types:
-                if tables[0].num_columns != len(named):  # which this says
-                    fit_table(tables[0], Fields(*(f"{name}: string" for name in named.names)))
-                own = fields_of_schema(tables[0].schema).types
-                named = Fields.of(named.names, [mine or its for mine, its in zip(named.types, own, strict=True)])
+                named = _with_types(named, tables[0])
             table = pa.concat_tables([fit_table(one, named) for one in tables])
         else:
-            rows = list[Any]()
-            for one in rows_or_batches:
-                is_batch = isinstance(one, list) and one and all(isinstance(row, tuple) for row in one)
-                rows.extend(one if is_batch else [one])
+            rows = [row for one in rows_or_batches for row in (one if _is_batch(one) else [one])]
             _check_arity(named, rows)
-            types = [
-                type_ or _infer_type(name, (row[at] for row in rows)) for at, (name, type_) in enumerate(named.pairs)
-            ]
+            pairs = enumerate(named.pairs)
+            types = [type_ or _infer_type(name, (row[at] for row in rows)) for at, (name, type_) in pairs]
             named = Fields.of(named.names, types)
             table = table_of_rows(named, rows)
         self._set(named, [table], max_batch_size, cycle)
@@ -162,6 +155,17 @@ class _FixedBatchCoordinator(BatchCoordinator):
     def lag(self, definition: Definition) -> Lag | None:
         """Say how many rows come after a batch; None if they begin again after the last."""
         return None if self._cycle else Lag(max(0, self._rows - int(definition["end"])), "records")
+
+
+def _is_batch(given: Any) -> bool:
+    return isinstance(given, list) and bool(given) and all(isinstance(row, tuple) for row in given)
+
+
+def _with_types(fields: Fields, table: pa.Table) -> Fields:
+    if table.num_columns != len(fields):  # which this says
+        fit_table(table, Fields(*(f"{name}: string" for name in fields.names)))
+    own = fields_of_schema(table.schema).types
+    return Fields.of(fields.names, [mine or its for mine, its in zip(fields.types, own, strict=True)])
 
 
 def _said(schema: pa.Schema) -> str:

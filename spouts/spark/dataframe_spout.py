@@ -306,7 +306,10 @@ class DataFrameCoordinator(ThrottledCoordinator):
                 f"the rows in {self._folder} were all committed and then deleted, and this log has none of them. Remove the "
                 "folder, or name another one, to read the DataFrame again; or name the log that has them (log_dir)"
             )
-        self._begun, chunks, start = True, manifest.chunks, 0 if previous is None else int(previous["end"])
+        return self._define(manifest, 0 if previous is None else int(previous["end"]))
+
+    def _define(self, manifest: Manifest, start: int) -> Definition | None:
+        self._begun, chunks = True, manifest.chunks
         if start == len(chunks):
             return None
         most_rows, most_bytes = map(self._most, self._limits)

@@ -89,16 +89,7 @@ class CassandraOptions(Account, Expiring):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.contact_points or not all(self.contact_points):
-            raise self.refused("contact_points", "give the host name or address of a node")
-        if any("://" in point or "," in point or point.count(":") == 1 for point in self.contact_points):
-            raise ConfigError(
-                f"contact_points={redacted(repr(self.contact_points))}: give host names or addresses in a list, "
-                "and the port as port="
-            )
-        for name, value in (("keyspace", self.keyspace), ("table", self.table)):
-            if value is not None and not _NAME.fullmatch(value):
-                raise self.refused(name, f"the server takes 1 to {_MAX_NAME} letters, digits and underscores")
+        self._check_names()
         copies = self.replication.values() if isinstance(self.replication, Mapping) else (self.replication,)
         if not copies or any(one is not None and (type(one) is not int or not 0 < one < 1 << 31) for one in copies):
             raise self.refused("replication", "give at least one copy")
@@ -123,6 +114,18 @@ class CassandraOptions(Account, Expiring):
     def address(self) -> str:
         """The contact points and the port, for messages."""
         return f"{','.join(self.contact_points)}:{self.port}"
+
+    def _check_names(self) -> None:
+        if not self.contact_points or not all(self.contact_points):
+            raise self.refused("contact_points", "give the host name or address of a node")
+        if any("://" in point or "," in point or point.count(":") == 1 for point in self.contact_points):
+            raise ConfigError(
+                f"contact_points={redacted(repr(self.contact_points))}: give host names or addresses in a list, "
+                "and the port as port="
+            )
+        for name, value in (("keyspace", self.keyspace), ("table", self.table)):
+            if value is not None and not _NAME.fullmatch(value):
+                raise self.refused(name, f"the server takes 1 to {_MAX_NAME} letters, digits and underscores")
 
 
 def table_name(prefix: str) -> str:

@@ -167,11 +167,7 @@ class DeltaBackingMap(BackingMap):
             log = ", or without a log" if is_staged else ""
             raise StateError(f"end of batch {int(txid)} in {self._what} without its begin{log}")
         try:
-            if is_staged:
-                self._expiry.follow()
-            if expired := self._expiry.expired_keys():
-                puts = self._rows()
-                puts.update({key: self._layout.deleted for key in expired if key not in puts})
+            self._delete_expired(is_staged)
             if is_staged and self._claim is not None:
                 self.staging.stage(self._index, self._puts, self._claim)
             elif self._puts or self._claim is not None:
@@ -304,6 +300,14 @@ class DeltaBackingMap(BackingMap):
             note = None if self._claim is None else CommitNote.of_sentinel(self._claim)
             self._commit(rows, self._claim, note)
             self._publishing.without_log()
+
+    def _delete_expired(self, is_staged: bool) -> None:
+        """Put a deletion of each row that has expired, and is not written by this commit."""
+        if is_staged:
+            self._expiry.follow()
+        if keys := self._expiry.expired_keys():
+            puts = self._rows()
+            puts.update({key: self._layout.deleted for key in keys if key not in puts})
 
     def _commit(self, puts: Puts, sentinel: Sentinel | None, note: CommitNote | None) -> None:
         notes = {} if note is None else note.metadata()

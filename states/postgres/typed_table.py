@@ -71,16 +71,8 @@ class TypedTable:
             raise errors.UndefinedTable(self._names.table)
         missing = [column for column in self._columns.all if column.name not in found]
         self._refuse_columns(found)
-        types = {name: type_ for name, (type_, *_) in found.items()}
-        # What the values of this declaration need beside those of former ones.
-        if self._evolves and (lacking := self._columns.lacking(types)):
-            if self._read_only:
-                names = ", ".join(column.name for column in lacking)
-                raise self._table_error(
-                    f"it has no column {names} as declared now", "start the topology with this declaration first"
-                )
-            self._add(connection, types, lacking)
-            missing = [column for column in missing if column not in lacking]
+        if self._evolves:
+            missing = self._add_missing(connection, {name: type_ for name, (type_, *_) in found.items()}, missing)
         self._refuse_missing(connection, found, [column.name for column in missing])
         self._refuse_keys(connection, found)
         if self._read_only and missing:
@@ -183,6 +175,20 @@ class TypedTable:
                 and not is_filled
             ):
                 raise self._table_error(f"it has {name} NOT NULL without a default", "give the column a default")
+
+    def _add_missing(
+        self, connection: PostgresConnection, found: Mapping[str, str], missing: Sequence[Column]
+    ) -> list[Column]:
+        """Add what the values of this declaration need beside those of former ones; return what is missing then."""
+        lacking = self._columns.lacking(found)
+        if lacking and self._read_only:
+            names = ", ".join(column.name for column in lacking)
+            raise self._table_error(
+                f"it has no column {names} as declared now", "start the topology with this declaration first"
+            )
+        if lacking:
+            self._add(connection, found, lacking)
+        return [column for column in missing if column not in lacking]
 
     def _add(self, connection: PostgresConnection, found: Mapping[str, str], lacking: Sequence[Column]) -> None:
         names = ", ".join(column.name for column in lacking)

@@ -133,16 +133,14 @@ OF_SOURCES = (
         "spouts/messages.py",
         "            self._out[message.id] = message\n            self._emit(",
         "            self._out[message.id] = message\n            self._done.append(message)\n            self._emit(",
-        (
-            "tests/spouts/messages/test_deliveries.py::test_nothing_is_lost_and_nothing_is_acked_before_the_topology_did",
-        ),
+        ("tests/spouts/test_deliveries.py::test_nothing_is_lost_and_nothing_is_acked_before_the_topology_did",),
     ),
     Mutant(
         "messages: one that could not be buried is acknowledged",
         "spouts/messages.py",
         "            self._wait(message, self._policy.longest_pause_s)\n            return\n",
         "            self._done.append(message)\n            return\n",
-        ("tests/spouts/messages/test_deliveries.py",),
+        ("tests/spouts/test_deliveries.py",),
     ),
     Mutant(
         "Kafka: the offset of the highest record that is done is committed (offsets saved early)",

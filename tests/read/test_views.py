@@ -168,17 +168,18 @@ def test_an_earlier_batch_can_be_read_where_the_store_keeps_it(topology: Trident
         MemoryMapState(), Count(), "all"
     )
     running = run_all(topology, "in_process", log_dir=tmp_path / "log")
-    view = running.state(delta)
+    view: Any = running.state(delta)
     assert [view.at(txid=txid).multi_get(KEYS[:2]) for txid in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]
     assert sorted(view.at(2).get_tuples()) == sorted((*key, 2) for key in KEYS)
     with pytest.raises(StateError, match="read state 'count' as of batch 4: 3 is the last one committed"):
         view.at(4)
     assert view.at(np.int64(2)).multi_get(KEYS[:1]) == [2]
     assert list(view.get_tuples(limit=np.int32(0))) == view.top(0) == []
+    odd: Any
     for odd in (-1, True, 1.5, "2", b"2", [], math.inf, Decimal(2)):
-        for named, call in {"txid": view.at, "limit": lambda n: view.get_tuples(limit=n), "count": view.top}.items():
+        for call, named in ((view.at, "txid"), (view.get_tuples, "limit"), (view.top, "count")):
             with pytest.raises(ConfigError, match=re.escape(f"{named}={odd!r}: give a whole number of at least 0")):
-                call(odd)
+                call(**{named: odd})
     for odd in (None, 1, b"count", delta.new_values_stream(), Count):
         with pytest.raises(TopologyError, match="is not a state: give its name, or what persistent_aggregate"):
             running.state(odd)

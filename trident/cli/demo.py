@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trident.cli.console import LiveLines, results, say, show, unwinding_on_signals
-from trident.cli.demo_folder import DemoFolder, count_words, find_text, standard_library
+from trident.cli.demo_folder import DemoFolder, DemoText, count_words, find_text, standard_library
 from trident.cli.run import drive
 from trident.cli.target import load_topology
 from trident.config import Config
@@ -80,14 +80,7 @@ def demo(paths: Sequence[Path], state_dir: Path, engine: str, kills: int, fresh:
     assert after is not None, "a topology that ran has a log"
     with open_state(topology, "count", log_dir=str(folder.log_dir)) as state:  # whole, as any process can
         counts = dict(state.get_tuples())
-    seconds = time.monotonic() - begun if seconds is None else seconds
-    top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:10]
-    say(f"the {len(top)} most frequent of {counted(len(counts), 'word')}")
-    show([(word, f"{count:,}") for word, count in top], "word", "count", right=[1])
-    _show_speed(before, after, sum(counts.values()), seconds)
-    words = [word for word, _ in top if word.isalpha()][:2] or [top[0][0]]
-    say(f"ask for more: {shlex.join(folder.command(*words))}")
-    code = _compare(counts, count_words(text.files))
+    code = _show(folder, counts, text, before, after, time.monotonic() - begun if seconds is None else seconds)
     if made < kills:
         say(
             f"not shown: only {made} of {kills} kills, because the job finished before the next one. Give it "
@@ -297,6 +290,19 @@ def _stored_txid(folder: DemoFolder, topology: TridentTopology) -> int | None:
     with closing(state):
         sentinel = state.read_sentinel()
     return None if sentinel is None else int(sentinel.txid)
+
+
+def _show(
+    folder: DemoFolder, counts: dict[str, int], text: DemoText, before: LogState | None, after: LogState, seconds: float
+) -> int:
+    """Print the result and compare it; returns the exit code."""
+    top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:10]
+    say(f"the {len(top)} most frequent of {counted(len(counts), 'word')}")
+    show([(word, f"{count:,}") for word, count in top], "word", "count", right=[1])
+    _show_speed(before, after, sum(counts.values()), seconds)
+    words = [word for word, _ in top if word.isalpha()][:2] or [top[0][0]]
+    say(f"ask for more: {shlex.join(folder.command(*words))}")
+    return _compare(counts, count_words(text.files))
 
 
 def _show_speed(before: LogState | None, after: LogState, words: int, seconds: float) -> None:

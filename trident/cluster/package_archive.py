@@ -138,26 +138,13 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
         files |= added
         waiting += [each for path in added.values() if path.suffix == ".py" for each in _imports_of(path)]
     for each in (*include, *([SETTINGS_FILE] if (folder / SETTINGS_FILE).is_file() else [])):
-        included = Path(os.path.normpath(folder / each))
-        if not included.is_relative_to(folder):
-            raise BadPackage(f"--include {each}: it is outside of {folder}, the folder that is packed")
-        if not included.exists():
-            raise BadPackage(f"--include {each}: there is no such file or folder in {folder}")
-        files |= dict(files_below(included, folder))
+        files |= dict(files_below(_included_path(folder, each), folder))
     if other := [place for place in files if not _is_place(place)]:
         raise BadPackage(
             f"{other[0]!r} cannot be in a package: a path there is UTF-8 without backslashes, of at most {_MAX_PATH:,} bytes "
             "and names of 255. Rename it, or keep it elsewhere"
         )
-    sizes = {place: path.stat().st_size for place, path in files.items()}
-    total = sum(sizes.values())
-    if total > MAX_BYTES:
-        largest = sorted(sizes.items(), key=lambda each: each[1], reverse=True)[:_LARGEST_TOLD]
-        listed = ", ".join(f"{place} ({amount(size, 'bytes')})" for place, size in largest)
-        raise BadPackage(
-            f"the code has {amount(total, 'bytes')}; a package may have {amount(MAX_BYTES, 'bytes')}. The largest files "
-            f"are {listed}. Keep data where the topology can read it from every machine"
-        )
+    _check_size(files)
     return dict(sorted(files.items()))
 
 
@@ -194,6 +181,15 @@ def _is_skipped(path: Path) -> bool:
     )
 
 
+def _included_path(folder: Path, name: str) -> Path:
+    place = Path(os.path.normpath(folder / name))
+    if not place.is_relative_to(folder):
+        raise BadPackage(f"--include {name}: it is outside of {folder}, the folder that is packed")
+    if not place.exists():
+        raise BadPackage(f"--include {name}: there is no such file or folder in {folder}")
+    return place
+
+
 def _imports_of(path: Path) -> Iterator[str]:
     """Iterate over the first parts of the names of all modules that a source file imports, late imports included."""
     try:
@@ -206,6 +202,18 @@ def _imports_of(path: Path) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             yield node.module.partition(".")[0]
+
+
+def _check_size(files: dict[str, Path]) -> None:
+    sizes = {place: path.stat().st_size for place, path in files.items()}
+    total = sum(sizes.values())
+    if total > MAX_BYTES:
+        largest = sorted(sizes.items(), key=lambda each: each[1], reverse=True)[:_LARGEST_TOLD]
+        listed = ", ".join(f"{place} ({amount(size, 'bytes')})" for place, size in largest)
+        raise BadPackage(
+            f"the code has {amount(total, 'bytes')}; a package may have {amount(MAX_BYTES, 'bytes')}. The largest files "
+            f"are {listed}. Keep data where the topology can read it from every machine"
+        )
 
 
 def archive_of(manifest: PackageManifest, files: Mapping[str, bytes]) -> bytes:

@@ -186,7 +186,6 @@ class TimeSeries:
         age_s = now - self._began
         if len(spans) > 1 and age_s - spans[-1].number * width_s < width_s / 2:
             spans = spans[:-1]  # it has only begun
-        units = sorted({unit for each in spans for unit in each.lags})
         lengths = [min(width_s, max(age_s - each.number * width_s, 1.0)) for each in spans]
         return {
             "spanSeconds": width_s,
@@ -194,7 +193,7 @@ class TimeSeries:
             "tuplesPerSecond": [each.tuples / length for each, length in zip(spans, lengths, strict=True)],
             "latencyMs": [each.took_s / each.timed * _MS_PER_S if each.timed else None for each in spans],
             "longestMs": [each.longest_s * _MS_PER_S if each.longest_s else None for each in spans],
-            "lags": {unit: [each.lags.get(unit) for each in spans] for unit in units},
+            "lags": _by_unit(spans),
             "failed": [each.failed for each in spans],
         }
 
@@ -236,6 +235,11 @@ class TimeSeries:
         with self._guard:
             line = next((each for each in self._lines if each.width_s * SPANS >= reach_s), self._lines[-1])
             return line.width_s, line.between(age_s - reach_s, age_s)
+
+
+def _by_unit(spans: Sequence[TimeSpan]) -> dict[str, list[int | None]]:
+    units = sorted({unit for each in spans for unit in each.lags})
+    return {unit: [each.lags.get(unit) for each in spans] for unit in units}
 
 
 def _failures(spans: Sequence[TimeSpan]) -> int:

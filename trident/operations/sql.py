@@ -141,7 +141,7 @@ def _literal_of(type_: str, value: Any) -> Expression | None:
         return made
     if type_ == "double" and isinstance(value, (int, float, Decimal)):
         return lit(float(value))
-    if type_ == "float" and isinstance(value, (int, float, Decimal)) and abs(value) > _GREATEST_FLOAT:
+    if type_ == "float" and isinstance(value, (int, float, Decimal)) and abs(Decimal(value)) > _GREATEST_FLOAT:
         raise SqlError(f"{value} is beyond the range of a float")
     if type_.startswith("decimal") and isinstance(value, str) and _DIGITS.fullmatch(value):
         made = lit(Decimal(value))

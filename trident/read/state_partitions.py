@@ -172,10 +172,14 @@ class StatePartitions:
                 for at, value in zip(places, self._ask(partition, wanted, snapshot), strict=True):
                     values[at] = value
         if None in values:
-            now = self._log().txid if self._log is not None else self.snapshot().txid
-            if now >= snapshot.txid + REMOVAL_LAG:  # keys of it may have been removed and deleted during this read
-                raise StaleTransactionError(self.name, "an absent key", snapshot.txid, now)
+            self._refuse_late(snapshot)
         return values
+
+    def _refuse_late(self, snapshot: Snapshot) -> None:
+        """Refuse a snapshot so old that keys of it may have been removed and deleted during this read."""
+        now = self._log().txid if self._log is not None else self.snapshot().txid
+        if now >= snapshot.txid + REMOVAL_LAG:
+            raise StaleTransactionError(self.name, "an absent key", snapshot.txid, now)
 
     def _ask_all(self, keys: Sequence[Key], snapshot: Snapshot) -> list[tuple[Any, int]]:
         """Ask all partitions: for each key its value, and the first partition that has it; None and -1 where absent."""

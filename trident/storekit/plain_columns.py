@@ -131,7 +131,12 @@ def shape_of(conf: StateConf, options: MapOptions, form_of: FormOf, why_misnamed
     keys = conf.key_fields or ((("key", "string"),) if isinstance(options.snapshot_key, str) else ())
     if conf.value_type is None or not keys:
         return "its keys and values have no declared type"
-    value_type = normal_type(conf.value_type)
+    return _shape(conf, keys, normal_type(conf.value_type), refusal)
+
+
+def _shape(
+    conf: StateConf, keys: Sequence[Field], value_type: str, refusal: Callable[[str, str, bool], str | None]
+) -> PlainShape | str:
     names, parts = list(dict(keys)), struct_fields(value_type)
     if any(refusal(*part, False) or part[0] in names for part in parts):
         parts = ()  # not columns of its own

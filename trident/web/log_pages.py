@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 from trident.redaction import RedactingFormatter
@@ -130,13 +130,18 @@ def matching(read: ReadLog, offset: int | None, level: str | None, search: str) 
     if not whole and len(rest) > TAIL_BYTES:  # no line
         whole, following = text, last
     found = [each for each in _records(whole) if _is_of(each, level) and search.lower() in each.lower()]
-    shown, size = deque[str](), 0
-    for record in reversed(found):
+    return {"text": _last_of(found), "offset": first, "next": following, "found": len(found)}
+
+
+def _last_of(records: Sequence[str]) -> str:
+    shown: deque[str] = deque()
+    size = 0
+    for record in reversed(records):
         size += len(record) + 1
         if size > TAIL_BYTES and shown:
             break
         shown.appendleft(record[-TAIL_BYTES:] + "\n")
-    return {"text": "".join(shown), "offset": first, "next": following, "found": len(found)}
+    return "".join(shown)
 
 
 def _records(text: str) -> Iterator[str]:

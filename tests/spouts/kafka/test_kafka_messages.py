@@ -16,8 +16,8 @@ from tests.harness.kafka_proxy import COMMIT, LIST_OFFSETS, KafkaProxy
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import free_ports
-from tests.spouts.messages.driving import Task
-from tests.spouts.messages.places import FIELDS, KafkaPlace
+from tests.spouts.driving import Task
+from tests.spouts.places import FIELDS, KafkaPlace
 from trident.errors import ConfigError, SpoutError
 
 

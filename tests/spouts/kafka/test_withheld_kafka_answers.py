@@ -35,8 +35,8 @@ from tests.harness.kafka_proxy import (
 )
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
+from tests.spouts.driving import Task
 from tests.spouts.kafka.kafka_batches import Batches, batches
-from tests.spouts.messages.driving import Task
 from trident import TridentTopology
 from trident.errors import SourceAwayError, SpoutError
 from trident.operations import Count

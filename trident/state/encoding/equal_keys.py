@@ -105,9 +105,7 @@ def canonical(part: Any) -> Any:
     if isinstance(part, dt.datetime | dt.time):
         return part.replace(fold=0)  # it distinguishes two readings of one naive time, but == ignores it
     if isinstance(part, Decimal):
-        if not part.is_finite():
-            return _DECIMAL_NAN if part.is_qnan() else part
-        return part.normalize(_EXACT) if part else Decimal(0)
+        return _decimal(part)
     if isinstance(part, tuple):
         return tuple(map(canonical, part))
     if isinstance(part, frozenset):
@@ -116,6 +114,12 @@ def canonical(part: Any) -> Any:
         return bytes(part)
     number = plain_number(part)
     return part if number is None else canonical(number)
+
+
+def _decimal(part: Decimal) -> Decimal:
+    if not part.is_finite():
+        return _DECIMAL_NAN if part.is_qnan() else part
+    return part.normalize(_EXACT) if part else Decimal(0)
 
 
 def _types(part: Any) -> Any:

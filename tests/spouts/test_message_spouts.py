@@ -14,8 +14,8 @@ import redis
 
 from states.memory import MemoryMapState
 from tests.harness.servers import Server
-from tests.spouts.messages.driving import LIMIT_S, Task
-from tests.spouts.messages.places import FIELDS, Place
+from tests.spouts.driving import LIMIT_S, Task
+from tests.spouts.places import FIELDS, Place
 from trident import TridentTopology
 from trident.errors import FailedException, SpoutError
 from trident.operations import Count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spouts.messages.places import KafkaPlace, Place, RedisPlace
+from tests.spouts.places import KafkaPlace, Place, RedisPlace
 
 _SERVERS = {"redis": "redis_server", "kafka": "kafka_topics"}
 

@@ -29,7 +29,7 @@ import pytest
 
 from tests.harness.commands import environment
 from tests.harness.forked import ROOT, command_of
-from tests.spouts.messages.places import Place
+from tests.spouts.places import Place
 from trident.spout.rich import Activated
 from trident.storm import (
     BaseBasicBolt,

@@ -22,7 +22,7 @@ from states.redis import RedisState
 from tests.harness.crashing_stores import WithoutAttempts
 from tests.harness.drpc_functions import words as asking
 from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state
-from tests.testing.topology.test_driver import POINTS, word_count
+from tests.testing.test_driver import POINTS, word_count
 from trident import TridentTopology
 from trident.errors import (
     BatchFailedError,

@@ -18,9 +18,9 @@ from states.cassandra import CassandraState
 from states.memcached import MemcachedState
 from states.memory import MemoryMapState
 from states.redis import RedisState
-from tests.explain.topologies import everything, rows, stock, with_requests, word_count
 from tests.harness.crashing_stores import WithoutAttempts
 from tests.harness.topology_runs import dict_state
+from tests.plan.explained_topologies import everything, rows, stock, with_requests, word_count
 from trident import TopologyError, TridentTopology
 from trident.errors import InexactPairingError
 from trident.explain import Explanation

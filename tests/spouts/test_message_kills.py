@@ -22,8 +22,8 @@ import cloudpickle
 import pytest
 
 from tests.harness.forked import ROOT, command_of
-from tests.spouts.messages.driving import Task
-from tests.spouts.messages.places import Place
+from tests.spouts.driving import Task
+from tests.spouts.places import Place
 
 MESSAGES, KILLS = int(os.environ.get("MESSAGES", "20000")), int(os.environ.get("KILLS", "10"))
 PENDING, TASKS, _QUIET_S = 500, 2, 60.0
