@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spouts.rows.fixed_batch import DriverRows, table_of_rows
+from spouts.rows.driver_rows import DriverRows, table_of_rows
 from trident.arrow import TablePart, cut_table
 from trident.config import Config
 from trident.errors import (

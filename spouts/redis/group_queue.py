@@ -175,8 +175,13 @@ class GroupQueue(MessageQueue):
             self._take_off(gone[0].stream, [entry.id for entry in gone])
         if not there:
             return []
-        most = len(entries) + len(self._held[there[0].stream])
-        return self._messages(there, self._failures_of(there, most))
+        stream, ids = there[0].stream, sorted((entry.id for entry in there), key=order_of)
+        most = len(entries) + len(self._held[stream])  # so many pending ones between the first and the last
+        pending = self._call(
+            f"asking how often entries of {stream!r} were delivered to {self._whose}",
+            lambda client: client.xpending_range(stream, self._reading.group, ids[0], ids[-1], most, self._consumer),
+        )
+        return self._messages(there, {each["message_id"].decode(): each["times_delivered"] - 1 for each in pending})
 
     def _messages(self, entries: Sequence[Entry], failures: Mapping[str, int]) -> list[Message]:
         for entry in entries:
@@ -214,15 +219,6 @@ class GroupQueue(MessageQueue):
     def _claim_own(self, client: Any, stream: str, ids: Sequence[str], **counts: int) -> None:
         """Have entries count as just delivered, so that no other consumer takes them over."""
         client.xclaim(stream, self._reading.group, self._consumer, 0, ids, justid=True, **counts)
-
-    def _failures_of(self, entries: Sequence[Entry], most: int) -> dict[str, int]:
-        """Return by id how often entries of one stream failed, `most` pending ones between the first and the last."""
-        stream, ids = entries[0].stream, sorted((entry.id for entry in entries), key=order_of)
-        pending = self._call(
-            f"asking how often entries of {stream!r} were delivered to {self._whose}",
-            lambda client: client.xpending_range(stream, self._reading.group, ids[0], ids[-1], most, self._consumer),
-        )
-        return {each["message_id"].decode(): each["times_delivered"] - 1 for each in pending}
 
     def _take_off(self, stream: str, ids: Sequence[str]) -> None:
         for some in _cut(ids):

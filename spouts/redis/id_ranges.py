@@ -103,11 +103,10 @@ class _Look(NamedTuple):
             return False
         if read is not None and self.added - self.entries < read:
             return False
-        return not digest or digest == (self.of_after or (digest if self._may_lack(at) else ""))
-
-    def _may_lack(self, id_: str) -> bool:
-        """Whether an entry may be gone because it was trimmed or deleted, and not because the server lost it."""
-        return not self.first or order_of(self.first) > order_of(id_) or order_of(self.deleted) >= order_of(id_)
+        if not digest or self.of_after:
+            return not digest or digest == self.of_after
+        # It may be gone because it was trimmed or deleted, and not because the server lost it.
+        return not self.first or order_of(self.first) > order_of(at) or order_of(self.deleted) >= order_of(at)
 
     def missing(self, after: str, read: int | None) -> int:
         """Say how many entries behind `after` are gone without having been read, as far as that can be known.

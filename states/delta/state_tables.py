@@ -298,7 +298,9 @@ class PublishedRows:
         self._layout = layout
         names, own = [name for name, _ in conf.key_fields], (HASH_COLUMN, ATTEMPT_COLUMN)
         self.keys = free_names(names, own) if layout.typed_keys else layout.key_columns
-        self.value = _free_name(conf.value_field or "value", (*self.keys, *own))
+        self.value, taken = conf.value_field or "value", {each.lower() for each in (*self.keys, *own)}
+        while self.value.lower() in taken:  # column names of Delta are equal if they differ in case only
+            self.value += "_"
         types = [*layout.key_types, layout.value_types[-1]]
         self.schema = pa.schema(list(map(pa.field, [*self.keys, self.value], types)))
 
@@ -330,10 +332,3 @@ class PublishedRows:
         txids, attempts = (rows[name].fill_null(0).to_numpy() for name in ("txid", "attempt"))
         stands = stand_before(txids, attempts, snapshot.txid + 1, snapshot.winners)
         return pc.if_else(pa.array(stands), rows["curr"], rows["prev"])
-
-
-def _free_name(name: str, taken: tuple[str, ...]) -> str:
-    # Column names of Delta are equal if they differ in case only.
-    while name.lower() in {each.lower() for each in taken}:
-        name += "_"
-    return name

@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.commands import COUNTS, trident, write_module
 from trident.cli.submitting import _ask_stores
-from trident.cluster.nimbus_daemon import NimbusDaemon
+from trident.cluster.nimbus import NimbusDaemon
 from trident.config import Config
 
 pytestmark = pytest.mark.slow

@@ -33,7 +33,7 @@ from trident.operations import (
 )
 from trident.plan.meaning import Meaning, compare, meaning_of
 from trident.spout import SpoutType
-from trident.state.winners import renamed_facts
+from trident.state.txid import renamed_facts
 
 
 def meaning(

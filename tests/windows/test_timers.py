@@ -30,9 +30,8 @@ from trident.operations import Count, KeyedProcess, Sum, Timers, TumblingDuratio
 from trident.run import drive
 from trident.spout import SpoutType
 from trident.state import OpaqueMap
-from trident.state.txid import Txid
+from trident.state.txid import Txid, Winners
 from trident.state.values import OpaqueValue
-from trident.state.winners import Winners
 from trident.steps.key_columns import partition_of
 from trident.testing import TopologyTestDriver
 from trident.windows import window_state

@@ -43,9 +43,8 @@ from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap
 from trident.state.encoding.codec import decode
 from trident.state.interfaces import state_of
-from trident.state.txid import Txid
+from trident.state.txid import Txid, Winners
 from trident.state.values import OpaqueValue
-from trident.state.winners import Winners
 from trident.steps.failures import StepFailed, TupleErrors
 from trident.steps.rows import StepRun
 from trident.testing import Faults, FaultyMap

@@ -41,8 +41,7 @@ from trident.spout import SpoutType, TransactionAttempt
 from trident.state import OpaqueMap, StateConf
 from trident.state.encoding.codec import encode
 from trident.state.interfaces import state_of
-from trident.state.txid import Txid
-from trident.state.winners import Winners
+from trident.state.txid import Txid, Winners
 from trident.steps.failures import TupleErrors
 from trident.steps.rows import StepRun as Running
 from trident.testing import TopologyTestDriver

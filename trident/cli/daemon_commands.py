@@ -72,7 +72,7 @@ class DaemonOptions(ClusterAndToken):
         """Log what it does; returns its cluster."""
         with needs_package("a daemon of a cluster", "cluster"):
             import trident.cluster.machine_supervisor
-            import trident.cluster.nimbus_daemon  # noqa: F401
+            import trident.cluster.nimbus  # noqa: F401
         from trident.errors import ClusterError
 
         logging.getLogger("trident.cluster").setLevel(logging.INFO)
@@ -115,7 +115,7 @@ def nimbus_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin(host)
-    from trident.cluster.nimbus_daemon import NimbusDaemon
+    from trident.cluster.nimbus import NimbusDaemon
 
     own.report_remains()
     code_dir = code or (own.folder / "code" if own.folder else Path("trident-code"))
@@ -182,7 +182,7 @@ def up_command(of: DaemonOptions, port: Port = 8080, slots: Slots = 4) -> int:
     """
     own = of.begin()
     from trident.cluster.machine_supervisor import MachineSupervisor
-    from trident.cluster.nimbus_daemon import NimbusDaemon
+    from trident.cluster.nimbus import NimbusDaemon
 
     own.report_remains()
     place, ports = own.folder or Path("trident-supervisor"), range(_FIRST_PORT, _FIRST_PORT + slots)

@@ -31,7 +31,6 @@ from trident.servers.plain_json import plain
 if TYPE_CHECKING:
     from trident.config import Config
     from trident.plan.meaning import Meaning, TopologyChanges
-    from trident.replay.rehearsing import Rehearsed
     from trident.replay.verifying import ValueOrigin, Verified
     from trident.topology import TridentTopology
 
@@ -224,7 +223,15 @@ def rehearse(former: TridentTopology, new: TridentTopology, config: Config, last
         _print_changes(compared, new.name)
     done = rehearse_upgrade(former, new, last, config)
     for each in done:
-        _print_rehearsed(each, as_json)
+        if as_json:
+            print_json({**vars(each), "changed": [row._asdict() for row in each.changed]})
+        elif each.refused:
+            say(f"{each.state}: not compared: {each.refused}")
+        else:
+            total, ran = counted(each.equal + len(each.changed), "key"), f"by batches {each.first} to {each.last}"
+            said = f"{len(each.changed):,} of {total} would be another" if each.changed else f"the same: {total}"
+            say(f"{each.state}: {said}, {ran}", "yellow" if each.changed else "")
+            _print_keys(each.changed, "key", "now", "former code", "new code")
     return WRONG if compared.refused or any(each.changed for each in done) else 0
 
 
@@ -240,18 +247,6 @@ def _print_verified(done: Verified, as_json: bool) -> None:
         for note in done.notes:
             say(f"{done.state}: {note}", "yellow")
         _print_keys(done.wrong, "key", "found", "expected", "wrong")
-
-
-def _print_rehearsed(done: Rehearsed, as_json: bool) -> None:
-    if as_json:
-        print_json({**vars(done), "changed": [row._asdict() for row in done.changed]})
-    elif done.refused:
-        say(f"{done.state}: not compared: {done.refused}")
-    else:
-        total, ran = counted(done.equal + len(done.changed), "key"), f"by batches {done.first} to {done.last}"
-        said = f"{len(done.changed):,} of {total} would be another" if done.changed else f"the same: {total}"
-        say(f"{done.state}: {said}, {ran}", "yellow" if done.changed else "")
-        _print_keys(done.changed, "key", "now", "former code", "new code")
 
 
 def _print_keys(rows: Sequence[tuple[Any, ...]], *columns: str) -> None:

@@ -134,9 +134,14 @@ class _SomeBatches(logging.Filter):
         return True
 
 
-def _log_to(file: Path) -> None:
+def main() -> int:
+    """Carry out the order in the file that is named; returns the exit code."""
+    # What ends by a signal of a library shows where, in what it printed, which its supervisor reports.
+    faulthandler.enable()
+    order = DriverOrder.read(Path(sys.argv[1]))
+    assert order is not None, "a supervisor writes the order before it starts the process"
     handler = logging.handlers.RotatingFileHandler(
-        file, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8", errors="backslashreplace"
+        order.log_file, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8", errors="backslashreplace"
     )
     handler.addFilter(_SomeBatches())
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
@@ -144,15 +149,6 @@ def _log_to(file: Path) -> None:
     logging.captureWarnings(True)
     for noisy in ("py4j", "kazoo", "httpx", "uvicorn"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-def main() -> int:
-    """Carry out the order in the file that is named; returns the exit code."""
-    # What ends by a signal of a library shows where, in what it printed, which its supervisor reports.
-    faulthandler.enable()
-    order = DriverOrder.read(Path(sys.argv[1]))
-    assert order is not None, "a supervisor writes the order before it starts the process"
-    _log_to(Path(order.log_file))
     where = f"{socket.gethostname()}:{order.port}"
     logger.info("driver of %s, generation %d, in slot %s", order.storm_id, order.generation, where)
     return _Driver(order).run()

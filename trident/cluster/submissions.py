@@ -353,7 +353,21 @@ def rebalance(
 
     Spouts and bolts take other numbers as they run. All else is a new driver: Trident's, and a rebalance without numbers.
     """
-    _check_executors(base, executors, components)
+    if executors and base.kind == "trident":
+        raise ClusterError(
+            f"topology {base.storm_name!r} is a Trident topology: the parallelism of a stream is part of its declaration "
+            "(parallelism_hint). Change it there, then `trident upgrade`"
+        )
+    for name, count in executors.items():
+        if name not in components:
+            listed = ", ".join(sorted(components))
+            raise ClusterError(f"topology {base.storm_name!r} has no component {name!r}; it has {listed}")
+        tasks = components[name].tasks
+        if _possible(f"executors of {name!r}", count) > tasks:
+            raise ClusterError(
+                f"component {name!r} has {tasks} tasks, each of which one executor runs; it cannot have {count} executors. Set "
+                "more tasks (set_num_tasks), then `trident upgrade`"
+            )
     as_it_runs = base.kind == "bolts" and (workers is not None or bool(executors))
     return replace(
         base,
@@ -390,24 +404,6 @@ def _possible(what: str, count: int) -> int:
 def _refuse_killed(base: StormBase, done: str) -> None:
     if base.status.kind == "killed":
         raise ClusterError(f"topology {base.storm_name!r} is being killed; it cannot be {done} any more")
-
-
-def _check_executors(base: StormBase, wanted: Mapping[str, int], components: Components) -> None:
-    if wanted and base.kind == "trident":
-        raise ClusterError(
-            f"topology {base.storm_name!r} is a Trident topology: the parallelism of a stream is part of its declaration "
-            "(parallelism_hint). Change it there, then `trident upgrade`"
-        )
-    for name, count in wanted.items():
-        if name not in components:
-            listed = ", ".join(sorted(components))
-            raise ClusterError(f"topology {base.storm_name!r} has no component {name!r}; it has {listed}")
-        tasks = components[name].tasks
-        if _possible(f"executors of {name!r}", count) > tasks:
-            raise ClusterError(
-                f"component {name!r} has {tasks} tasks, each of which one executor runs; it cannot have {count} executors. Set "
-                "more tasks (set_num_tasks), then `trident upgrade`"
-            )
 
 
 def _executors_after(base: StormBase, manifest: PackageManifest, before: Components) -> dict[str, int]:

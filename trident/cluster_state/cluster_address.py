@@ -16,7 +16,7 @@ from trident.config import Config
 from trident.errors import ClusterError, ClusterUnreachable, ConfigError, NotAllowed
 from trident.log.log_reader import exists
 from trident.nodes.interface import NodeEvent, Nodes, Tell
-from trident.nodes.postgres_nodes import NOT_THERE, PostgresNodes
+from trident.nodes.polled_nodes import NOT_THERE, PostgresNodes
 from trident.nodes.sqlite_nodes import SqliteNodes
 from trident.nodes.zookeeper_nodes import ZooKeeperNodes
 from trident.servers.local_processes import write_whole

@@ -30,8 +30,7 @@ from trident.log.records import (
     with_letters,
 )
 from trident.retention import Retention
-from trident.state.txid import Sentinel, Snapshot, Txid, epoch_of
-from trident.state.winners import CHANGES, FORMER, Epochs, Winners, renamed_facts
+from trident.state.txid import CHANGES, FORMER, Epochs, Sentinel, Snapshot, Txid, Winners, epoch_of, renamed_facts
 
 FORMAT = "trident-log"
 VERSION = 1

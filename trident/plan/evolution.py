@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from trident.fields import struct_fields, struct_type, widens
 from trident.graph import Evolution
 from trident.state.kinds import StateType
-from trident.state.winners import BESIDE_MEANING, CALLED, FORMER, KEPT, LIMITS, SERIALIZER, STORED_UNDER
+from trident.state.txid import BESIDE_MEANING, CALLED, FORMER, KEPT, LIMITS, SERIALIZER, STORED_UNDER
 
 MEMBERS = "members"
 """Among the facts of a state: of each aggregate in its value what it is, over which fields, and the fields that it has."""

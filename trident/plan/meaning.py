@@ -28,7 +28,7 @@ from trident.plan.evolution import (
 )
 from trident.plan.plan import spout_type_of
 from trident.state.encoding.serializers import name_of_serializer
-from trident.state.winners import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, renamed_facts
+from trident.state.txid import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, renamed_facts
 
 Facts = Mapping[str, Mapping[str, Any]]
 

@@ -19,7 +19,7 @@ from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
 from trident.state.maps import migrate_values
-from trident.state.winners import Winners
+from trident.state.txid import Winners
 
 _SHORTEST_S, _LONGEST_S = 0.05, 1.0
 _BATCHES, _ROWS = 1000, 10_000  # of one request to the store, at most; a batch is read whole

@@ -171,18 +171,7 @@ class StateView:
         """
         if self._is_total:
             raise WrongKeyError(f"state {self._name!r} holds a single value; read it with get()")
-        count, member = count_of("count", count), self._ordered_by(by)
-        rows = self._tuples(self._current(), self._prefix(prefix), None)
-        try:
-            return nlargest(count, rows, lambda row: RankedRow(row[:-1], row[-1][member] if member else row[-1]))
-        except TypeError as error:
-            raise StateError(
-                f"list the greatest values of state {self._name!r}: they have no order: {error}"
-            ) from error
-
-    def _ordered_by(self, by: str | None) -> str | None:
-        """Return which aggregate of several in one value is meant; None if the value is not several."""
-        value = Fields.of(self._columns.names[-1:], self._columns.types[-1:])
+        count, value = count_of("count", count), Fields.of(self._columns.names[-1:], self._columns.types[-1:])
         columns = self._results if len(self._results) else value
         names = list(columns.names)
         wanted = names[0] if by is None and len(names) == 1 else by
@@ -192,7 +181,14 @@ class StateView:
             raise StateError(
                 f"list the greatest values of state {self._name!r}: {wanted!r} is {type_}, which has no order"
             )
-        return wanted if len(self._results) else None
+        member = wanted if len(self._results) else None
+        rows = self._tuples(self._current(), self._prefix(prefix), None)
+        try:
+            return nlargest(count, rows, lambda row: RankedRow(row[:-1], row[-1][member] if member else row[-1]))
+        except TypeError as error:
+            raise StateError(
+                f"list the greatest values of state {self._name!r}: they have no order: {error}"
+            ) from error
 
     def _tuples(self, parts: StatePartitions, prefix: Any, limit: int | None) -> Iterator[tuple[Any, ...]]:
         rows: Iterable[Row] | None

@@ -54,8 +54,7 @@ from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import migrate_values
 from trident.state.sentinel import compare_stores, is_foreign, move_note, with_note
-from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
-from trident.state.winners import CHANGES, FORMER, SERIALIZER, STORED_UNDER, Winners
+from trident.state.txid import CHANGES, FORMER, RETRY_BITS, SERIALIZER, STORED_UNDER, Sentinel, Txid, Winners, epoch_of
 from trident.steps.key_columns import partition_of_total, partitions_of
 
 Progress = Callable[[str, int, int], None]

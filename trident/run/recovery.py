@@ -38,8 +38,7 @@ from trident.run.placements import kinds_of
 from trident.spout.interfaces import SaysWhereItBegins
 from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel, is_foreign, move_note
-from trident.state.txid import RETRY_BITS, Sentinel, epoch_of
-from trident.state.winners import CHANGES, KEPT
+from trident.state.txid import CHANGES, KEPT, RETRY_BITS, Sentinel, epoch_of
 
 logger = logging.getLogger(__name__)
 

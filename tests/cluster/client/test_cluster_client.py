@@ -24,7 +24,7 @@ from tests.harness.cluster_states import ON_SERVERS, address_on
 from tests.harness.commands import started, until
 from trident.cluster.client import ClusterClient, leader_url, left_of
 from trident.cluster.code_store import CodeStore
-from trident.cluster.nimbus_daemon import NimbusDaemon
+from trident.cluster.nimbus import NimbusDaemon
 from trident.cluster.package_archive import ComponentFacts, read_manifest
 from trident.cluster.topology_package import TopologyPackage
 from trident.cluster_state.cluster_address import STATE_FILE, open_cluster_state

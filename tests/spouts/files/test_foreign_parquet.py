@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spouts import ParquetFileSpout
-from spouts.rows.fixed_batch import fit_table
+from spouts.rows.driver_rows import fit_table
 from tests.spouts.reading import rows, tuple_rows
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields

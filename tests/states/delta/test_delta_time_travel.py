@@ -21,9 +21,8 @@ from trident import TridentTopology
 from trident.errors import StateError
 from trident.operations import Count
 from trident.state.interfaces import StateConf, StateType
-from trident.state.txid import Sentinel, Snapshot
+from trident.state.txid import Sentinel, Snapshot, Winners
 from trident.state.values import CombinerValueUpdater
-from trident.state.winners import Winners
 
 pytestmark = pytest.mark.slow
 

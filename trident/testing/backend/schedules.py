@@ -20,8 +20,7 @@ from trident.state.cached import CachedMap
 from trident.state.forwarding import MicroBatchIBackingMap
 from trident.state.interfaces import IBackingMap, Key, StateType
 from trident.state.maps import OpaqueMap, map_for
-from trident.state.txid import Sentinel, Snapshot, Txid
-from trident.state.winners import Winners
+from trident.state.txid import Sentinel, Snapshot, Txid, Winners
 from trident.testing.backend.faulty_map import Faults, FaultyMap
 from trident.testing.backend.store_under_test import INCARNATION, Store
 from trident.testing.contract import Violation, expect
