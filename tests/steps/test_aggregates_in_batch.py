@@ -479,7 +479,7 @@ def test_a_wrong_aggregate_is_refused_at_the_call(case: str, topology: TridentTo
 
 @pytest.mark.parametrize("n", [-1, 1.5, True, "3"])
 def test_a_number_of_tuples_is_a_whole_number(n: Any) -> None:
-    with pytest.raises(ValueError, match="expected a whole number of tuples, 0 or more"):
+    with pytest.raises(ValueError, match="of FirstN: give a whole number of at least 0$"):
         FirstN(n)
 
 
