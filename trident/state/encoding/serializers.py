@@ -286,8 +286,8 @@ def keeps_attempts(serializer: Serializer) -> bool:
 
 
 def type_not_written(serializer: Serializer | None, declared: str | None) -> str | None:
-    """Return a type, the declared one or one within it, that JSON does not have, if that is what values are written as."""
-    found = isinstance(serializer, _JSONSerializer) and _NOT_IN_JSON.search(_NAMES.sub("", declared or ""))
+    """Return a type, the declared one or one within it, that JSON does not have; None if values are written in a user's way."""
+    found = type(serializer) in _JSON.values() and _NOT_IN_JSON.search(_NAMES.sub("", declared or ""))
     return found[0] if found else None
 
 
