@@ -14,7 +14,6 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields
-from math import inf
 from operator import index
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, SupportsIndex, TypeVar
@@ -27,7 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 MOST_MS = 10**12
 MOST, MOST_S = (1 << 63) - 1, MOST_MS // 1000
-_NO_LIMIT = (MOST, MOST_S, MOST_MS, inf)  # what C can count, and thirty years, which one can wait for: not worth a word
+_NO_LIMIT = (MOST, MOST_S, MOST_MS)  # what C can count, and thirty years, which one can wait for: not worth a word
 _BOUNDS = "trident.bounds"
 _WORDS: dict[Any, str] = {
     int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "None", Mapping: "a mapping",
@@ -56,10 +55,9 @@ class NumberBounds(NamedTuple):
         )
 
 
-# The types of arguments: a number of rows, bytes and the like; one from 0 on, for C or only for Python; a time; one above 0.
+# The types of arguments: a number of rows, bytes and the like; a number from 0 on; a time; a time above 0.
 Limit = Annotated[int, NumberBounds(int, "a whole number", 1, MOST)]
 Whole = Annotated[int, NumberBounds(int, "a whole number", 0, MOST)]
-Unbounded = Annotated[int, NumberBounds(int, "a whole number", 0, inf)]
 Seconds = Annotated[float, NumberBounds(float, "seconds", 0, MOST_S)]
 Pause = Annotated[float, NumberBounds(float, "seconds", None, MOST_S)]
 

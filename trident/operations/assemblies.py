@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from trident.errors import TopologyError
 from trident.fields import is_nested, unquote
 from trident.operations.interfaces import Aggregator
-from trident.setting_types import Unbounded, check_arguments
+from trident.setting_types import Whole, check_arguments
 from trident.tuples import TridentCollector, TridentTuple
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class FirstN:
     """
 
     @check_arguments
-    def __init__(self, n: Unbounded, sort_field: str | None = None, reverse: bool = False) -> None:
+    def __init__(self, n: Whole, sort_field: str | None = None, reverse: bool = False) -> None:
         self.n, self.reverse = n, reverse
         self.sort_field = None if sort_field is None else unquote(sort_field)
 

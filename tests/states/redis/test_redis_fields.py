@@ -332,8 +332,8 @@ def test_what_json_does_not_have_is_refused_where_the_state_is_declared() -> Non
     ):
         by_key.tumbling_window(2, state, Count(), "n")
     by_key.persistent_aggregate(state, "ok", Last(), "last")
-    own = RedisState.opaque("redis://localhost", serializer=type("Own", (JSONOpaqueSerializer,), {})())  # may write it
-    by_key.persistent_aggregate(own, "at", Last(), "last", state_name="own")
+    own = type("WithDates", (JSONOpaqueSerializer,), {})()  # which may write what JSON does not have
+    by_key.persistent_aggregate(RedisState.opaque("redis://localhost", serializer=own), "at", Last(), "at")
 
 
 @pytest.mark.parametrize(

@@ -286,8 +286,9 @@ def keeps_attempts(serializer: Serializer) -> bool:
 
 
 def type_not_written(serializer: Serializer | None, declared: str | None) -> str | None:
-    """Return a type, the declared one or one within it, that JSON does not have; None if values are written in a user's way."""
-    found = type(serializer) in _JSON.values() and _NOT_IN_JSON.search(_NAMES.sub("", declared or ""))
+    """Return a type, the declared one or one within it, that JSON does not have, if that is what values are written as."""
+    is_plain = type(serializer) in _JSON.values()  # a class of a user's own that is based on one may write more
+    found = is_plain and _NOT_IN_JSON.search(_NAMES.sub("", declared or ""))
     return found[0] if found else None
 
 
