@@ -216,7 +216,7 @@ def test_its_fields_are_declared_with_their_types(place: Place) -> None:
     assert ", ".join(declarer.fields.typed).startswith(FIELDS)
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "storm" / "bolts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "storm" / "bolts.md"
 
 
 EXECUTED: list[Any] = []  # what the bolts of this process did
