@@ -96,10 +96,10 @@ def test_each_change_is_given_once_with_before_and_after(made: Made, tmp_path: P
         }
         assert {change.key: change[1:] for change in two.changes} == {("the",): (1, 4), ("",): (None, 0)}
         assert (feed.read(), feed.txid) == ([], 3)
-    with words.changes(since=1) as feed:
-        assert feed.read() == [two]
-    with words.changes(since=None) as feed:
-        assert feed.read() == []
+        places = feed.place_of(1), feed.at
+    for since, left in [(1, [two]), (None, []), (places[0], [two]), (places[1], [])]:
+        with words.changes(since) as feed:
+            assert feed.read() == left
 
 
 @pytest.mark.server

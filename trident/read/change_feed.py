@@ -61,9 +61,9 @@ class FeedPosition(NamedTuple):
         return "-".join(map(str, (self.txid, *(self.by or ()))))
 
     @classmethod
-    def of(cls, given: int | str) -> FeedPosition:
+    def of(cls, given: int | str | FeedPosition) -> FeedPosition:
         """Read what `str` gives, or the number of a batch alone; ValueError if it is neither."""
-        txid, *by = str(given if isinstance(given, str) else count_of("since", given)).split("-")
+        txid, *by = str(given if isinstance(given, str | cls) else count_of("since", given)).split("-")
         if not txid.isdecimal() or len(by) not in (0, 2) or not all(map(str.isdecimal, by[:1])):
             raise ValueError(f"since={given!r}: expected the number of a batch, or the position of a feed")
         return cls(int(txid), (int(by[0]), by[1]) if by else None)
