@@ -1,7 +1,4 @@
-"""The built-in operations.
-
-Most also have an Arrow kernel that gives equal results (`trident.steps.applying`, `trident.steps.aggregates`).
-"""
+"""The built-in operations. Most also have an Arrow kernel that gives equal results, in `trident.steps`."""
 
 from __future__ import annotations
 

@@ -213,18 +213,15 @@ def _taken_names(before: Facts, now: Meaning) -> list[RefusedChange]:
         for old, new in there
         if old not in now.states
     ]
-    return (
-        exchanged
-        + in_use
-        + [
-            RefusedChange(
-                f"state {name!r} is new, and {other!r}, which used to have this name, is kept in its store under it",
-                f'give the new state an unused name, state_name="{name}-2"',
-            )
-            for other, facts in before.items()
-            if (name := facts.get(STORED_UNDER)) in now.states and name not in before
-        ]
-    )
+    in_store = [
+        RefusedChange(
+            f"state {name!r} is new, and {other!r}, which used to have this name, is kept in its store under it",
+            f'give the new state an unused name, state_name="{name}-2"',
+        )
+        for other, facts in before.items()
+        if (name := facts.get(STORED_UNDER)) in now.states and name not in before
+    ]
+    return exchanged + in_use + in_store
 
 
 def _only_in(one: Meaning, other: Meaning) -> tuple[str, ...]:
