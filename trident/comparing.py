@@ -36,16 +36,13 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     """
     if isinstance(one, float) and isinstance(other, float):
         is_near = math.isclose(one, other, rel_tol=close, abs_tol=close if in_all is None else in_all)
-        return is_near or (math.isnan(one) and math.isnan(other))
+        return is_near or all(map(math.isnan, (one, other)))
     if isinstance(one, np.ndarray):  # whose == is no bool
         return is_close(one.tolist(), other, close, in_all)
     if isinstance(other, np.ndarray):
         return is_close(one, other.tolist(), close, in_all)
     if isinstance(one, Mapping) or isinstance(other, Mapping):
-        left, right = _as_map(one), _as_map(other)
-        if left is None or right is None or left.keys() != right.keys():
-            return False
-        return all(is_close(each, right[key], close, in_all) for key, each in left.items())
+        return _are_close_maps(_as_map(one), _as_map(other), close, in_all)
     if isinstance(one, _PARTS) and isinstance(other, _PARTS):
         return len(one) == len(other) and all(is_close(*pair, close, in_all) for pair in zip(one, other, strict=True))
     return bool(one == other)
@@ -71,6 +68,14 @@ def _numbered(pairs: Iterable[tuple[Any, Any]]) -> Mapping[Any, Any]:
         made[known, counts[known]] = each
         counts[known] += 1
     return made
+
+
+def _are_close_maps(
+    one: Mapping[Any, Any] | None, other: Mapping[Any, Any] | None, close: float, in_all: float | None
+) -> bool:
+    if one is None or other is None or one.keys() != other.keys():
+        return False
+    return all(is_close(each, other[key], close, in_all) for key, each in one.items())
 
 
 def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> Pair | None:

@@ -119,7 +119,6 @@ def _tasks(plan: Plan, entry: Node, stage: Stage, parallelism: int) -> int:
 
 
 def _operation_kind(graph: Graph, node: Node) -> tuple[ComponentKind, str | None]:
-    """Return what kind of operation a node is, and the state that it updates or queries."""
     if isinstance(node, SpoutNode):
         return "spout", None
     if isinstance(node, PersistNode):

@@ -345,7 +345,8 @@ class ForeignLogError(LogError):
 
     can_heal = False
     _text_of_args = (
-        "the transaction log {path} belongs to {found}, not to {expected}. Give each its log_dir or its former name"
+        "the transaction log {path} belongs to {found}, not to {expected}. Give each topology a log_dir of its own; if it was "
+        "renamed, give it its former name"
     )
 
     def __init__(self, path: str, found: str, expected: str) -> None:

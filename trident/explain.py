@@ -93,17 +93,12 @@ def explain(graph: Graph, placements: Mapping[str, str] | None = None, config: C
     return Explanation("\n".join(lines) + "\n")
 
 
-def _is_here(plan: Plan, name: str) -> bool:
-    state = plan.states[name]
-    free = state.free_keys and plan.partitions[name] > 1
-    return state.spec.facts.in_memory or state.spec.facts.on_one_machine or free
-
-
 def _placement(plan: Plan, name: str, placements: Mapping[str, str], in_executors: Sequence[str]) -> Iterator[str]:
+    facts, free = plan.states[name].spec.facts, plan.states[name].free_keys and plan.partitions[name] > 1
     if name in in_executors:
-        staged = plan.states[name].spec.facts.stages_commits
-        yield f"      committed by the executors{'; the driver publishes what their tasks wrote' if staged else ''}"
-    elif placements.get(name) == "auto" and not _is_here(plan, name):
+        told = "; the driver publishes what their tasks wrote" if facts.stages_commits else ""
+        yield f"      committed by the executors{told}"
+    elif placements.get(name) == "auto" and not (facts.in_memory or facts.on_one_machine or free):
         yield "      committed by the driver; on a cluster by the executors, if the store can fence its writers"
     elif name in placements:
         yield "      committed by the driver"

@@ -166,11 +166,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         return stream
 
     def persistent_aggregate(
-        self,
-        state: StateFactory | StateSpec,
-        *args: Any,
-        state_name: str | None = None,
-        migrate: Migrate | None = None,
+        self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None, migrate: Migrate | None = None
     ) -> TridentState:
         """Keep one aggregate of the whole stream in a snapshottable state: `(state, [in,] aggregator, out)`.
 
@@ -369,11 +365,7 @@ class GroupedStream(Windowing[Stream]):
         return ChainedAggregatorDeclarer(self._stream, self._group)
 
     def persistent_aggregate(
-        self,
-        state: StateFactory | StateSpec,
-        *args: Any,
-        state_name: str | None = None,
-        migrate: Migrate | None = None,
+        self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None, migrate: Migrate | None = None
     ) -> TridentState:
         """Keep one aggregate per key in a map state: `(state, [in,] aggregator, out)`.
 
@@ -403,11 +395,7 @@ class GroupedStream(Windowing[Stream]):
         return self._stream.state_query(state, *args, sees=sees)
 
     def process(
-        self,
-        *args: Any,
-        event_time: str | None = None,
-        delay: timedelta = timedelta(0),
-        state_name: str | None = None,
+        self, *args: Any, event_time: str | None = None, delay: timedelta = timedelta(0), state_name: str | None = None
     ) -> Stream:
         """Pass the tuples of each key to a process, and call it back at times that it sets: `([state,] [in,] process, out)`.
 

@@ -79,7 +79,7 @@ def test_a_renamed_topology_does_not_go_on(tmp_path: Path, old: str) -> None:
         assert (done.returncode, "topology 'revenue': its name is 'sales' now" in done.stdout) == (4, True)
     assert trident("diff", "trident-log/revenue", new, "--name", "revenue", cwd=tmp_path).returncode == 0
     there = trident("run", new, "--once", "--log-dir", "trident-log/revenue", "--engine", "in_process", cwd=tmp_path)
-    assert "its log_dir or its former name" in there.stderr
+    assert "if it was renamed, give it its former name" in there.stderr
 
 
 def test_a_state_in_another_place_is_to_be_moved(tmp_path: Path, old: str) -> None:

@@ -460,7 +460,7 @@ ODD_CALLS: dict[str, tuple[Callable[[TridentTopology, Stream, Any], object], str
     "TopN by": (lambda t, s, odd: s.aggregate({"x": TopN(2, "n", by=odd)}), "", ("in",)),
     "a pair of one": (lambda t, s, odd: s.aggregate({"x": (odd,)[1:]}), "aggregate 'x' is ()", ()),
     "most": (lambda t, s, odd: Collect("n", most=odd), "most=", (True,)),
-    "FirstN": (lambda t, s, odd: FirstN(odd), "n=", (True,)),
+    "FirstN": (lambda t, s, odd: FirstN(odd), "n=", ()),
     "FirstN by": (lambda t, s, odd: s.apply_assembly(FirstN(2, odd)), "", ("in",)),
     "approximate": (lambda t, s, odd: CountDistinct("n", approximate=odd), "approximate=", (True,)),
     "Split": (lambda t, s, odd: Split(odd), "separator=", ("in",)),

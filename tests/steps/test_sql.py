@@ -262,7 +262,7 @@ def spark_values(spark: SparkSession, fields: Fields, table: pa.Table, texts: Se
     with _settings(spark, _SETTINGS):
         columns = [_tried(spark, text).alias(f"c{at}") for at, text in enumerate(texts)]
         ddl = ", ".join(f"`{name}` {type_}" for name, type_ in zip(fields.names, fields.types, strict=True))
-    found = spark.createDataFrame(table, ddl).select(*columns).toArrow()
+        found = spark.createDataFrame(table, ddl).select(*columns).toArrow()
     values = [column.to_pylist() for column in found.columns]
     return {
         text: [FAILS if one is None else one["v"] for one in column] for text, column in zip(texts, values, strict=True)

@@ -19,6 +19,7 @@ from trident.nodes.interface import NodeEvent, Nodes, Tell
 from trident.nodes.polled_nodes import NOT_THERE, PostgresNodes
 from trident.nodes.sqlite_nodes import SqliteNodes
 from trident.nodes.zookeeper_nodes import ZooKeeperNodes
+from trident.roles import close_on_error
 from trident.servers.local_processes import write_whole
 from trident.servers.log_addresses import PostgresAddress, ZooKeeperAddress, is_postgres, is_zookeeper
 from trident.servers.patience import Patience
@@ -101,9 +102,9 @@ def _open_nodes(where: Path | ZooKeeperAddress | PostgresAddress, timeout_s: flo
             what = f"the state of the cluster at {where.hosts}"
             patience = Patience("ZooKeeper", where, ClusterUnreachable, timeout_s)
             nodes = ZooKeeperNodes(where, what, timeout_s, patience, ClusterError, hear, makes)
-            if not makes and nodes.read(["/"]) == [None]:
-                nodes.close()
-                raise ClusterUnreachable(f"{what} {NOT_THERE}")
+            with close_on_error(nodes.close):
+                if not makes and nodes.read(["/"]) == [None]:
+                    raise ClusterUnreachable(f"{what} {NOT_THERE}")
             return nodes
 
 

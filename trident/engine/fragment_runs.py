@@ -1,7 +1,5 @@
 """Runs a fragment over one partition's tables: its steps one after the other, then what each sink gets, cut into frames.
 
-`TaskOutput` is what a task gives back: rows for the states, frames for other partitions, counts, failures.
-
 Dead letters on their way back: a letter returns as a row of the input of the step that it was left out of, or of what a
 fragment sends to an entry, beside the batch's other tuples. Other steps of the fragment do not see it. So a tuple that was
 processed on one branch of a stream, and was left out of another, has its effect once on each.
@@ -9,7 +7,7 @@ processed on one branch of a stream, and was left out of another, has its effect
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
 from time import perf_counter_ns
@@ -143,12 +141,9 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
     return merged
 
 
-def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Give the tables of one partition as its steps need them: as they come, or all in one (also if there are none)."""
-    if not fragment.blocking:
-        yield from tables
-        return
-    yield one_table(list(tables) or [schema_of(fragment.fields).empty_table()])
+def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> pa.Table:
+    """Return the tables of one partition as one, for a fragment that needs them so; an empty one if there are none."""
+    return one_table(list(tables) or [schema_of(fragment.fields).empty_table()])
 
 
 def send(
@@ -170,7 +165,7 @@ def send(
     if figures is None:
         figures = output.figures[fragment.entry] = list(fragment.zero_counts)
     with FailingAt(fragment.entry, given=lambda: output.rows.get(fragment.entry)) as here:
-        pieces: Iterable[pa.Table] = whole(fragment, tables)
+        pieces: Iterable[pa.Table] = [whole(fragment, tables)] if fragment.blocking else tables
         if letters:
             for (step, _), rows in letters.items():
                 add_counts(output.put_back, {step: rows.num_rows})

@@ -206,7 +206,6 @@ def _reaching(sink: Sink, tables: Sequence[pa.Table], run: StepRun) -> pa.Table:
 
 
 def _difference_of(step: str, one: pa.Table, other: pa.Table, reordered: bool) -> StepDifference | None:
-    """Return the difference between what a step, or a state, was given by two runs; None if there is none."""
     pair = first_difference(one, other, rounding=reordered)
     if pair is None:
         return None
@@ -242,7 +241,7 @@ def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> It
 
 def _of_fragment(fragment: Fragment, given: Iterable[pa.Table], run: StepRun) -> Iterator[StepDifference | None]:
     """Compare each step, and what is sent to each entry, over the tables of a partition."""
-    for table in whole(fragment, given):
+    for table in [whole(fragment, given)] if fragment.blocking else given:
         tables = {fragment.entry: table}
         for step in fragment.steps:
             sources = [tables[source] for source in step.sources]
@@ -274,7 +273,6 @@ def _of_step(step: Step, sources: list[pa.Table], run: StepRun) -> StepDifferenc
 def _compare_runs(
     step: str, once: Callable[[], pa.Table], in_other_order: Callable[[], pa.Table] | None
 ) -> StepDifference | None:
-    """Compare what a step gives twice, and then in another order."""
     first = once()
     found = _difference_of(step, first, once(), reordered=False)
     if found is None and in_other_order is not None:

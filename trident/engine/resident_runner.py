@@ -85,16 +85,7 @@ class ResidentRunner(ExecutorRunner):
 
     def _through(self, run: Run, order: Order, parts: Sequence[Part], stages: Iterable[int]) -> TaskOutput:
         """Run stages of an attempt, up to the first one that fails."""
-        places, size, sent = list(run.crew), len(self.pool.places), bytes(cloudpickle.dumps(order))
-        owners = {}  # by exchange, which worker has each partition: the same one for as long as it is there
-        for entry in {entry for level in self.program.levels for entry in level}:
-            exchange = self.program.exchanges[entry]
-            node = exchange.node
-            # A state is updated and queried at several levels, by the one worker that has it open.
-            name = node.state if isinstance(node, (PersistNode, QueryNode)) else entry
-            # By numbers of places, not of those that are there: a worker that is lost moves its own partitions and no others.
-            wanted = [(crc32(name.encode()) + at) % size for at in range(exchange.partitions or 1)]
-            owners[entry] = [at if at in places else places[at % len(places)] for at in wanted]
+        owners, sent = self._owners(list(run.crew)), bytes(cloudpickle.dumps(order))
         crew = {place: member.peer.address for place, member in run.crew.items()}
         outputs: list[bytes] = []
         try:
@@ -112,6 +103,20 @@ class ResidentRunner(ExecutorRunner):
         except StepFailed as error:
             return TaskOutput(failure=error.failure)
         return merge_sent(outputs)
+
+    def _owners(self, places: Sequence[int]) -> dict[str, list[int]]:
+        """Return, by exchange, which worker has each partition: the same one for as long as it is there."""
+        size = len(self.pool.places)
+        owners = {}
+        for entry in {entry for level in self.program.levels for entry in level}:
+            exchange = self.program.exchanges[entry]
+            node = exchange.node
+            # A state is updated and queried at several levels, by the one worker that has it open.
+            name = node.state if isinstance(node, (PersistNode, QueryNode)) else entry
+            # By numbers of places, not of those that are there: a worker that is lost moves its own partitions and no others.
+            wanted = [(crc32(name.encode()) + at) % size for at in range(exchange.partitions or 1)]
+            owners[entry] = [at if at in places else places[at % len(places)] for at in wanted]
+        return owners
 
     def _tasks(self, stage: int, owners: Mapping[str, Sequence[int]]) -> dict[int, list[tuple[int, str, int]]]:
         tasks: dict[int, list[tuple[int, str, int]]] = {}

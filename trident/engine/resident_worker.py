@@ -3,8 +3,6 @@
 Its main thread processes one part of a stage after the other, the oldest attempt first, a second thread commits in the same
 way, and the thread of its mailbox listens. It ends if its driver says so, or is silent, or if it is still at work on an
 attempt that was cancelled a while ago.
-
-First, what a driver and its resident workers tell each other about batches.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The runners on Spark are in `spark_runner.py`, `resident_runner.py` and `dataframe_runner.py`. With `engine="auto"` small
 batches run in this process, large ones on Spark. Which of the two takes a batch follows from its definition alone, so a
 replay of a batch runs where the batch ran. Both run the same plan with the same numbers of partitions.
-
-A program as bytes for Spark's workers; what cannot be pickled is named.
 """
 
 from __future__ import annotations

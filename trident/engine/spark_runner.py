@@ -1,8 +1,4 @@
-"""SparkRunner: each attempt is one Spark job, or two if it is committed later.
-
-The shuffles between the stages of a job; what they wrote to disk because memory was short, as Spark counted it: a sign that
-batches are too large.
-"""
+"""SparkRunner: each attempt is one Spark job, or two if it is committed later."""
 
 from __future__ import annotations
 

@@ -118,23 +118,26 @@ def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Route
         levels.append(range(first, number))
     stages = [tuple(program.emitters), *program.levels]
     sends = [{sink.target for entry in stage for sink in program.fragments[entry].sinks} for stage in stages[:-1]]
-    # The numbers of the tasks that read each stage.
-    readers = [
-        tuple(
-            entries[entry]
-            for ahead, level in enumerate(program.levels[stage:])
-            for entry in level
-            if not ahead or entry in targets or (any_way and not stage)
-        )
-        for stage, targets in enumerate(sends)
-    ]
+    readers = [_readers(program, entries, stage, any_way, targets) for stage, targets in enumerate(sends)]
     sources = [
         tuple(stage for stage, ranges in enumerate(readers) if any(numbers[0] in level for numbers in ranges))
         for level in levels
     ]
-    rows, tasks = any_way or any(targets - entries.keys() for targets in sends), sum(map(len, levels))
+    rows, tasks = any_way or set().union(*sends) - entries.keys(), sum(map(len, levels))
     driver = range(tasks, tasks + (width if rows else int(apart)))
     return Routes(entries, tuple(levels), tuple(sources), (*readers, ()), driver)
+
+
+def _readers(
+    program: Program, entries: Mapping[str, range], stage: int, any_way: bool, targets: Set[str]
+) -> tuple[range, ...]:
+    """Return the numbers of the tasks that read a stage with rows for these entries."""
+    return tuple(
+        entries[entry]
+        for ahead, level in enumerate(program.levels[stage:])
+        for entry in level
+        if not ahead or entry in targets or (any_way and not stage)
+    )
 
 
 def skips(parts: Sequence[Part], order: Order) -> bool:

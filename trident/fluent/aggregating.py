@@ -84,7 +84,6 @@ class Aggregating(StreamBase):
         return self._keep_one(MaxWithComparator(comparator), "max")
 
     def _full_aggregate(self, group: Fields, args: Sequence[Any]) -> Self:
-        """Add a full aggregate, of one aggregator or of several by name."""
         named = by_name(self, args, "aggregates", "aggregate", group)
         if named is None:
             return declare(self, [member_of(self, args, "aggregate", group)], full=True)

@@ -167,7 +167,6 @@ class StreamBase(TridentNames):
         return self._label or self._node.id
 
     def _wrong(self, what: str) -> TopologyError:
-        """Return the error of a call that is wrong; it names the stream."""
         return TopologyError(f"stream {self.get_name()!r}: {what}")
 
     def _select(self, fields: FieldsLike) -> Fields:
@@ -240,10 +239,7 @@ def check_streams(topology: Declaration, call: str, streams: Sequence[Any]) -> l
 
 
 def _check_apart(call: str, streams: Sequence[StreamBase]) -> None:
-    """Refuse to bring DRPC requests together with anything but themselves.
-
-    Raises `TopologyError`: as in Storm: "Cannot join DRPC stream with streams originating from other spouts".
-    """
+    """Refuse to bring DRPC requests together with anything but themselves, as Storm does."""
     origins = [(stream, source) for stream in streams for source in _sources(stream)]
     request = next(((stream, source) for stream, source in origins if isinstance(source, DrpcNode)), None)
     if request is None:

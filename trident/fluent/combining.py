@@ -87,17 +87,10 @@ def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
         )
     if isinstance(reducer, MultiReducer if grouped else GroupedMultiReducer):
         raise streams[0]._wrong(
-            f"multi_reduce of streams that are {'' if grouped else 'not '}grouped takes a "
-            f"{'Grouped' if grouped else ''}MultiReducer, got a {type(reducer).__name__}"
+            f"multi_reduce of streams that are {'grouped takes a Grouped' if grouped else 'not grouped takes a '}MultiReducer, "
+            f"got a {type(reducer).__name__}"
         )
-    if given and len(given) != len(streams):
-        raise TopologyError(f"multi_reduce got input fields for {len(given)} streams, but {len(streams)} streams")
-    inputs = [
-        stream.fields.select(fields.names, stream.get_name())
-        for stream, fields in zip(streams, given or [stream.fields for stream in streams], strict=True)
-    ]
-    if not all(len(fields) for fields in inputs):
-        raise TopologyError("multi_reduce needs at least one input field of each stream")
+    inputs = _inputs(streams, given)
     groups = [handle.get_group_fields() for handle in handles] if grouped else [Fields()] * len(streams)
     check_keys("multi_reduce", streams, groups)
     fields = output_fields(reducer, Fields(out), streams[0].get_name())
@@ -113,6 +106,19 @@ def _inputs_and_streams(args: Sequence[Any]) -> tuple[list[Fields], list[Any]]:
     if len(args) == 1 and isinstance(args[0], (list, tuple)):
         return [], list(args[0])
     return [Fields(one) for one in args if is_fields(one)], [one for one in args if not is_fields(one)]
+
+
+def _inputs(streams: Sequence[StreamBase], given: Sequence[Fields]) -> list[Fields]:
+    """Return what the reducer sees of each stream: the fields given for it, all if none are given."""
+    if given and len(given) != len(streams):
+        raise TopologyError(f"multi_reduce got input fields for {len(given)} streams, but {len(streams)} streams")
+    inputs = [
+        stream.fields.select(fields.names, stream.get_name())
+        for stream, fields in zip(streams, given or [stream.fields for stream in streams], strict=True)
+    ]
+    if not all(len(fields) for fields in inputs):
+        raise TopologyError("multi_reduce needs at least one input field of each stream")
+    return inputs
 
 
 def check_keys(call: str, streams: Sequence[StreamBase], keys: Sequence[Fields]) -> None:

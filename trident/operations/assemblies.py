@@ -73,15 +73,12 @@ class FirstRows(Aggregator[list[TridentTuple]]):
 
     def complete(self, val: list[TridentTuple], collector: TridentCollector) -> None:
         """Emit the first ones, in order; equal ones in the order in which they came."""
-        for row in self._sort_rows(val)[: self.n]:
+        rows, field = val, self.sort_field
+        if field is not None:
+            numbers = [row for row in rows if row[field] is not None and row[field] == row[field]]
+            nans = [row for row in rows if row[field] is not None and row[field] != row[field]]
+            nulls = [row for row in rows if row[field] is None]
+            numbers.sort(key=lambda row: row[field], reverse=self.reverse)
+            rows = [*nans, *numbers, *nulls] if self.reverse else [*numbers, *nans, *nulls]
+        for row in rows[: self.n]:
             collector.emit(row.values)
-
-    def _sort_rows(self, rows: list[TridentTuple]) -> list[TridentTuple]:
-        field = self.sort_field
-        if field is None:
-            return rows
-        numbers = [row for row in rows if row[field] is not None and row[field] == row[field]]
-        nans = [row for row in rows if row[field] is not None and row[field] != row[field]]
-        nulls = [row for row in rows if row[field] is None]
-        numbers.sort(key=lambda row: row[field], reverse=self.reverse)
-        return [*nans, *numbers, *nulls] if self.reverse else [*numbers, *nans, *nulls]

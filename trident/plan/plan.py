@@ -5,9 +5,6 @@ and ends at sinks, each the input of a later entry. A fragment that only spouts 
 the fragments of spouts, then the exchanges that they feed, and so on. A fragment that a state feeds runs where the state is
 committed.
 
-Which entries keep the partitions of the stream in front of them: a `partition_persist` of several, and queries
-before one.
-
 As in Storm, an updater gets the tuples as the last `partition_by`, `shuffle`, `global_` … spread them: partition i of the
 stream goes to partition i of the state; where the stream has more, i modulo the number of the state's. So if all tuples of
 a key are in one partition of the stream, one partition of the state writes the key (R16). A query on the way passes the
@@ -220,21 +217,7 @@ def misplaced_states(plan: Plan, wanted: Collection[str]) -> dict[str, str]:
 def place(plan: Plan, states: Collection[str]) -> Placed:
     """Return the part of a plan that executors run if they commit these states, none of which is misplaced."""
     here = _commits_of_executors(plan, states)
-    # The level of each commit, from 1: above what feeds it, and above what goes before it at the same state.
-    level: dict[str, int] = {}
-    feeders, last, updated = _feeders(plan), dict[str, int](), dict[str, int]()
-    for node in plan.commits:  # in the order of a batch, so what goes before is there
-        if node.id not in here:
-            continue
-        own = 1 + max((level[feeder] for feeder in feeders.get(node.id, ()) if feeder in level), default=0)
-        if isinstance(node, (PersistNode, QueryNode)):
-            updates = isinstance(node, PersistNode)
-            before = (last if updates else updated).get(node.state, 0)  # queries of one state may run side by side
-            own = max(own, before + 1)
-            last[node.state] = max(own, last.get(node.state, 0))
-            if updates:
-                updated[node.state] = own
-        level[node.id] = own
+    level = _levels(plan, here)
     processing = len(plan.levels)
     committing = tuple(
         tuple(id_ for id_ in level if level[id_] == number) for number in range(1, max(level.values(), default=0) + 1)
@@ -273,7 +256,6 @@ def _reason(plan: Plan, node: PersistNode | QueryNode, here: set[str]) -> str:
 
 
 def _feeders(plan: Plan) -> dict[str, set[str]]:
-    """Return by entry the entries whose fragments send rows to it."""
     feeders: dict[str, set[str]] = {}
     for entry, fragment in plan.fragments.items():
         for sink in fragment.sinks:
@@ -281,8 +263,26 @@ def _feeders(plan: Plan) -> dict[str, set[str]]:
     return feeders
 
 
+def _levels(plan: Plan, here: set[str]) -> dict[str, int]:
+    """Return the level of each commit, from 1: above what feeds it, and above what goes before it at the same state."""
+    level: dict[str, int] = {}
+    feeders, last, updated = _feeders(plan), dict[str, int](), dict[str, int]()
+    for node in plan.commits:  # in the order of a batch, so what goes before is there
+        if node.id not in here:
+            continue
+        own = 1 + max((level[feeder] for feeder in feeders.get(node.id, ()) if feeder in level), default=0)
+        if isinstance(node, (PersistNode, QueryNode)):
+            updates = isinstance(node, PersistNode)
+            before = (last if updates else updated).get(node.state, 0)  # queries of one state may run side by side
+            own = max(own, before + 1)
+            last[node.state] = max(own, last.get(node.state, 0))
+            if updates:
+                updated[node.state] = own
+        level[node.id] = own
+    return level
+
+
 def _route_by_key(plan: Plan, sink: Sink, here: Collection[str]) -> Sink:
-    """Return a sink that sends the rows of a commit to the state partition of their key."""
     if sink.target not in here or sink.routing is not None or sink.kept:
         return sink
     node = next(node for node in plan.commits if node.id == sink.target)

@@ -1,7 +1,4 @@
-"""Turns a graph into a plan: which steps run together, what is exchanged, in what order; and the plan of a DRPC function.
-
-The steps between an entry and the next entries, with the columns that they need, are one fragment.
-"""
+"""Turns a graph into a plan: which steps run together, what is exchanged, in what order; and the plan of a DRPC function."""
 
 from __future__ import annotations
 
@@ -57,14 +54,7 @@ def make_plan(graph: Graph) -> Plan:
     commits = _commit_order(graph)
     partitions = {node.state: partitions_of_state(graph, node) for node in commits if isinstance(node, PersistNode)}
     states = {state.name: state for state in graph.states}
-    # The exchanges before any commit, each one level above the highest that feeds it.
-    early = [id_ for id_ in exchanges if id_ not in {node.id for node in commits}]
-    level: dict[str, int] = {}
-    for entry, fragment in fragments.items():  # those that feed an entry come before it
-        for sink in fragment.sinks:
-            level[sink.target] = max(level.get(sink.target, 0), level.get(entry, 0) + 1)
-    numbers = sorted({level[entry] for entry in early})
-    levels = tuple(tuple(entry for entry in early if level[entry] == number) for number in numbers)
+    levels = _levels(fragments, [id_ for id_ in exchanges if id_ not in {node.id for node in commits}])
     hints, memory_mb = dict(graph.hints), dict(graph.memory_mb)
     return Plan(
         graph.name, spouts, fragments, commits, states, partitions, hints, exchanges, levels, memory_mb,
@@ -73,10 +63,7 @@ def make_plan(graph: Graph) -> Plan:
 
 
 def _fragments(graph: Graph) -> tuple[dict[str, Fragment], dict[str, Exchange]]:
-    """All fragments and exchanges, in order of declaration.
-
-    They are made last to first, because a fragment sends to an exchange only what the fragment behind it reads.
-    """
+    """All fragments and exchanges; made last to first, because a fragment sends only what the one behind it reads."""
     fragments: dict[str, Fragment] = {}
     exchanges: dict[str, Exchange] = {}
     kept: dict[str, int] = {}
@@ -92,6 +79,16 @@ def _fragments(graph: Graph) -> tuple[dict[str, Fragment], dict[str, Exchange]]:
     return dict(reversed(fragments.items())), dict(reversed(exchanges.items()))
 
 
+def _levels(fragments: dict[str, Fragment], exchanges: list[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the exchanges before any commit, each one level above the highest that feeds it."""
+    level: dict[str, int] = {}
+    for entry, fragment in fragments.items():  # those that feed an entry come before it
+        for sink in fragment.sinks:
+            level[sink.target] = max(level.get(sink.target, 0), level.get(entry, 0) + 1)
+    numbers = sorted({level[entry] for entry in exchanges})
+    return tuple(tuple(entry for entry in exchanges if level[entry] == number) for number in numbers)
+
+
 def _commit_order(graph: Graph) -> tuple[PersistNode | QueryNode | ExchangeNode, ...]:
     """Parents before children; among those that may run, queries before persists, then as declared.
 
@@ -99,22 +96,19 @@ def _commit_order(graph: Graph) -> tuple[PersistNode | QueryNode | ExchangeNode,
     before persists too, because of the queries behind them. A query that sees its own batch goes after the state's update.
     That cannot be a circle: the state that a query names was declared before it, with all that feeds it.
     """
-    waiting = [n for n in graph.nodes if isinstance(n, (PersistNode, QueryNode, ExchangeNode)) and is_entry(graph, n)]
-    states = {node.id for node in waiting if not isinstance(node, ExchangeNode)}
-    waiting = [node for node in waiting if node.id in states or graph.above(node.id) & states]
-    updates = {node.state: node.id for node in waiting if isinstance(node, PersistNode)}
-    before = {node.id: graph.above(node.id) & {node.id for node in waiting} for node in waiting}
-    for node in waiting:
+    entries = [n for n in graph.nodes if isinstance(n, (PersistNode, QueryNode, ExchangeNode)) and is_entry(graph, n)]
+    states = {node.id for node in entries if not isinstance(node, ExchangeNode)}
+    before = {node.id: graph.above(node.id) for node in entries}
+    waiting = {node.id: node for node in entries if node.id in states or before[node.id] & states}
+    updates = {node.state: node.id for node in entries if isinstance(node, PersistNode)}
+    for node in entries:
         if isinstance(node, QueryNode) and node.sees_batch:
             before[node.id].add(updates[node.state])
     order: list[PersistNode | QueryNode | ExchangeNode] = []
-    done: set[str] = set()
     while waiting:
-        ready = [node for node in waiting if before[node.id] <= done]
+        ready = [node for node in waiting.values() if before[node.id].isdisjoint(waiting)]
         node = min(ready, key=lambda one: 0 if isinstance(one, QueryNode) else 2 if isinstance(one, PersistNode) else 1)
-        order.append(node)
-        done.add(node.id)
-        waiting.remove(node)
+        order.append(waiting.pop(node.id))
     return tuple(order)
 
 
@@ -175,14 +169,14 @@ class RequestPlan:
 
 def make_request_plan(graph: Graph, function: str) -> RequestPlan:
     """Return the plan of a function; `TopologyError` naming those that there are."""
-    entry = next((node for node in graph.functions() if node.function == function), None)
-    if entry is None:
+    entries = {node.function: node for node in graph.functions()}
+    if function not in entries:
         raise TopologyError(
-            f"topology {graph.name!r} has no DRPC function {function!r}; it has "
-            f"{[node.function for node in graph.functions()]}. Declare one with new_drpc_stream(function)"
+            f"topology {graph.name!r} has no DRPC function {function!r}; it has {list(entries)}. Declare one with "
+            "new_drpc_stream(function)"
         )
     # Each two-step aggregate is one step, because there is one partition only.
-    known = {node.id: node for node in graph.behind(entry.id)}
+    known = {node.id: node for node in graph.behind(entries[function].id)}
     needless: set[str] = set()
     found = []
     for node in known.values():

@@ -265,5 +265,6 @@ class ChangeFeed(Closes):
         sides = [[value[at] for value in values] for at in (2, 3)]
         if types is not None:
             sides = list(map(types.narrow, sides))
-        changes = (Change(() if self._is_total else key, *both) for (key, _), *both in zip(rows, *sides, strict=True))
+        keys = [() if self._is_total else key for key, _ in rows]
+        changes = map(Change._make, zip(keys, *sides, strict=True))
         return ChangedBatch(txid, [one for one in changes if one.before is not None or one.after is not None])

@@ -1,7 +1,4 @@
-"""Replay: processes recorded batches again, by their definitions, and commits them to states aside, as the loop does.
-
-Its graph has all states aside in memory, and nothing that only looks at tuples.
-"""
+"""Replay: processes recorded batches again, by their definitions, and commits them to states aside, as the loop does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Commits a processed batch to its states: queries, persists and the steps between them, in the plan's order.
 
-A partition of a state is one `PartitionCommit`, wherever it is committed: here, or in a task (`committing.py`).
-
 The garbage collector stands still during a commit.
 """
 

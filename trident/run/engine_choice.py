@@ -119,19 +119,7 @@ def log_idle_loads(plan: Plan, config: Config, in_executors: Collection[str]) ->
 def _spark_runner(program: Program, config: Config, memory_mb: float) -> Runner:
     server = server_of(config.master, config.spark_conf)
     if server is not None:
-        from trident.engine.dataframe_runner import DataFrameRunner
-
-        if memory_mb:
-            logger.info("topology %s: memory loads have no effect on Spark Connect", program.topology)
-        session, is_new = connect_session(server, config.spark_conf)
-        stop = partial(stop_connect, session, server) if is_new else None
-        try:
-            ship_code_to(session)
-            return DataFrameRunner(program, config.parallelism or width_of(session, cores()), session, stop)
-        except BaseException:
-            if stop is not None:
-                stop()
-            raise
+        return _connect_runner(program, config, memory_mb, server)
     from trident.engine.spark_runner import SparkRunner
     from trident.spark.session import spark_session
     from trident.spark.spark_resources import check_free_slots
@@ -152,3 +140,19 @@ def _spark_runner(program: Program, config: Config, memory_mb: float) -> Runner:
         return ResidentRunner(spark, program, config.parallelism, owned, spare)
     check_free_slots(context, program.topology)
     return SparkRunner(spark, program, config.parallelism, owned)
+
+
+def _connect_runner(program: Program, config: Config, memory_mb: float, server: str) -> Runner:
+    from trident.engine.dataframe_runner import DataFrameRunner
+
+    if memory_mb:
+        logger.info("topology %s: memory loads have no effect on Spark Connect", program.topology)
+    session, is_new = connect_session(server, config.spark_conf)
+    stop = partial(stop_connect, session, server) if is_new else None
+    try:
+        ship_code_to(session)
+        return DataFrameRunner(program, config.parallelism or width_of(session, cores()), session, stop)
+    except BaseException:
+        if stop is not None:
+            stop()
+        raise

@@ -116,7 +116,7 @@ def _entries(node: PersistNode, tables: list[pa.Table], columns: Merging | None)
             for key, row in zip(of_rows, tuples_of(table, aggregation.inputs), strict=True):
                 groups.setdefault(key, []).append(row)
         return Entries(CanonicalKeys(groups), list(groups.values()))
-    is_many = sum(table.num_rows for table in tables) > PIECE
+    is_many = sum(map(len, tables)) > PIECE
     if (columns is not None or is_many) and (table := merge_all(aggregation, tables)) is not None:
         return Entries(table=table, merging=columns)
     keys, values = merge_partials(aggregation, tables)

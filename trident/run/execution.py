@@ -170,7 +170,7 @@ class Attempts:
             output = batch.runner.process(parts, order)
             if check is not None and output.failure is None:
                 batch.checked = check.check(parts, order, output if batch.runner.here else None)
-            result = output if output.failure is None else _cause(output) or output
+            result = _cause(output) or output
         except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             result = _meaning(error, "spark")
         finally:

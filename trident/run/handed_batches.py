@@ -313,7 +313,13 @@ def mode_of_totals(df: DataFrame) -> str | None:
 def _plans_of_queries(df: DataFrame) -> Iterator[tuple[str, bool]]:
     """Iterate over the plans of the queries that may give a batch, each with whether it is known that it does."""
     if is_connect(df):
-        yield from ((_plan_of_connect_query(query), False) for query in df.sparkSession.streams.active)
+        from pyspark.sql.connect.proto import StreamingQueryCommand
+
+        command = StreamingQueryCommand()
+        command.explain.extended = True
+        for one in df.sparkSession.streams.active:
+            connected: Any = one
+            yield str(connected._execute_streaming_query_cmd(command).explain.result), False  # noqa: SLF001
         return
     session: Any = df._jdf.sparkSession()  # noqa: SLF001
     query = session.sparkContext().getLocalProperty(_QUERY_ID)
@@ -325,11 +331,3 @@ def _plans_of_queries(df: DataFrame) -> Iterator[tuple[str, bool]]:
     for execution in (stream.lastExecution() for stream in found if stream is not None):
         if execution is not None:  # else it has planned no batch yet
             yield str(execution.toString()), query is not None
-
-
-def _plan_of_connect_query(query: Any) -> str:
-    from pyspark.sql.connect.proto import StreamingQueryCommand
-
-    command = StreamingQueryCommand()
-    command.explain.extended = True
-    return str(query._execute_streaming_query_cmd(command).explain.result)  # noqa: SLF001

@@ -290,7 +290,6 @@ class BatchLoop:
         self._attempts.start_commit(batch)
 
     def _begin_writing(self, txid: int) -> None:
-        """Let an attempt of a batch write from now on."""
         if self._opened.gate.is_held():
             self._opened.gate.pass_through()
         if self._opened.carrier is None:

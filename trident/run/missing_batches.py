@@ -7,6 +7,7 @@ lacks. `RecordedPast` is what the history says of each state beside its batches,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from trident.errors import RewindError
@@ -183,21 +184,14 @@ def span_of(past: RecordedPast, lacking: Sequence[Lacking], streams: Iterable[st
     """
     behind = [one for one in lacking if one.is_behind]
     first = min(min(one.done) for one in behind) + 1
-    last, name = max(one.goal for one in behind), behind[0].name
+    last = max(one.goal for one in behind)
     if first > last:
         return range(0)
     for one in lacking:
         if one.is_read and min(one.done) >= first:
-            first = _first_with(one, first, past, name)
+            first = _first_with(one, first, past, behind[0].name)
     used = {("states", one.name) for one in lacking} | {("streams", stream) for stream in streams}
-    if past.whole_after is None or past.whole_after >= first or past.first is None or past.first > first:
-        begins = "this start" if past.whole_after is None else f"batch {max(past.first or 1, past.whole_after + 1)}"
-        why = f"a partition in its store ends with batch {first - 1}, and the history begins with {begins}"
-        raise RewindError(name, why, 0)
-    for changed, after in past.changed.items():
-        if after >= first and changed in used:
-            why = f"from batch {after + 1} on {changed[1]!r} means something else; the batches from {first} on ran other code"
-            raise RewindError(name, why, 0)
+    _check_history(past, used, behind[0].name, first)
     return range(first, last + 1)
 
 
@@ -213,6 +207,17 @@ def _first_with(read: Lacking, first: int, past: RecordedPast, name: str) -> int
         "begin with the first batch, from which on that value could be computed"
     )
     raise RewindError(name, why, 0)
+
+
+def _check_history(past: RecordedPast, used: set[tuple[str, str]], name: str, first: int) -> None:
+    if past.whole_after is None or past.whole_after >= first or past.first is None or past.first > first:
+        begins = "this start" if past.whole_after is None else f"batch {max(past.first or 1, past.whole_after + 1)}"
+        why = f"a partition in its store ends with batch {first - 1}, and the history begins with {begins}"
+        raise RewindError(name, why, 0)
+    for changed, after in past.changed.items():
+        if after >= first and changed in used:
+            why = f"from batch {after + 1} on {changed[1]!r} means something else; the batches from {first} on ran other code"
+            raise RewindError(name, why, 0)
 
 
 def check_states_fit(graph: Graph, log: LogState, meaning: Meaning, lacking: Sequence[Lacking]) -> None:
@@ -327,7 +332,7 @@ class RecordedPast:
             self.adopted.pop(record.state, None)
             self._next = {place: first for place, first in self._next.items() if place[0] != record.state}
         elif isinstance(record, AdoptRecord):
-            attempts = [attempt for _, attempt in record.sentinels.values()]
+            attempts = map(itemgetter(1), record.sentinels.values())
             self.adopted[record.state] = Mark(record.txid, min(attempts, default=0))
         elif isinstance(record, LayoutRecord):
             if self._partitions.setdefault(record.state, record.partitions) != record.partitions:

@@ -229,8 +229,7 @@ def _opened_place(
 ) -> Iterator[tuple[TransactionLog, StatePlace, TopologyChanges]]:
     """Open a state to be written where its topology has it, under its log; also how it differs from that.
 
-    Raises `TopologyChangedError`: the log does not go on with this declaration.
-    Raises `StateError`: nothing was committed to the state yet.
+    Raises `TopologyChangedError`: the log does not go on with this declaration; `StateError`: nothing was committed yet.
     """
     with _held_log(graph.name, [graph.state(name)], config, "Keep it in a store") as (log, opened):
         graph = with_kept_options(graph, log.state.declared.get("states", {}))
@@ -344,10 +343,7 @@ class _Move:
         return Moved(self._txid, total, self._written)
 
     def _is_there(self, found: Sequence[Sentinel | None]) -> bool:
-        """Whether the log has the state in the target already, and only the source has yet to be marked.
-
-        Raises `ConfigError` if source and target are one place.
-        """
+        """Whether only the source has yet to be marked; `ConfigError` if source and target are one place."""
         log, source = self._log.state, self._sides[0].open(self._sides[0].partitions, read_only=True)
         if found[0] is not None and found[0] == source.states[0].read_sentinel():
             raise ConfigError(
@@ -360,7 +356,7 @@ class _Move:
     def _claim_target(self, found: Sequence[Sentinel | None]) -> None:
         """Note in each partition that it is being filled, if all are empty or were being filled."""
         own = list(filter(self._is_of_move, filter(None, found)))
-        others = [sentinel for sentinel in found if sentinel is not None and sentinel not in own]
+        others = [sentinel for sentinel in filter(None, found) if sentinel not in own]
         if others or (not own and any(self._target.pages())):
             what = f"it has {others[0]} of {others[0].place!r}" if others else "it has keys"
             remedy = "give the new declaration another table, prefix or path"
@@ -369,7 +365,7 @@ class _Move:
             raise StateError(
                 f"move state {self._name!r} to {self._to}: the place is not empty, {what}. Nothing was written. To do: {remedy}"
             )
-        self._resumes = bool(own) and all(sentinel.txid == self._txid for sentinel in own)
+        self._resumes = {sentinel.txid for sentinel in own} == {self._txid}
         for state in self._target.states if own and not self._resumes else ():
             empty(self._log, state)  # it is of a batch before: keys may have been removed since
         self._attempt += 1

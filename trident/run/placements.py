@@ -1,7 +1,5 @@
 """At start: what the opened states can do, where each is committed, which log there is, and whether the record goes with them.
 
-A state is committed by this process or by tasks in Spark's executors.
-
 The writes of a batch to its states and its record in the log are one transaction where the log and all states of a topology are
 in one database of PostgreSQL. Then a batch waits for the disk once, and neither states nor log are ever ahead of the other. The
 driver leaves the last write of each state to the log, which makes it on its own connection when the record is appended.

@@ -2,8 +2,6 @@
 
 Each thing that happens becomes one event here; `Monitoring` passes it on. The counts of several batches are collected and then
 added up together, because adding up one batch after the other, by name, would take longer than some steps do.
-
-`meanings_of` names what the passes over fragments count: which operation each number belongs to, and as what.
 """
 
 from __future__ import annotations
@@ -310,18 +308,16 @@ class OperationTotals:
             return
         plan: _Lists = defaultdict(list)
         placed: _Lists = defaultdict(list)
-        took: dict[str, int] = defaultdict(int)
-        keys: dict[str, int] = defaultdict(int)
+        took: dict[str, int] = {}
+        keys: dict[str, int] = {}
         for in_executors, processed, committed, took_ns, event in batches:
             here = placed if in_executors else plan
             for entry, figures in processed.items():
                 here[entry].append(figures)
             for entry, figures in committed.items():
                 plan[entry].append(figures)
-            for node, nanoseconds in took_ns.items():
-                took[node] += nanoseconds
-            for state, updated in event.keys_updated.items():
-                keys[state] += updated
+            add_counts(took, took_ns)
+            add_counts(keys, event.keys_updated)
         amounts = self._amounts_by_key(plan, placed, took, keys)
         events = [batch[-1] for batch in batches]
         amounts[Key(TOPOLOGY, "batches")] += len(events)

@@ -241,11 +241,7 @@ def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind)
     if policy == "rewind":
         rewind(found.founds, False)
     elif policy == "discard_totals":
-        for one in sorted(mismatches, key=lambda one: one.can_be_emptied):  # one that cannot is refused before any is
-            for instance in one.instances:
-                empty(log, instance)
-            log.append(ResetRecord(one.name))
-            logger.warning("state %s: emptied; its totals count the batches from %d on", one.name, log.state.txid + 1)
+        _discard(log, mismatches)
     else:
         _adopt(log, found.founds)
 
@@ -258,6 +254,14 @@ def _can_rewind(rewind: Rewind, founds: Sequence[Found]) -> bool:
         logger.debug("rewinding is not possible: %s", error)
         return False
     return True
+
+
+def _discard(log: TransactionLog, mismatches: Sequence[Found]) -> None:
+    for found in sorted(mismatches, key=lambda each: each.can_be_emptied):  # one that cannot is refused before any is
+        for instance in found.instances:
+            empty(log, instance)
+        log.append(ResetRecord(found.name))
+        logger.warning("state %s: emptied; its totals count the batches from %d on", found.name, log.state.txid + 1)
 
 
 def _adopt(log: TransactionLog, founds: Sequence[Found]) -> None:

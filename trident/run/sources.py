@@ -113,11 +113,12 @@ class Sources:
         sizes = {name: one.size for name, one in said.items() if one.definition is not None}
         undecided = tuple(name for name, one in said.items() if not one.traits.is_complete)
         now = 0 if self._time is None else self._clock.wall_ms()
+        time_if_read = self._time_of(now, txid, in_flight, said)
         if not undecided:
-            definitions = self._settle(txid, logged, said, self._time_of(now, txid, in_flight, said))
+            definitions = self._settle(txid, logged, said, time_if_read)
             return None if definitions is None else (definitions, None, sizes)
         decided = {name: one for name, one in said.items() if name not in undecided}
-        time, time_if_read = (self._time_of(now, txid, in_flight, each) for each in (decided, said))
+        time = self._time_of(now, txid, in_flight, decided)
         self._settle(txid, logged, decided, time)
         return _given_definitions(said, time_if_read), Undecided(undecided, decided, time_if_read, time), sizes
 
@@ -181,20 +182,16 @@ class Sources:
             now, logged.get(TIME), earlier, _any(said), is_begun=bool(logged), may_begin_again=self._may_begin_again
         )
         if time is not None and self._time.ahead(now, time) and time["now"] != self._warned_ahead:
-            self._warn_ahead(now, time["now"])
+            self._warned_ahead = ahead = time["now"]
+            at = [each.txid for each in self._log.state.history if each.spouts.get(TIME, {}).get("now") == ahead]
+            logger.warning(
+                "topology %s: the time of its batches has been standing still at %s since batch %s, because the clock of "
+                "its driver was ahead then; the clock says %s now. Windows by the time of the batch give nothing until it "
+                "has got there: the time never goes back, as that would give windows a second time. If that is too long, "
+                "start once with reset_batch_time=True: these windows then give what they hold, and begin again at the clock",
+                self._topology, moment_text(ahead), min(at, default=self._log.state.txid), moment_text(now),
+            )  # fmt: skip
         return time
-
-    def _warn_ahead(self, now: int, ahead: int) -> None:
-        """Say that the time of the batch stands still, since when and until when."""
-        self._warned_ahead = ahead
-        at = [each.txid for each in self._log.state.history if each.spouts.get(TIME, {}).get("now") == ahead]
-        logger.warning(
-            "topology %s: the time of its batches has been standing still at %s since batch %s, because the clock of "
-            "its driver was ahead then; the clock says %s now. Windows by the time of the batch give nothing until it "
-            "has got there: the time never goes back, as that would give windows a second time. If that is too long, "
-            "start once with reset_batch_time=True: these windows then give what they hold, and begin again at the clock",
-            self._topology, moment_text(ahead), min(at, default=self._log.state.txid), moment_text(now),
-        )  # fmt: skip
 
     def _settle(
         self, txid: int, logged: Definitions, said: Mapping[str, Said], time: Definition | None

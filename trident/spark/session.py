@@ -3,8 +3,6 @@
 Precedence of a setting, highest first: what the caller asked for; what spark-submit, PYSPARK_SUBMIT_ARGS or
 spark-defaults.conf say; the defaults of this module. Only adaptive execution is switched off whatever the files say: it
 would split or merge the partitions of a state.
-
-`JvmOutput` reads what the JVM, and its Python workers through it, print to stderr.
 """
 
 from __future__ import annotations
@@ -113,11 +111,12 @@ def spark_session(
     if active is None:
         return _start(app_name, asked, defaults or {}, spare)
     pin_python_of(active.sparkContext)
-    current = {key: active.conf.get(key, None) for key in asked}
-    differing = {key: value for key, value in asked.items() if current[key] != value}
+    differing = {key: value for key, value in asked.items() if active.conf.get(key, None) != value}
     fixed = [key for key in differing if not active.conf.isModifiable(key)]
     if fixed:
-        differences = ", ".join(f"{key} is {current[key]!r}, and {asked[key]!r} was asked for" for key in fixed)
+        differences = ", ".join(
+            f"{key} is {active.conf.get(key, None)!r}, and {asked[key]!r} was asked for" for key in fixed
+        )
         raise ConfigError(
             f"a Spark session is active and cannot be changed: {differences}. "
             "Stop it first (`spark.stop()`), or ask for the same settings"
@@ -188,7 +187,8 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], sp
         os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL_ADDRESS)
     quiet = "spark.log.level" not in asked and not _user_configures_logging(asked)
     running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call reports it
-    output = _jvm_output(quiet, running is not None)
+    # The stderr of a running JVM has been read so far, if anything reads it.
+    output = next(iter(_jvm_outputs), None) if running is not None else JvmOutput() if quiet else None
     if not running:
         logger.info("starting Spark, which may take up to a minute")
     try:
@@ -202,18 +202,13 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], sp
             return SparkSession.builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         said = "" if output is None else output.last_lines()
-        raise EnvironmentProblem.of_now(f"Spark did not start: {_cause(error)}.{said}") from error
+        text = str(error.java_exception) if isinstance(error, Py4JJavaError) else describe(error)
+        cause = text.splitlines()[0].rstrip(".")  # without the stack trace, which `from` keeps
+        raise EnvironmentProblem.of_now(f"Spark did not start: {cause}.{said}") from error
     finally:
         if output is not None:
             output.release()
             _jvm_outputs[:] = [output]
-
-
-def _jvm_output(quiet: bool, running: bool) -> JvmOutput | None:
-    """Return what reads the JVM's stderr: of a running JVM what has read it so far, if anything does."""
-    if running:
-        return next(iter(_jvm_outputs), None)
-    return JvmOutput() if quiet else None
 
 
 def _configure(
@@ -282,12 +277,6 @@ def _sigint_handler_kept() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGINT, before)
-
-
-def _cause(error: Exception) -> str:
-    """Return an error of the JVM without its stack trace; `from` keeps the whole."""
-    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else describe(error)
-    return text.splitlines()[0].rstrip(".")
 
 
 class JvmOutput:

@@ -182,19 +182,16 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     schema = schema_of(aggregation.partial)
     if table.num_rows == 0:
         return schema.empty_table()
-    if type(aggregation.aggregator) is Count and not aggregation.group.names:
+    group, counts = aggregation.group, type(aggregation.aggregator) is Count
+    if counts and not group.names:
         return pa.table([pa.array([table.num_rows])], schema=schema)
-    if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
-        return _typed_table(aggregation, _value_counts(table.column(aggregation.group.names[0])))
-    table = one_form(table, aggregation.group.names)
+    if counts and table.num_rows <= _MANY_ROWS and len(group.names) == 1 and is_plain_key(group.types[0]):
+        return _typed_table(aggregation, _value_counts(table.column(group.names[0])))
+    table = one_form(table, group.names)
     if is_pick(aggregation.aggregator):
         return pick_rows(aggregation, table)
     if _has_functions(aggregation.aggregator):
-        type_ = schema.types[-1]  # whole numbers become doubles where it is one: their sum cannot overflow 64 bits then
-        for name in aggregation.inputs.names if pa.types.is_floating(type_) else ():
-            column = table.column(name)
-            if pa.types.is_integer(column.type):
-                table = table.set_column(table.schema.get_field_index(name), name, column.cast(type_, safe=False))
+        table = _as_declared(table, aggregation, schema.types[-1])
         if not _may_overflow(aggregation, table):
             rows = pa.nulls(table.num_rows)
             asked = [
@@ -208,11 +205,6 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     return _python_partial(step, aggregation, table, on_error)
 
 
-def _counts_one_field(aggregation: Aggregation) -> bool:
-    group = aggregation.group
-    return type(aggregation.aggregator) is Count and len(group.names) == 1 and is_plain_key(group.types[0])
-
-
 def _value_counts(column: pa.ChunkedArray) -> list[pa.Array]:
     """The distinct values in the order in which they appear, and how often each does."""
     if len(column) > _FEW_ROWS:
@@ -222,6 +214,15 @@ def _value_counts(column: pa.ChunkedArray) -> list[pa.Array]:
     for value in column.to_pylist():
         counted[value] = counted.get(value, 0) + 1
     return [pa.array(list(counted), column.type), pa.array(list(counted.values()), pa.int64())]
+
+
+def _as_declared(table: pa.Table, aggregation: Aggregation, type_: pa.DataType) -> pa.Table:
+    """Convert whole numbers to doubles if the aggregate is declared as one, because then their sum cannot overflow 64 bits."""
+    for name in aggregation.inputs.names if pa.types.is_floating(type_) else ():
+        column = table.column(name)
+        if pa.types.is_integer(column.type):
+            table = table.set_column(table.schema.get_field_index(name), name, column.cast(type_, safe=False))
+    return table
 
 
 def _may_overflow(aggregation: Aggregation, table: pa.Table, partials: Mapping[str, Any] | None = None) -> bool:

@@ -4,8 +4,6 @@ The same functions run in Spark's Python workers and in process, so both runners
 
 Plain functions in `each` are called in a loop that does little else. The results of all rows are checked together. Only if a
 result is wrong, the row that gave it is searched for. The outcome is the same as with a check after each row.
-
-`step_runs` and its like say what runs as an Arrow kernel and what row by row.
 """
 
 from __future__ import annotations
@@ -312,7 +310,6 @@ class EmittedRows:
         return None
 
     def _origin(self, at: int) -> TridentTuple:
-        """Return the row that gave a value list."""
         return self._tuple(self._rows[bisect_right(list(accumulate(self._counts)), at)])
 
     def _tuple(self, row: tuple[Any, ...]) -> TridentTuple:

@@ -4,8 +4,6 @@ A failure comes back from a worker as data, because an exception of a Spark task
 
 Notes at which step each thread is, so that another thread can name a call of the user's code that does not return. This is
 noted once for all tuples of a step; the one that it is at is found when another thread asks.
-
-`Bounds` limits the rows that user code may make of a tuple and of a batch, so that it cannot use up the memory.
 """
 
 from __future__ import annotations

@@ -78,14 +78,14 @@ def _extreme(aggregator: MinBy, table: pa.Table) -> pa.Table:
 
 def _first(aggregator: FirstRows, table: pa.Table) -> pa.Table:
     if aggregator.sort_field is None:
-        return table.slice(0, min(aggregator.n, table.num_rows))
+        return table.slice(0, aggregator.n)
     order = "descending" if aggregator.reverse else "ascending"
     at = pc.sort_indices(table, [(aggregator.sort_field, order)])  # stable; NaN, then null, come last in both orders
     column = table.column(aggregator.sort_field)
     if aggregator.reverse and has_nan(column):
         are_nan = pc.fill_null(pc.is_nan(column.take(at)), False).combine_chunks()
         at = pa.concat_arrays([at.filter(are_nan), at.filter(pc.invert(are_nan))])
-    return table.take(at.slice(0, min(aggregator.n, table.num_rows)))
+    return table.take(at.slice(0, aggregator.n))
 
 
 _TABLE_KERNELS: dict[type[Any], Callable[[Any, pa.Table], pa.Table]] = {

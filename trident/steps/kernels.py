@@ -53,9 +53,7 @@ def as_common_type(operands: Operands) -> list[Any]:
         return as_numbers(operands)
     if any(map(pa.types.is_floating, types)):
         return [as_float(operand, pa.float64()) for operand in operands]
-    decimals = [*decimals, *(pa.decimal128(_DIGITS[one], 0) for one in types if one not in decimals)]
-    whole, scale = (max(one) for one in zip(*((one.precision - one.scale, one.scale) for one in decimals), strict=True))
-    common = pa.decimal128(whole + scale, scale) if whole + scale <= 38 else pa.decimal256(whole + scale, scale)
+    common = _common([*decimals, *(pa.decimal128(_DIGITS[one], 0) for one in types if one not in decimals)])
     return [pc.cast(as_decimal(operand), common) for operand in operands]
 
 
@@ -63,6 +61,11 @@ def _with_typed_nulls(operands: Operands, types: list[Any]) -> Operands:
     if not 0 < len(types) < len(operands):
         return operands
     return [one.cast(types[0]) if pa.types.is_null(one.type) else one for one in operands]
+
+
+def _common(decimals: list[Any]) -> Any:
+    whole, scale = (max(one) for one in zip(*((one.precision - one.scale, one.scale) for one in decimals), strict=True))
+    return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else pa.decimal256(whole + scale, scale)
 
 
 def as_numbers(operands: Operands) -> list[Any]:
@@ -288,11 +291,11 @@ def cast(value: Any, type_: pa.DataType, *session: str) -> Any:
         return as_float(value, type_)
     if pa.types.is_decimal(type_) and pa.types.is_floating(value.type):
         return decimals_of_floats(value, type_)
+    if pa.types.is_decimal(type_):
+        return pc.cast(as_decimal(value), type_)
     try:
-        return pc.cast(as_decimal(value) if pa.types.is_decimal(type_) else value, type_)
+        return pc.cast(value, type_)
     except pa.ArrowInvalid:
-        if not (pa.types.is_integer(value.type) and pa.types.is_floating(type_)):
-            raise
         return lossless_cast(value, type_)  # Arrow refuses large numbers that are exact
 
 

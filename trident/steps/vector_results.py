@@ -81,10 +81,7 @@ def _kind(result: Any) -> str:
 
 
 def _elements(lists: Any) -> tuple[Any, Any]:
-    """Return the elements of all lists, and the number of the list that each is in (int64).
-
-    A null list has no elements, whatever its memory holds.
-    """
+    """Return the elements of all lists, none of one that is null, and the number of the list that each is in (int64)."""
     if lists.null_count:
         valid = pc.indices_nonzero(lists.is_valid())
         parents, elements = _elements(lists.drop_null())

@@ -1,7 +1,4 @@
-"""`TopologyBuilder`: where a topology of spouts and bolts is declared, and the calls that say how each runs and what it reads.
-
-Each call checks what can be checked, and `create_topology` the whole.
-"""
+"""`TopologyBuilder`: where a topology of spouts and bolts is declared, how each runs and what it reads."""
 
 from __future__ import annotations
 

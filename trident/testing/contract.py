@@ -1,7 +1,4 @@
-"""What stores and spouts promise, and how that is checked: methods of a contract, each marked with its promise.
-
-Contracts are pytest classes, and a suite makes their checks without pytest.
-"""
+"""What stores and spouts promise, and how that is checked: methods of a contract, each marked with its promise."""
 
 from __future__ import annotations
 

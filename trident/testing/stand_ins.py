@@ -1,7 +1,4 @@
-"""What stands in for parts of a topology under test: a clock by hand, watched runner and log, given rows, states in memory.
-
-With `FailurePoints` a test lets a batch fail; `Captures` has the tuples of every stream.
-"""
+"""What stands in for parts of a topology under test: a clock by hand, watched runner and log, given rows, states in memory."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 All windows of a node have one *frontier*: how many tuples there were, the time of the batch, or the watermark. A window
 fires when the frontier reaches its end. Only windows over the count of each key have a frontier for each key; sessions, which
 have no grid, are in `session_update`.
-
-`update_over_time` updates one partition of a window or of a join over time.
 """
 
 from __future__ import annotations

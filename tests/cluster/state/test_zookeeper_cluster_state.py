@@ -357,8 +357,9 @@ def test_nodes_are_for_the_user_of_the_cluster_alone(
                     call()
             assert one.state.get_data_below("/all") == {"a": b"1", "b": b"2"}
             monkeypatch.delenv("TRIDENT_ZOOKEEPER_AUTH")
-            with pytest.raises(ClusterError, match=expected):
-                open_cluster_state(f"zookeeper://{zookeeper_server.hosts}{root}/all/below")
+            for path, makes in {"/all/below": True, "/all": False}.items():
+                with pytest.raises(ClusterError, match=expected):
+                    open_cluster_state(f"zookeeper://{zookeeper_server.hosts}{root}{path}", makes=makes)
     assert threading.active_count() == threads
 
 

@@ -26,6 +26,7 @@ from tests.harness.servers import Server
 from trident import TridentTopology, open_state
 from trident.errors import ConfigError, CorruptValueError, TopologyError
 from trident.operations import Avg, Count, Last, Sum
+from trident.state import JSONOpaqueSerializer
 from trident.state.interfaces import StateConf
 from trident.state.kinds import StateType
 from trident.state.values import OpaqueValue, TransactionalValue
@@ -331,6 +332,8 @@ def test_what_json_does_not_have_is_refused_where_the_state_is_declared() -> Non
     ):
         by_key.tumbling_window(2, state, Count(), "n")
     by_key.persistent_aggregate(state, "ok", Last(), "last")
+    own = type("WithDates", (JSONOpaqueSerializer,), {})()  # which may write what JSON does not have
+    by_key.persistent_aggregate(RedisState.opaque("redis://localhost", serializer=own), "at", Last(), "at")
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,8 @@ def keeps_attempts(serializer: Serializer) -> bool:
 
 def type_not_written(serializer: Serializer | None, declared: str | None) -> str | None:
     """Return a type, the declared one or one within it, that JSON does not have, if that is what values are written as."""
-    found = isinstance(serializer, _JSONSerializer) and _NOT_IN_JSON.search(_NAMES.sub("", declared or ""))
+    is_plain = type(serializer) in _JSON.values()  # a class of a user's own that is based on one may write more
+    found = is_plain and _NOT_IN_JSON.search(_NAMES.sub("", declared or ""))
     return found[0] if found else None
 
 

@@ -1,7 +1,4 @@
-"""`RunningStormTopology`: a topology of spouts and bolts that runs on Spark.
-
-`Supervisor` watches its workers: which are there, what they report, and when they have died too often.
-"""
+"""`RunningStormTopology`: a topology of spouts and bolts that runs on Spark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What runs in a Spark task: a worker, until the driver ends it, its own code fails, or the driver is gone.
-
-And what it is sent by its driver.
-"""
+"""What runs in a Spark task: a worker, until the driver ends it, its own code fails, or the driver is gone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the contracts of stores share: the store under test; rows and readers of maps; the log and whole batches of states.
-
-And keys and values that stores have got wrong: widths, signs, zones, separators, bytes, look-alikes.
-"""
+"""What the contracts of stores share: the store under test; rows and readers of maps; the log and whole batches of states."""
 
 from __future__ import annotations
 

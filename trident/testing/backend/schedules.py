@@ -4,8 +4,6 @@ A schedule is one topology's life, drawn from a seed: two processes own the part
 before, in the middle, after, or with the reply lost; a batch that failed is replayed, with other rows where the kind allows
 it, by the same process or by another one; writers that were replaced wake up and go on. After every record, readers must
 see what a dict has that was fed each committed batch once.
-
-`Log` is the log of a driver, simulated; `Add` and `Append` are updaters that a test can distinguish.
 """
 
 from __future__ import annotations

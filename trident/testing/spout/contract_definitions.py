@@ -190,7 +190,6 @@ class DefinitionChecks(SpoutChecks):
         return batch
 
     def _read_uncommitted(self, life: Life) -> list[FilledBatch]:
-        """Define and read the first batches, and commit none."""
         batches, last = list[FilledBatch](), None
         while len(batches) < _AHEAD and (last := self.filled.read_next(life, last, wait=not batches)) is not None:
             batches.append(last)

@@ -1,7 +1,4 @@
-"""What you give to have a spout checked, a source that can be filled; and the source of one check.
-
-That is what was filled in, the drivers that read it, and whether all of it came out.
-"""
+"""What you give to have a spout checked, a source that can be filled; and the source of one check."""
 
 from __future__ import annotations
 
