@@ -131,16 +131,7 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
             states[name] = evolving.facts_to_record(attempt, first)
             if not evolving.refused and (evolution := evolution_of(states[name])) is not None:
                 evolutions[name] = evolution
-    # A state under another name would begin with nothing, and what is stored would be left.
-    refused += [
-        RefusedChange(
-            f"state {old!r}: its name is {new!r} now, and its totals would begin with nothing",
-            f"{_other_name(old, known, new, own)}. To begin {new!r} with nothing, start once with {ALLOW}",
-        )
-        for old, known in before.states.items()
-        for new, own in now.states.items()
-        if old not in now.states and new not in before.states and _may_be_same(known, own, now.rename)
-    ]
+    refused += _under_other_names(before.states, now)
     refused += _taken_names(before.states, now)
     added, gone = _only_in(now, before), _only_in(before, now)
     recorded = Meaning(states, now.streams, now.rename, now.migrating)
@@ -169,6 +160,19 @@ def _renamed_states(before: Facts, now: Meaning) -> dict[str, str]:
         new: old for old, new in known.items() if old not in now.states and new in now.states and new not in before
     }
     return {old: new for new, old in found.items()}
+
+
+def _under_other_names(before: Facts, now: Meaning) -> list[RefusedChange]:
+    """Return the states that are declared under another name: it would begin with nothing, and what is stored would be left."""
+    return [
+        RefusedChange(
+            f"state {old!r}: its name is {new!r} now, and its totals would begin with nothing",
+            f"{_other_name(old, known, new, own)}. To begin {new!r} with nothing, start once with {ALLOW}",
+        )
+        for old, known in before.items()
+        for new, own in now.states.items()
+        if old not in now.states and new not in before and _may_be_same(known, own, now.rename)
+    ]
 
 
 def _may_be_same(known: Mapping[str, Any], own: Mapping[str, Any], rename: Mapping[str, str]) -> bool:

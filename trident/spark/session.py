@@ -187,8 +187,7 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], sp
         os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL_ADDRESS)
     quiet = "spark.log.level" not in asked and not _user_configures_logging(asked)
     running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call reports it
-    # The stderr of a running JVM has been read so far, if anything reads it.
-    output = next(iter(_jvm_outputs), None) if running is not None else JvmOutput() if quiet else None
+    output = _jvm_output(quiet, running is not None)
     if not running:
         logger.info("starting Spark, which may take up to a minute")
     try:
@@ -202,13 +201,18 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], sp
             return SparkSession.builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         said = "" if output is None else output.last_lines()
-        text = str(error.java_exception) if isinstance(error, Py4JJavaError) else describe(error)
-        cause = text.splitlines()[0].rstrip(".")  # without the stack trace, which `from` keeps
-        raise EnvironmentProblem.of_now(f"Spark did not start: {cause}.{said}") from error
+        raise EnvironmentProblem.of_now(f"Spark did not start: {_cause(error)}.{said}") from error
     finally:
         if output is not None:
             output.release()
             _jvm_outputs[:] = [output]
+
+
+def _jvm_output(quiet: bool, running: bool) -> JvmOutput | None:
+    """Return what reads the JVM's stderr: of a running JVM what has read it so far, if anything does."""
+    if running:
+        return next(iter(_jvm_outputs), None)
+    return JvmOutput() if quiet else None
 
 
 def _configure(
@@ -277,6 +281,12 @@ def _sigint_handler_kept() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGINT, before)
+
+
+def _cause(error: Exception) -> str:
+    """Return an error of the JVM without its stack trace; `from` keeps the whole."""
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else describe(error)
+    return text.splitlines()[0].rstrip(".")
 
 
 class JvmOutput:

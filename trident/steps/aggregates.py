@@ -193,16 +193,21 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     if _has_functions(aggregation.aggregator):
         table = _as_declared(table, aggregation, schema.types[-1])
         if not _may_overflow(aggregation, table):
-            rows = pa.nulls(table.num_rows)
-            asked = [
-                [
-                    ("" if function == "count_all" else part.inputs.names[0], function)
-                    for function in _FUNCTIONS[type(part.aggregator)]
-                ]
-                for part in _parts(aggregation)
-            ]
-            return _aggregate(aggregation, table, lambda name: table.column(name) if name else rows, asked)
+            return _of_tuples(aggregation, table)
     return _python_partial(step, aggregation, table, on_error)
+
+
+def _of_tuples(aggregation: Aggregation, table: pa.Table) -> pa.Table:
+    """Aggregate tuples: one row per key; ungrouped, one row."""
+    rows = pa.nulls(table.num_rows)
+    asked = [
+        [
+            ("" if function == "count_all" else part.inputs.names[0], function)
+            for function in _FUNCTIONS[type(part.aggregator)]
+        ]
+        for part in _parts(aggregation)
+    ]
+    return _aggregate(aggregation, table, lambda name: table.column(name) if name else rows, asked)
 
 
 def _value_counts(column: pa.ChunkedArray) -> list[pa.Array]:
