@@ -28,14 +28,7 @@ from trident.errors import (
 from trident.fields import Fields, free_name
 from trident.graph import Graph
 from trident.setting_types import Limit, check_arguments
-from trident.spout.interfaces import (
-    BatchTraits,
-    Definition,
-    Lag,
-    OnNewLog,
-    ThrottledCoordinator,
-    TransactionAttempt,
-)
+from trident.spout.interfaces import BatchTraits, Definition, Lag, OnNewLog, ThrottledCoordinator, TransactionAttempt
 from trident.stream import TridentState
 from trident.topology import TridentTopology
 

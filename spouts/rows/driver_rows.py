@@ -18,17 +18,7 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 
 from trident.alignment import align, fields_of_schema
-from trident.arrow import (
-    UNFIT,
-    Misfit,
-    TableEmitter,
-    TablePart,
-    cut_table,
-    ipc_of,
-    schema_of,
-    table_of,
-    table_of_ipc,
-)
+from trident.arrow import UNFIT, Misfit, TableEmitter, TablePart, cut_table, ipc_of, schema_of, table_of, table_of_ipc
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike, type_of_hint
 from trident.setting_types import Limit, check_arguments

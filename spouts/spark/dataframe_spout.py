@@ -38,14 +38,7 @@ from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.servers.log_addresses import is_url
 from trident.setting_types import Limit, check_arguments
-from trident.spout.interfaces import (
-    Definition,
-    Lag,
-    OnNewLog,
-    SpoutType,
-    ThrottledCoordinator,
-    TransactionAttempt,
-)
+from trident.spout.interfaces import Definition, Lag, OnNewLog, SpoutType, ThrottledCoordinator, TransactionAttempt
 from trident.spout.query_batches import fields_of_schema
 
 if TYPE_CHECKING:

@@ -99,11 +99,7 @@ class RedisLayout:
 
 
 BATCH, TXID, BEFORE, NULL = "_batch", "_txid", "_before", "_null"
-_OWN = {
-    StateType.OPAQUE: (BATCH, BEFORE),
-    StateType.TRANSACTIONAL: (TXID,),
-    StateType.NON_TRANSACTIONAL: (),
-}
+_OWN = {StateType.OPAQUE: (BATCH, BEFORE), StateType.TRANSACTIONAL: (TXID,), StateType.NON_TRANSACTIONAL: ()}
 NO_TEXT = b"\xff"
 """In place of the text of a null; no text in UTF-8 has this byte, and no encoded value begins with it."""
 

@@ -379,7 +379,9 @@ def test_a_state_that_no_batch_has_written_to_has_no_changes(made: Made, tmp_pat
 def test_what_keeps_no_changes_is_refused_by_name(made: Made, tmp_path: Path, postgres_server: Server) -> None:
     words = Words(tmp_path, made(changes=None))
     words.run(FIRST)
-    with pytest.raises(UnsupportedOperation, match="'totals' of .* keeps no changes: .* Redis does .* declared with changes="):
+    with pytest.raises(
+        UnsupportedOperation, match="'totals' of .* keeps no changes: .* Redis does .* declared with changes="
+    ):
         words.changes()
     with pytest.raises(ConfigError, match="changes='soon': must be a time with its unit"):
         made(changes="soon")

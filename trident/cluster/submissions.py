@@ -22,8 +22,7 @@ from trident.cluster.code_store import CodeStore
 from trident.cluster.package_archive import ComponentFacts, PackageManifest
 from trident.cluster.topology_package import settings_of
 from trident.cluster_state.cluster_records import StormBase, WantedStatus
-from trident.cluster_state.cluster_state import ClusterState
-from trident.cluster_state.storm_cluster_state import StormClusterState
+from trident.cluster_state.storm_cluster_state import ClusterState, StormClusterState
 from trident.config import Config
 from trident.errors import BadPackage, ClusterError, LogError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.log.log_address import open_reader

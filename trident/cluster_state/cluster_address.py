@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from trident.cluster_state.cluster_records import StormBase
-from trident.cluster_state.cluster_state import ClusterState
-from trident.cluster_state.storm_cluster_state import StormClusterState
+from trident.cluster_state.storm_cluster_state import ClusterState, StormClusterState
 from trident.config import Config
 from trident.errors import ClusterError, ClusterUnreachable, ConfigError, NotAllowed
 from trident.log.log_reader import exists

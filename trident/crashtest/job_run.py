@@ -22,6 +22,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+from trident.crashtest import injected
 from trident.errors import TridentError
 from trident.servers.local_processes import kill_job
 
@@ -193,7 +194,7 @@ class JobCopy:
 
     def environment(self, asked: Mapping[str, Any]) -> dict[str, str]:
         """Return the variables of a run that is asked for something, see `injected/sitecustomize.py`."""
-        first = str(Path(__file__).parent.absolute() / "injected")  # Python itself runs the `sitecustomize.py` there
+        first = str(Path(next(iter(injected.__path__))).absolute())
         path = os.pathsep.join([first, *filter(None, [os.environ.get("PYTHONPATH")])])
         place = {"TMPDIR": str(self.scratch), "SPARK_LOCAL_DIRS": str(self.scratch)}
         # A run is short, and would spend most of its time on compiling Spark.

@@ -81,10 +81,8 @@ def read_frames(data: bytes, base: int, path: object) -> tuple[list[Frame], int]
     while at < len(data):
         next_frame = _frame_at(data, at, base)
         if next_frame is None:
-            if (follower := _synced_after(data, at, base)) is None:
-                break  # an end that a crash left unfinished
-            reason = f"the record there has a wrong checksum, and another one follows at byte {base + follower}"
-            raise CorruptLogError(str(path), base + at, reason)
+            _check_unfinished(data, at, base, path)
+            break
         frames.append(next_frame)
         at = next_frame.end - base
     return frames, len(data[at:].rstrip(b"\0"))
@@ -108,6 +106,14 @@ def _frame_at(data: bytes, at: int, base: int) -> Frame | None:
         return None
     payload = data[start:end]
     return Frame(base + at, base + end, payload) if _checksum(payload, base + at) == checksum else None
+
+
+def _check_unfinished(data: bytes, bad: int, base: int, path: object) -> None:
+    """Raise `CorruptLogError` if the frame at `bad` was durable; else it is an end that a crash left unfinished."""
+    follower = _synced_after(data, bad, base)
+    if follower is not None:
+        reason = f"the record there has a wrong checksum, and another one follows at byte {base + follower}"
+        raise CorruptLogError(str(path), base + bad, reason)
 
 
 def _synced_after(data: bytes, bad: int, base: int) -> int | None:

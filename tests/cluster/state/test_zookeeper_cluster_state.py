@@ -22,7 +22,7 @@ from tests.harness.commands import environment, until
 from tests.harness.proxy import Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.cluster_state.cluster_address import open_cluster_state
-from trident.cluster_state.cluster_state import ClusterState
+from trident.cluster_state.storm_cluster_state import ClusterState
 from trident.errors import ClusterError, ClusterUnreachable
 from trident.nodes.interface import StoredNode
 
