@@ -119,7 +119,6 @@ def _stage(graph: Graph, plan: Plan, stage: Stage) -> Iterator[str]:
 
 
 def _entry(plan: Plan, node: Node) -> str:
-    """What an entry is, in how many partitions, and how it runs."""
     if isinstance(node, SpoutNode):
         hint = plan.hints.get(node.id)
         return f"{what(node)} ({spout_type_of(node.spout).value}){f', about {hint} tasks' if hint else ''}"

@@ -369,7 +369,6 @@ class StateTable:
         )
 
     def _newest(self) -> int:
-        """Return the newest version that is in the log now."""
         folder, newest = self._folder, self._current_table().version()
         if folder is None:
             return self._opening.newest()

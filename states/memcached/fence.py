@@ -28,8 +28,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from states.memcached.key_names import Names
-from states.memcached.options import MemcachedOptions
-from states.memcached.servers import CHANGED, MemcachedConnection, Servers, write_error
+from states.memcached.servers import CHANGED, MemcachedConnection, MemcachedOptions, Servers, write_error
 from trident.errors import BackendError, EnvironmentProblem, StateLossDetected
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel, Txid

@@ -34,8 +34,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol
 
 from states.memcached.fence import CommitGuard
 from states.memcached.key_names import Named, Names, prefix_of
-from states.memcached.options import MemcachedOptions
-from states.memcached.servers import CHANGED, MemcachedConnection, Servers, write_error
+from states.memcached.servers import CHANGED, MemcachedConnection, MemcachedOptions, Servers, write_error
 from trident.errors import BackendError, ConfigError
 from trident.roles import facts_of
 from trident.state.backing_map import BackingMap, MapFacts

@@ -327,7 +327,6 @@ class RedisBackingMap(BackingMap):
                 yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, own, mine))
 
     def _split_by_size(self, group: KeyGroup, values: list[Any]) -> Iterator[tuple[KeyGroup, list[Any]]]:
-        """Split a group with too many bytes for one call."""
         count, room, plain = len(values), self._options.max_bytes_per_call, self._layout.plain
         parts = values if plain is None else list(itertools.chain.from_iterable(values))
         if sum(map(len, parts)) <= room:

@@ -450,7 +450,7 @@ def _aggregated(made: Any, t: TridentTopology, s: Stream, odd: Any) -> object:
     return s.aggregate({"x": made(odd)})
 
 
-ODD: list[Any] = [True, 1.5, b"a", ["a"], {}, object(), col("n"), timedelta.max, ["a", "n"], "in"]
+ODD: list[Any] = [True, 1.5, b"a", ["a"], {}, object(), col("n"), timedelta.max, timedelta.min, ["a", "n"], "in"]
 ODD_CALLS: dict[str, tuple[Callable[[TridentTopology, Stream, Any], object], str, tuple[Any, ...]]] = {
     **{
         made.__name__: (partial(_aggregated, made), "", ("in",))

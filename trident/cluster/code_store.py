@@ -297,7 +297,6 @@ def _install(requirements: str, pins: str, folder: Path, into: Path) -> None:
 
 
 def _try_command(command: list[str]) -> str | None:
-    """Run a command; return what it said if it failed."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

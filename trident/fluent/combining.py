@@ -261,9 +261,9 @@ def join_within(
     sides = _sides_in_time(handles, groups, times, delay, outer_of(join_type, 2))
     # How much later the right time may be, least and most.
     found = _pair(within, timedelta)
-    if isinstance(within, timedelta) and within <= _MOST:
+    if isinstance(within, timedelta) and -_MOST <= within <= _MOST:
         found = (-within, within)
-    if found is None or found[0] > found[1] or any(abs(one) > _MOST for one in found):
+    if found is None or found[0] > found[1] or not all(-_MOST <= one <= _MOST for one in found):
         raise handles[0]._wrong(
             f"join_within got within={within!r}; give a timedelta that is not negative, or two, the least and the most by "
             "which the right time may be later than the left one (100 years at most)"

@@ -184,7 +184,6 @@ def _add_timed_node(
     name: str | None,
     **more: Fields,
 ) -> S:
-    """Add the node of a window or of a process, and its state."""
     name = stream._state_name(name, f"{member.outputs.names[0]}-{config.what}")
     kept = keeping(stream, config.what, name, spec, config.kept_ms, by_key=len(member.group) > 0)
     stream._topology._add_state(StateNode(name, kept))

@@ -158,7 +158,6 @@ class ZooKeeperRecords(RecordStore):
 
 
 def _paths(name: str) -> list[str]:
-    """Return the paths of the nodes of a chunk, or of the head."""
     parts = _PARTS.fullmatch(name)
     return [f"/{name}"] if parts is None else [f"/{name}.{number}" for number in range(int(parts[1]))]
 

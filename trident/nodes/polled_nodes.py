@@ -119,7 +119,6 @@ class SqlTable:
                 return bool(self.find([path]))
 
     def _refusal(self, step: Step) -> Refusal:
-        """Say why a step could not be carried out."""
         over = above(step.path)
         found = self.find([step.path, over])
         match step:

@@ -188,7 +188,6 @@ class ZooKeeperNodes:
                 transaction.check(at, -1)
 
     def _refusal(self, results: Sequence[Any]) -> Refusal | None:
-        """Return why a transaction was refused, None if it was not."""
         from kazoo import exceptions
 
         errors = [each for each in results if isinstance(each, Exception)]

@@ -176,7 +176,6 @@ def _submit_options(*names: str) -> list[str]:
 
 
 def _defaults() -> str:
-    """Return the text of the file with Spark's own settings."""
     folder, files = conf_folder(), _submit_options("--properties-file")
     path = Path(files[-1]) if files else None if folder is None else folder / "spark-defaults.conf"
     return path.read_text(encoding="utf-8", errors="replace") if path is not None and path.is_file() else ""
