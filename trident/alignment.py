@@ -167,7 +167,8 @@ def lossless_cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if may_round:  # Arrow rounds without an error, and refuses large whole numbers that are exact
         same = pc.or_kleene(pc.equal(made.cast(array.type), array), pc.is_nan(made))
         if not pc.all(same, min_count=0).as_py():
-            raise pa.ArrowInvalid(f"Casting from {array.type} to {wanted} would lose data")
+            lost = array.filter(pc.invert(same))[0]
+            raise pa.ArrowInvalid(f"Casting {lost} from {array.type} to {wanted} would lose data")
     return made
 
 

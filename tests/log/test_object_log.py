@@ -220,7 +220,9 @@ def test_a_driver_of_another_machine_that_was_killed_is_taken_over_on_demand(hom
     body = Head.of(home.contents()["head"], "head")
     about = {**json.loads(body.about), "machine": "another", "pid": 1}
     obstore.put(home.objects, "head", replace(body, id="00ff", about=json.dumps(about)).data)
-    with pytest.raises(LogHeldError, match="held by process 1 on .*takeover=True"):
+    with pytest.raises(
+        LogHeldError, match="held by process 1 on .*takeover=True .*other commands: --conf takeover=true"
+    ):
         home.open()
     with closing(home.open(takeover=True)) as second:
         assert (second.epoch, second.state.txid) == (2, 1)

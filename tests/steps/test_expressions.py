@@ -177,6 +177,7 @@ def test_texts_are_those_of_python(text: str, start: int, length: int) -> None:
         (-col("b"), {"b": -(1 << 63)}, "overflow"),
         (col("x").cast("int"), {"x": 1.5}, "truncated"),
         (col("b").cast("int"), {"b": 1 << 40}, "not in range"),
+        (col("b").cast("double"), {"b": (1 << 53) + 1}, "Casting 9007199254740993 from int64 to double would lose"),
         (col("s").cast("int"), {"s": "many"}, "Failed to parse"),
     ],
     ids=repr,
