@@ -179,7 +179,7 @@ def read_groups(
         return align(column if column.type == type_ else column.cast(type_), field.type, field.name, what)
 
     for batch in file.iter_batches(columns=names, **options):
-        nanos = None if exact is None else next(exact)
+        nanos: Any = None if exact is None else next(exact)
         for name in int96:  # by name: of a column "a" Arrow reads "a.b", too
             if any(map(_is_cut, leaves(batch[name]), leaves(nanos[name]))):
                 raise BadDataError(
