@@ -225,7 +225,6 @@ def _read_schema(file: pq.ParquetFile) -> pa.Schema:
 
 
 def _int96_columns(file: pq.ParquetFile) -> list[str]:
-    """Return the names of the columns of a file that are or have moments in INT96."""
     columns = [file.schema.column(number) for number in range(len(file.schema))]
     paths = [one.path for one in columns if one.physical_type == "INT96"]
     names = file.schema_arrow.names if paths else []

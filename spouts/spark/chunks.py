@@ -83,7 +83,6 @@ def write_dataframe(df: DataFrame, folder: str, fields: Fields, limits: ChunkLim
 
 
 def _write_rows(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits) -> list[Chunk]:
-    """Return the chunks in the DataFrame's order."""
     Path(folder).mkdir(parents=True, exist_ok=True)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

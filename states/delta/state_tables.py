@@ -228,7 +228,6 @@ def is_newest(changes: StateTable, shown: Shown) -> bool:
 
 
 def _fingerprint(files: Iterable[BucketFile]) -> int:
-    """Return a number that identifies the files of a commit."""
     names = "\n".join(sorted(file.path for file in files))
     return int.from_bytes(blake2b(names.encode(), digest_size=7).digest())
 

@@ -133,7 +133,6 @@ class ZooKeeperRecords(RecordStore):
         self._nodes.close()
 
     def _write(self, *steps: Step) -> Refusal | None:
-        """Carry out steps if this writer's claim is there."""
         return self._nodes.change(Check(f"{_CLAIM}/{self._own}"), *steps)
 
     def _on_event(self, event: NodeEvent) -> None:

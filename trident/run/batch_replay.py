@@ -155,7 +155,6 @@ class Replay(Closes):
         self._opened.log.append(CommitRecord(*attempt, record.spouts, committed.touched, {}, record.at_ms))
 
     def _begin_aggregates(self, txid: int) -> None:
-        """Let aggregates begin with nothing that count only from a batch on."""
         for name, facts in self._declared.items():
             begun = [one for one, first in facts.get(SINCE, {}).items() if first == txid]
             if begun and name in self._values:

@@ -233,7 +233,6 @@ class KeyRecords:
 
 
 def _by_key(table: pa.Table, count: int) -> list[list[list[Any]]]:
-    """Return for each column but `ID` the values of each key."""
     ids = table.column(ID).to_numpy()
     if np.any(ids[1:] < ids[:-1]):
         order = np.argsort(ids, kind="stable")

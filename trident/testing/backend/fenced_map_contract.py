@@ -282,7 +282,6 @@ class FencedMapContract(MapContract):
             self._commit_rows(late, 1, attempt)
 
     def _commit_rows(self, moved: BackingMap, number: int, attempt: int = 0) -> None:
-        """Commit rows as batch 2, whose sentinel was moved."""
         writer = Writer(moved, self.store.kind)
         writer.start(2, attempt)
         writer.put(rows(number), 2, attempt)

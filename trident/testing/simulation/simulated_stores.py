@@ -187,5 +187,4 @@ def watched_spec(node: StateNode, store: SimulatedStore, hooks: FaultHooks) -> S
 
 
 def _is_of_a_store(factory: object) -> bool:
-    """Whether a factory is one of this project's stores, or is made by its parts for stores."""
     return type(factory).__module__.startswith(("states.", "trident.storekit."))
