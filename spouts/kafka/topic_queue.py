@@ -273,8 +273,6 @@ class TopicQueue(MessageQueue):
     def _take_answer(self, error: KafkaError | None, offsets: Sequence[Any]) -> None:
         self._commits.take_answer(error, offsets)
 
-    # ---- records -------------------------------------------------------------------------------------------------------
-
 
 def _where(record: Any) -> tuple[Spot, int]:
     return Spot(record.topic(), record.partition()), record.offset()

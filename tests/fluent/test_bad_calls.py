@@ -470,7 +470,7 @@ ODD_CALLS: dict[str, tuple[Callable[[TridentTopology, Stream, Any], object], str
 }  # fmt: skip
 
 
-class Left(KeyedProcess): ...
+class Left(KeyedProcess[Any]): ...
 
 
 def _joined(t: TridentTopology, s: Stream, **given: Any) -> object:

@@ -219,10 +219,10 @@ def queue_of(monkeypatch: pytest.MonkeyPatch, taken: Sequence[Taken], place: int
 
 def test_records_before_an_error_are_given_once_the_broker_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = queue_of(monkeypatch, [Taken(0, 0), Taken(0, 1), Taken(1, 9, "OFFSET_OUT_OF_RANGE")], place=0)
-    queue._messages = lambda records: [each.offset() for each in records]
+    queue._tables = SimpleNamespace(rows=lambda records: [(each.offset(),) for each in records])
     with pytest.raises(SourceAwayError):
         queue.fetch(10)
-    assert queue.fetch(10) == [0, 1]
+    assert [message.values for message in queue.fetch(10)] == [(0,), (1,)]
     assert topic_queue.assign.call_count == 3  # type: ignore[attr-defined]
 
 
