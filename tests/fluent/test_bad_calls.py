@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -448,7 +449,7 @@ def test_a_cache_in_front_may_expire_and_what_is_behind_it_may_not() -> None:
 ODD: list[Any] = [True, 1.5, b"a", ["a"], {}, object(), col("n"), timedelta.max, ["a", "n"], "in"]
 ODD_CALLS: dict[str, tuple[Callable[[TridentTopology, Stream, Any], object], str, tuple[Any, ...]]] = {
     **{
-        made.__name__: (lambda t, s, odd, made=made: s.aggregate({"x": made(odd)}), "", ("in",))
+        made.__name__: (partial(lambda made, t, s, odd: s.aggregate({"x": made(odd)}), made), "", ("in",))
         for made in (Sum, Min, Max, Avg, StdDev, Collect, CountDistinct)
     },
     "ArgMax by": (lambda t, s, odd: s.aggregate({"x": ArgMax("a", by=odd)}), "", ("in",)),
