@@ -137,7 +137,6 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(params=["in_process", pytest.param("spark", marks=pytest.mark.spark)])
 def engine(request: pytest.FixtureRequest) -> str:
-    """Run the test once with each engine."""
     name: str = request.param
     if name == "spark":
         request.getfixturevalue("spark")
@@ -191,7 +190,6 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
 
 @pytest.fixture
 def connect(connect_server: ConnectServer) -> Iterator[SparkSession]:
-    """A session of it."""
     session = connect_server.session()
     yield session
     session.stop()

@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (73_926, 311),
-    "states": (12_714, 62),
-    "spouts": (10_211, 43),
-    "tests": (120_053, 582),
+    "trident": (73_690, 307),
+    "states": (12_650, 60),
+    "spouts": (10_150, 42),
+    "tests": (119_957, 582),
     "examples": (760, 8),
     "docs": (7_139, 41),
 }

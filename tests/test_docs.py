@@ -51,7 +51,6 @@ def name_of(page: Path) -> str:
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
-    """Return the fenced blocks of a page that are in one of the languages."""
     return [code for language, code in _BLOCK.findall(text_of(page)) if language in languages]
 
 

@@ -243,7 +243,6 @@ class ResidentLife:
 
     @staticmethod
     def drawn(seed: int) -> ResidentLife:
-        """Draw the options from a seed."""
         rng = random.Random(f"life {seed}")
         store = rng.choice(["memory", "redis", "redis", "delta"])
         spout = rng.choice(["transactional", "repeating", "changing"])

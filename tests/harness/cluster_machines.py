@@ -99,11 +99,9 @@ class Machine(DaemonProcess):
 
     @property
     def id(self) -> str:
-        """Its id in the cluster."""
         return (self.folder / "supervisor-id").read_text(encoding="utf-8").strip()
 
     def drivers(self) -> list[psutil.Process]:
-        """Return the drivers that run on it."""
         found = []
         for each in sorted((self.folder / "slots").glob("*.json")):
             driver = None if each.name.endswith(".end.json") else adopt(each)

@@ -73,7 +73,6 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(address: str | Path, session_timeout_s: float = 10.0) -> Iterator[Opened]:
-    """Open a session of the cluster at an address."""
     state = open_cluster_state(address, session_timeout_s)
     try:
         yield Opened(state)

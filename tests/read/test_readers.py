@@ -257,7 +257,6 @@ def test_a_restart_with_other_partitions_is_followed(tmp_path: Path, monkeypatch
     params=["delta", "two methods", *(pytest.param(name, marks=pytest.mark.server) for name in ("redis", "memcached"))]
 )
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Counts:
-    """Counts in two partitions of a store."""
     if request.param in ("delta", "two methods"):
         entries: dict[Any, Any] = {}
         spec = DeltaState.opaque(tmp_path / "table") if request.param == "delta" else dict_state(entries)

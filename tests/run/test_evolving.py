@@ -123,7 +123,6 @@ def run(
 
 
 def changed(job: Job, draw: random.Random, kinds: Sequence[str]) -> tuple[Job, dict[str, str]]:
-    """Return the job with a few changes, and what was renamed."""
     members, since, rename = dict(job.members), dict(job.since), dict[str, str]()
     for _ in range(draw.randint(1, 3)):
         match draw.choice(["add", "add", "remove", "rename", "order"]):

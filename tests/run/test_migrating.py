@@ -48,7 +48,6 @@ def log(tmp_path: Path) -> str:
 
 
 def cents(state: StateSpec, rows: list[list[Any]] = ROWS, **more: Any) -> TridentTopology:
-    """The state of a `bigint`."""
     topology = TridentTopology("t")
     stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
     stream.group_by("k").persistent_aggregate(state, "n", Sum(), "total", **more)
@@ -58,7 +57,6 @@ def cents(state: StateSpec, rows: list[list[Any]] = ROWS, **more: Any) -> Triden
 def euros(
     state: StateSpec, migrate: Any = None, rows: list[list[Any]] = ROWS, type_: str = "decimal(20,2)"
 ) -> TridentTopology:
-    """The same state of a decimal."""
     topology = TridentTopology("t")
     stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
     stream = stream.each("n", lambda n: Decimal(n) / 100, f"euros: {type_}")

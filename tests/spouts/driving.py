@@ -17,7 +17,6 @@ LIMIT_S = 30.0
 
 
 def context(task: int = 0, tasks: int = 1, component: str = "queue") -> TopologyContext:
-    """Return the context of a task of a topology with one component."""
     ids = tuple(range(1, tasks + 1))
     return TopologyContext("tests", component, ids[task], task, tasks, 0, {component: ids})
 

@@ -256,14 +256,12 @@ class _Driver:
             time.sleep(0.1)
 
     def workers(self) -> list[int]:
-        """Return the processes of the workers that are up."""
         try:
             return [pid for pid in json.loads((self._folder / "workers.json").read_text()) if pid]
         except FileNotFoundError:
             return []
 
     def executors(self) -> list[psutil.Process]:
-        """Return the executors of Spark."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         commands = {one: " ".join(one.as_dict(["cmdline"])["cmdline"] or []) for one in children}
         return [one for one, command in commands.items() if "CoarseGrainedExecutorBackend" in command]
@@ -295,13 +293,11 @@ class _Driver:
         return False
 
     def end(self) -> None:
-        """Have it end well."""
         (self._folder / "stop").touch()
         code = self.process.wait(_START_S)
         assert code == 0, (self._folder / "driver.log").read_text()[-5000:]
 
     def kill(self) -> None:
-        """Kill it and all that it started."""
         with contextlib.suppress(psutil.NoSuchProcess):
             for each in [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]:
                 with contextlib.suppress(psutil.NoSuchProcess):

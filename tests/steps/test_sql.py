@@ -464,7 +464,6 @@ def test_what_differs_on_purpose_is_in_the_table(spark: SparkSession) -> None:
 
 
 def shown(values: list[Any] | None) -> str:
-    """Return how the table shows a value."""
     assert values is not None
     (value,) = values
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

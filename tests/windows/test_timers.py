@@ -136,7 +136,6 @@ class Model:
         return self.rows
 
     def due(self, now_ms: int | None = None) -> list[Any]:
-        """Return the timers that are due."""
         now = self.now if now_ms is None else datetime.fromtimestamp(now_ms / 1000, UTC)
         return [(time, key) for key, timers in self.timers.items() for time in timers.times if time <= now]
 

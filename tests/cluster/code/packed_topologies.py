@@ -78,6 +78,5 @@ def archive_by_hand(entries: Mapping[str, bytes], mode: int = 0, compression: in
 
 
 def put(store: CodeStore, sha256: str, data: bytes) -> None:
-    """Store a package."""
     with store.incoming(sha256) as take:
         take(data)

@@ -410,7 +410,6 @@ STORES = [DictMap, MemoryBackingMap, lambda: SerializedMap(DictMap(), CodecSeria
 
 
 def nan() -> float:
-    """Return a NaN that is an object of its own."""
     return float("nan")
 
 

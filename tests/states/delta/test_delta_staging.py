@@ -27,7 +27,6 @@ pytestmark = pytest.mark.slow
 
 
 def stage(task: Any, txid: Txid, counts: Mapping[str, int]) -> bytes:
-    """Do what a commit task does."""
     run = txid.of_run(secrets.token_hex(8))
     task.begin_commit(run)
     update(task, counts)

@@ -403,7 +403,6 @@ def test_servers_are_given_as_text_list_or_options() -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A server of its own, which may forget."""
     started = start_memcached(tmp_path)
     yield started
     started.kill()
