@@ -7,7 +7,7 @@
 `kafka` has `OpaqueTridentKafkaSpout` and `TransactionalTridentKafkaSpout`, `redis` has `TransactionalRedisStreamSpout`.
 `KafkaSpout` and `RedisStreamRichSpout` (in `kafka` and `redis`) emit single messages and acknowledge each of them at its
 queue, by what is in `messages`; `RedisStreamBolt` writes such a queue.
-Begin with `files/line_spouts.py`, or with `rows/fixed_batch.py`, which is shorter. `trident.spout` has the interfaces.
+Begin with `files/line_spouts.py`, or with `rows/driver_rows.py`, which is shorter. `trident.spout` has the interfaces.
 """
 
 from spouts.changes import StateChangesSpout

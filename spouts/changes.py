@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spouts.rows.fixed_batch import DriverRows, table_of_rows
+from spouts.rows.driver_rows import DriverRows, table_of_rows
 from trident.arrow import TablePart, cut_table
 from trident.config import Config
 from trident.errors import (
@@ -28,14 +28,7 @@ from trident.errors import (
 from trident.fields import Fields, free_name
 from trident.graph import Graph
 from trident.setting_types import Limit, check_arguments
-from trident.spout.interfaces import (
-    BatchTraits,
-    Definition,
-    Lag,
-    OnNewLog,
-    ThrottledCoordinator,
-    TransactionAttempt,
-)
+from trident.spout.interfaces import BatchTraits, Definition, Lag, OnNewLog, ThrottledCoordinator, TransactionAttempt
 from trident.stream import TridentState
 from trident.topology import TridentTopology
 

@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,10 +74,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         workers.longest_first(items)
 
 
-def pytest_collection_finish() -> None:
-    """Take the ten thousand tests out of what Python's cycle collector looks at, again and again."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep Python's cycle collector from looking at the ten thousand tests again and again."""
+    gc.disable()
+    collected = yield
     gc.collect()
     gc.freeze()
+    gc.enable()
+    return collected
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return (config.option.markexpr == "quick" and quick.has_none(collection_path)) or None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -128,7 +137,6 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(params=["in_process", pytest.param("spark", marks=pytest.mark.spark)])
 def engine(request: pytest.FixtureRequest) -> str:
-    """Run the test once with each engine."""
     name: str = request.param
     if name == "spark":
         request.getfixturevalue("spark")
@@ -182,7 +190,6 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
 
 @pytest.fixture
 def connect(connect_server: ConnectServer) -> Iterator[SparkSession]:
-    """A session of it."""
     session = connect_server.session()
     yield session
     session.stop()

@@ -92,7 +92,6 @@ def advice(page: str) -> dict[str, str]:
 
 
 def tables_of(place: str, page: str) -> tuple[str, list[str]]:
-    """Return the head of the tables of a page, and the tables."""
     if place == "configuration.md":
         head, columns, both = "| setting | default | meaning |", with_default(Config), list(entries(Config))
         return head, [

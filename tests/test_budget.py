@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (74_558, 323),
-    "states": (12_786, 63),
-    "spouts": (10_284, 45),
-    "tests": (120_007, 591),
+    "trident": (73_690, 307),
+    "states": (12_650, 60),
+    "spouts": (10_150, 42),
+    "tests": (119_957, 582),
     "examples": (760, 8),
     "docs": (7_139, 41),
 }

@@ -17,8 +17,8 @@ from tests.harness.commands import write_module
 from trident import Config, TridentTopology, open_state
 from trident.cli.app import app
 from trident.cli.target import load_topology, settings
-from trident.cluster.code.topology_package import make_package
-from trident.cluster.driver.orders import config_of
+from trident.cluster.driver_orders import config_of
+from trident.cluster.topology_package import make_package
 from trident.cluster_state.cluster_records import StormBase, WantedStatus
 from trident.config import resolve
 from trident.errors import ConfigError
@@ -279,6 +279,7 @@ def test_the_test_driver_takes_what_becomes_of_tuples_and_no_place(
     assert [path.name for path in folder.iterdir() if path.suffix != ".py"] == ["trident.toml"]
 
 
+@pytest.mark.slow
 def test_a_package_has_the_file_and_says_where_the_log_is(folder: Path) -> None:
     (folder / "trident.toml").write_text("log_dir = 'the-log'")
     package = make_package("module.py:topology")

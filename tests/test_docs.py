@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib
 import itertools
@@ -20,7 +19,7 @@ import pytest
 import typer.main
 
 from spouts import FixedBatchSpout
-from spouts.messages.spout import MessageSpout
+from spouts.messages import MessageSpout
 from states.memory import MemoryMapState
 from tests import settings_tables
 from tests.crash.fuse import POINTS
@@ -52,7 +51,6 @@ def name_of(page: Path) -> str:
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
-    """Return the fenced blocks of a page that are in one of the languages."""
     return [code for language, code in _BLOCK.findall(text_of(page)) if language in languages]
 
 
@@ -151,9 +149,13 @@ def parse(command: str) -> None:
         found.make_context(name, rest, resilient_parsing=not rest)
 
 
-@pytest.mark.parametrize(("page", "command"), [pair for pair in COMMANDS if "make " not in pair[1]])
-def test_a_command_is_understood(page: str, command: str) -> None:
-    parse(command)
+def test_a_command_is_understood() -> None:
+    for page, command in COMMANDS:
+        try:
+            if "make " not in command:
+                parse(command)
+        except _UsageError as error:
+            raise AssertionError(f"{page}: {command}") from error
 
 
 @pytest.mark.parametrize(
@@ -230,11 +232,11 @@ def is_there(module: str, name: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("row", BUILT, ids=lambda row: row[0])
-def test_a_name_that_is_built_is_there(row: list[str]) -> None:
-    names, (module,) = _NAME.findall(row[1]), _NAME.findall(row[2])
-    assert names
-    assert [name for name in names if not is_there(module, name)] == []
+def test_a_name_that_is_built_is_there() -> None:
+    for row in BUILT:
+        names, (module,) = _NAME.findall(row[1]), _NAME.findall(row[2])
+        assert names, row
+        assert [name for name in names if not is_there(module, name)] == [], row
 
 
 def test_every_row_of_the_names_says_where() -> None:
@@ -273,9 +275,8 @@ def matrix_of(page: Path) -> Mapping[tuple[str, str], bool]:
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guarantees.md"])
 @pytest.mark.parametrize(("promise", "kind"), PAIRS, ids=lambda one: one.value)
-def test_the_matrix_says_what_is_accepted(page: str, promise: SpoutType, kind: StateType) -> None:
+def test_the_matrix_says_what_is_accepted(promise: SpoutType, kind: StateType) -> None:
     topology = TridentTopology("matrix")
     spout = FixedBatchSpout("word: string", 2, ("the",), ("the",), ("the",))
     spout.spout_type = promise
@@ -290,7 +291,8 @@ def test_the_matrix_says_what_is_accepted(page: str, promise: SpoutType, kind: S
             accepted = running.state(counts).multi_get(["the"]) == [3]
     except InexactPairingError:
         accepted = False
-    assert matrix_of(ROOT / page)[promise.value, kind.value] is accepted
+    for page in ("README.md", "docs/guarantees.md"):
+        assert matrix_of(ROOT / page)[promise.value, kind.value] is accepted, page
 
 
 def test_the_table_of_spouts_has_the_promise_of_each() -> None:
@@ -337,10 +339,10 @@ def test_the_list_of_modules_is_that_of_their_first_lines() -> None:
     )
 
 
-@pytest.mark.parametrize("page", [name_of(page) for page in PAGES])
-def test_every_path_that_is_named_is_there(page: str) -> None:
-    named = re.findall(r"`((?:trident|states|spouts|tests|docs|examples)/[\w./]*)`", text_of(ROOT / page))
-    assert [path for path in named if not (ROOT / path).exists()] == []
+def test_every_path_that_is_named_is_there() -> None:
+    for page in PAGES:
+        named = re.findall(r"`((?:trident|states|spouts|tests|docs|examples)/[\w./]*)`", text_of(page))
+        assert [path for path in named if not (ROOT / path).exists()] == [], page
 
 
 def test_the_functions_in_the_life_of_a_batch_are_in_their_files() -> None:
@@ -352,10 +354,9 @@ def test_the_functions_in_the_life_of_a_batch_are_in_their_files() -> None:
     assert len(walks) >= 25
     for file, functions in [*((file, functions) for _, file, functions in life), *((one[0], one[1]) for one in walks)]:
         names = re.findall(r"`(\w+)`", functions)
-        tree = ast.parse(text_of(ROOT / file.strip("`")))
-        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        defined = re.findall(r"^ *(?:def|class) (\w+)", text_of(ROOT / file.strip("`")), re.MULTILINE)
         assert names
-        assert set(names) - defined == set(), file
+        assert set(names) <= set(defined), file
 
 
 def test_the_architecture_is_read_in_an_hour() -> None:

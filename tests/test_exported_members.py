@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 
-import pytest
-
 from tests.house_figures import ROOT, exported, parsed
 
 PACKAGES = sorted(
@@ -51,23 +49,23 @@ def isort_key(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_all_of_a_package_is_complete(package: str) -> None:
-    tree = parsed(package)
-    assert set(exported(tree)) - {"__version__"} == bound_names(tree), f"{package}.__all__ and its imports differ"
+def test_all_of_a_package_is_complete() -> None:
+    for package in PACKAGES:
+        tree = parsed(package)
+        assert set(exported(tree)) - {"__version__"} == bound_names(tree), f"{package}.__all__ and its imports differ"
 
 
-@pytest.mark.parametrize("module", sorted({*PACKAGES, *MODULES}))
-def test_all_is_sorted_and_without_repetition(module: str) -> None:
-    names = exported(parsed(module))
-    assert names == sorted(set(names), key=isort_key), f"{module}.__all__ is not sorted (`make format` sorts it)"
+def test_all_is_sorted_and_without_repetition() -> None:
+    for module in {*PACKAGES, *MODULES}:
+        names = exported(parsed(module))
+        assert names == sorted(set(names), key=isort_key), f"{module}.__all__ is not sorted (`make format` sorts it)"
 
 
-@pytest.mark.parametrize("module", sorted({*PACKAGES, *MODULES}))
-def test_every_exported_name_is_there(module: str) -> None:
-    loaded = importlib.import_module(module)
-    missing = [name for name in getattr(loaded, "__all__", []) if not hasattr(loaded, name)]
-    assert missing == [], f"{module}.__all__ names what {module} does not have"
+def test_every_exported_name_is_there() -> None:
+    for module in {*PACKAGES, *MODULES}:
+        loaded = importlib.import_module(module)
+        missing = [name for name in getattr(loaded, "__all__", []) if not hasattr(loaded, name)]
+        assert missing == [], f"{module}.__all__ names what {module} does not have"
 
 
 def test_there_is_something_to_look_at() -> None:

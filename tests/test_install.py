@@ -45,7 +45,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """Install the wheel beside all that is installed for the tests."""
     made = Environment(tmp_path_factory.mktemp("installed") / "venv", environment(), with_pip=True)
     made.install(wheel)
     (made.site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"], encoding="utf-8")

@@ -185,6 +185,7 @@ def test_advice_on_such_names_can_be_followed() -> None:
         stream.persistent_aggregate(MemoryMapState(), Count(), "`a b`")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["_row", "_row_max", "_seq", "_sentinel", "txid", "$request"])
 def test_a_name_that_is_also_used_within_is_a_name_as_any_other(name: str, tmp_path: Path) -> None:
     for starts in (1, 2):

@@ -80,7 +80,7 @@ ALLOWED = {
     ("trident/types.py", "ndim"): NUMPY,
     ("trident/testing/backend/contract.py", COMPUTED): CHECKS,
     ("trident/testing/backend/contract_sharing.py", COMPUTED): CHECKS,
-    ("trident/testing/checks/contract.py", COMPUTED): CHECKS,
+    ("trident/testing/contract.py", COMPUTED): CHECKS,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import math
 import typing
 from contextlib import suppress
@@ -27,7 +28,7 @@ from spouts import (
     TransactionalRedisStreamSpout,
 )
 from spouts.files.line_spouts import FileSettings
-from spouts.messages.deliveries import RetryPolicy
+from spouts.messages import RetryPolicy
 from spouts.redis.stream_server import RedisServerOptions, RedisServerSettings
 from states.cassandra import CassandraState
 from states.delta import DeltaState
@@ -62,26 +63,24 @@ def needed(declared: Any) -> dict[str, Any]:
     return {name: given.get(name, name) for name in must}
 
 
-SETTINGS = [  # a serializer is checked by what it can do
-    (declared, each.name) for declared in CLASSES for each in dataclasses.fields(declared) if each.name != "serializer"
-]
-
-
-@pytest.mark.parametrize(("declared", "name"), SETTINGS, ids=lambda one: one if isinstance(one, str) else one.__name__)
-def test_an_odd_value_is_taken_or_refused_by_name(declared: type[Settings], name: str) -> None:
-    for value in ODD:
+@pytest.mark.parametrize("declared", CLASSES, ids=lambda one: one.__name__)
+def test_an_odd_value_is_taken_or_refused_by_name(declared: type[Settings]) -> None:
+    names = [
+        each.name for each in dataclasses.fields(declared) if each.name != "serializer"
+    ]  # checked by what it can do
+    for name, value in itertools.product(names, ODD):
         refused, kept = "", None
         try:
             kept = getattr(declared(**{**needed(declared), name: value}), name)
         except ConfigError as error:
             refused = str(error)
         if refused:
-            assert name in refused or "TLS" in refused or "user and password" in refused, (value, refused)
+            assert name in refused or "TLS" in refused or "user and password" in refused, (name, value, refused)
             assert "password" not in name or "hush" not in refused
         else:
-            assert kept == value or (value == 0 and kept is None), (value, kept)
-            assert type(value) is not bool or type(declared.__dataclass_fields__[name].default) is bool, value
-            assert not isinstance(value, (int, float)) or -math.inf < value < 1 << 63, value
+            assert kept == value or (value == 0 and kept is None), (name, value, kept)
+            assert type(value) is not bool or type(declared.__dataclass_fields__[name].default) is bool, (name, value)
+            assert not isinstance(value, (int, float)) or -math.inf < value < 1 << 63, (name, value)
 
 
 def test_options_by_name_are_those_of_the_class() -> None:
@@ -141,32 +140,33 @@ SOURCES: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {
     KafkaSpout: (("h:1", "t"), {"group_id": "g"}),
 }
 SWITCHES = ("recursive", "follow", "allow_empty", "tls", "tls_verify")
-ARGUMENTS = [
-    (source, each.name)
-    for source in SOURCES
-    for each in inspect.signature(source).parameters.values()
-    if each.kind is each.KEYWORD_ONLY or each.name in ("max_batch_size", "bad_lines")
-]
-ARGUMENTS += [(TextFileSpout, name) for name in FileSettings.__annotations__]
-ARGUMENTS += [(RedisStreamBolt, name) for name in RedisServerSettings.__annotations__]
+MORE: dict[Any, list[str]] = {
+    TextFileSpout: [*FileSettings.__annotations__],
+    RedisStreamBolt: [*RedisServerSettings.__annotations__],
+}
 
 
-@pytest.mark.parametrize(("source", "name"), ARGUMENTS, ids=lambda one: one if isinstance(one, str) else one.__name__)
-def test_an_odd_argument_of_a_source_is_taken_or_refused_by_name(source: Any, name: str) -> None:
+@pytest.mark.parametrize("source", SOURCES, ids=lambda one: one.__name__)
+def test_an_odd_argument_of_a_source_is_taken_or_refused_by_name(source: Any) -> None:
     positional, by_name = SOURCES[source]
-    parameter = inspect.signature(source).parameters.get(name)
-    kind = None if parameter is None else parameter.default
-    for value in ODD:
+    parameters = inspect.signature(source).parameters
+    own = [
+        each.name
+        for each in parameters.values()
+        if each.kind is each.KEYWORD_ONLY or each.name in ("max_batch_size", "bad_lines")
+    ]
+    for name, value in itertools.product([*own, *MORE.get(source, [])], ODD):
+        is_switch = (
+            name in ("header", "with_stream", *SWITCHES) or type(getattr(parameters.get(name), "default", None)) is bool
+        )
         refused = ""
         try:
             source(*positional, **{**by_name, name: value})
         except (ValueError, TridentError) as error:
             refused = str(error)
-        assert refused or not isinstance(value, (int, float)) or -math.inf < value < 1 << 63, value
-        assert (
-            refused or type(value) is not bool or type(kind) is bool or name in ("header", "with_stream", *SWITCHES)
-        ), value
-        assert not refused or name in refused or "TLS" in refused or "as a field" in refused, refused
+        assert refused or not isinstance(value, (int, float)) or -math.inf < value < 1 << 63, (name, value)
+        assert refused or type(value) is not bool or is_switch, (name, value)
+        assert not refused or name in refused or "TLS" in refused or "as a field" in refused, (name, refused)
         assert "hush" not in refused or "password" not in name
 
 

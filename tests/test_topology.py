@@ -93,10 +93,6 @@ class Shapeless:
         return Fields("a: int, b")
 
 
-def state_of_another(stream: Stream) -> TridentState:
-    return counts(declared()[1])
-
-
 STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
     "unknown input": (
         lambda s: s.each("word", Split(), "w"),
@@ -208,7 +204,7 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
         "a query function is an object with batch_retrieve and execute",
     ),
     "query of another topology": (
-        lambda s: s.state_query(state_of_another(s), "line", MapGet(), "x"),
+        lambda s: s.state_query(counts(declared()[1]), "line", MapGet(), "x"),
         "stream 'lines' queries state 'count' of another topology",
     ),
     "query of a taken name": (lambda s: s.state_query(counts(s), "line", MapGet(), "n"), "cannot add field 'n'"),

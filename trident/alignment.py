@@ -142,7 +142,7 @@ def align(column: Any, wanted: pa.DataType, name: str, what: str) -> Any:
 
 def _convert(what: str, array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
     try:
-        return _lossless_cast(array, wanted)
+        return lossless_cast(array, wanted)
     except pa.ArrowInvalid as error:
         if len(array) > 1:
             half = len(array) // 2
@@ -157,7 +157,7 @@ def _convert(what: str, array: pa.Array, wanted: pa.DataType, path: str) -> pa.A
         ) from error
 
 
-def _lossless_cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def lossless_cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), wanted)
     if pa.types.is_decimal(wanted) and pa.types.is_integer(array.type):
@@ -167,7 +167,8 @@ def _lossless_cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if may_round:  # Arrow rounds without an error, and refuses large whole numbers that are exact
         same = pc.or_kleene(pc.equal(made.cast(array.type), array), pc.is_nan(made))
         if not pc.all(same, min_count=0).as_py():
-            raise pa.ArrowInvalid(f"Casting from {array.type} to {wanted} would lose data")
+            lost = array.filter(pc.invert(same))[0]
+            raise pa.ArrowInvalid(f"Casting {lost} from {array.type} to {wanted} would lose data")
     return made
 
 
@@ -189,7 +190,13 @@ def rebuild(array: Any, wanted: pa.DataType, path: str, convert: Convert) -> Any
         rebuild(columns[part], type_, path + part, convert) if part in columns else pa.nulls(len(array), type_)
         for part, type_ in _parts(wanted).items()
     ]
-    return _array_of_parts(array, wanted, made)
+    if isinstance(wanted, pa.StructType):
+        return pa.StructArray.from_arrays(made, fields=list(wanted), mask=array.is_null())
+    if isinstance(wanted, pa.MapType):
+        return pa.MapArray.from_arrays(_offsets_with_nulls(array, array.offsets), *made).cast(wanted)
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
+    return pa.ListArray.from_arrays(_offsets_with_nulls(array, offsets), *made).cast(wanted)
 
 
 def _columns(array: pa.Array, wanted: pa.DataType) -> dict[str, pa.Array] | None:
@@ -201,17 +208,6 @@ def _columns(array: pa.Array, wanted: pa.DataType) -> dict[str, pa.Array] | None
     if isinstance(array.type, pa.MapType) and isinstance(wanted, pa.MapType):
         return {"[key]": array.keys, "[value]": array.items}
     return None
-
-
-def _array_of_parts(array: pa.Array, wanted: pa.DataType, parts: list[pa.Array]) -> pa.Array:
-    """Return an array of other parts, with the lengths and the nulls of this one."""
-    if isinstance(wanted, pa.StructType):
-        return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=array.is_null())
-    if isinstance(wanted, pa.MapType):
-        return pa.MapArray.from_arrays(_offsets_with_nulls(array, array.offsets), *parts).cast(wanted)
-    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64()))
-    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
-    return pa.ListArray.from_arrays(_offsets_with_nulls(array, offsets), *parts).cast(wanted)
 
 
 def _offsets_with_nulls(array: pa.Array, offsets: pa.Array) -> pa.Array:

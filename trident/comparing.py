@@ -35,7 +35,8 @@ def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None =
     Floats in them may differ by `close` of their value, or by `in_all`, which is `close` by default.
     """
     if isinstance(one, float) and isinstance(other, float):
-        return _is_close_float(one, other, close, close if in_all is None else in_all)
+        is_near = math.isclose(one, other, rel_tol=close, abs_tol=close if in_all is None else in_all)
+        return is_near or all(map(math.isnan, (one, other)))
     if isinstance(one, np.ndarray):  # whose == is no bool
         return is_close(one.tolist(), other, close, in_all)
     if isinstance(other, np.ndarray):
@@ -75,10 +76,6 @@ def _are_close_maps(
     if one is None or other is None or one.keys() != other.keys():
         return False
     return all(is_close(each, other[key], close, in_all) for key, each in one.items())
-
-
-def _is_close_float(one: float, other: float, close: float, in_all: float) -> bool:
-    return math.isclose(one, other, rel_tol=close, abs_tol=in_all) or (math.isnan(one) and math.isnan(other))
 
 
 def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> Pair | None:

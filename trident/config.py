@@ -295,16 +295,6 @@ def _of_file(path: Path, names: Sequence[str]) -> Iterator[tuple[str, Config]]:
             yield f"{shown} [{name}]", _layer(f"{shown} [{name}]", found[name])
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as a file has them with Spark's, in tables `spark` and `spark_conf`, as texts under their whole names."""
-    tables = {name: values[name] for name in ("spark", "spark_conf") if isinstance(values.get(name), Mapping)}
-    found = {name: value for name, value in values.items() if name not in tables}
-    if tables:
-        named = [*_leaves("spark.", tables.get("spark", {})), *_leaves("", tables.get("spark_conf", {}))]
-        found["spark_conf"] = dict(named)
-    return found
-
-
 def _leaves(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in table.items():
         if isinstance(value, Mapping):
@@ -314,8 +304,12 @@ def _leaves(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _layer(where: str, values: Mapping[str, Any]) -> Config:
-    """Read the settings of one place; an error names it."""
+    tables = {name: values[name] for name in ("spark", "spark_conf") if isinstance(values.get(name), Mapping)}
+    found = {name: value for name, value in values.items() if name not in tables}
+    if tables:  # Spark's settings, as texts under their whole names
+        named = [*_leaves("spark.", tables.get("spark", {})), *_leaves("", tables.get("spark_conf", {}))]
+        found["spark_conf"] = dict(named)
     try:
-        return Config.of(nest_spark_conf(_flat(values)))
+        return Config.of(nest_spark_conf(found))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None

@@ -24,8 +24,7 @@ from trident.read.views import StateView, columns_of, table_of_state
 from trident.servers.log_addresses import is_log_address
 from trident.setting_types import check_names
 from trident.state.interfaces import State
-from trident.state.txid import Snapshot
-from trident.state.winners import Winners
+from trident.state.txid import Snapshot, Winners
 from trident.targets import load_topology
 
 if TYPE_CHECKING:

@@ -322,8 +322,8 @@ class LogHeldError(LogError):
     """Another driver holds the log."""
 
     _text_of_args = (
-        "the transaction log {path} is held by {holder}. Stop that driver, or start with takeover=True (--takeover), which "
-        "fences it out"
+        "the transaction log {path} is held by {holder}. Stop that driver, or start with takeover=True (trident run: "
+        "--takeover, other commands: --conf takeover=true), which fences it out"
     )
 
     def __init__(self, path: str, holder: str) -> None:
@@ -345,7 +345,8 @@ class ForeignLogError(LogError):
 
     can_heal = False
     _text_of_args = (
-        "the transaction log {path} belongs to {found}, not to {expected}. Give every topology a log_dir of its own"
+        "the transaction log {path} belongs to {found}, not to {expected}. Give each topology a log_dir of its own; if it was "
+        "renamed, give it its former name"
     )
 
     def __init__(self, path: str, found: str, expected: str) -> None:

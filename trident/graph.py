@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trident.errors import TopologyError
 from trident.fields import Fields
+from trident.roles import has
 from trident.state.interfaces import StateConf, StateSpec
 
 if TYPE_CHECKING:
@@ -394,6 +395,13 @@ class JoinWithinNode(PersistNode):
 def _signed_time(microseconds: int) -> str:
     amount = timedelta(microseconds=abs(microseconds))
     return f"-{amount}" if microseconds < 0 else str(amount)
+
+
+def name_of_state(given: Any) -> str:
+    """Return the name of a state that a call is given by its name, or as its declaration returned it."""
+    if not isinstance(given, str) and not has(given, "state_name"):
+        raise TopologyError(f"{given!r} is not a state: give its name, or what persistent_aggregate, for one, returned")
+    return given if isinstance(given, str) else str(given.state_name)
 
 
 @dataclass(frozen=True)

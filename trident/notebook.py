@@ -1,7 +1,4 @@
-"""What notebooks show: tables and texts as HTML, and a running topology, again and again. Nothing here imports IPython.
-
-A running topology is shown in place in a notebook, line by line elsewhere. What a topology shows is in `trident/explain/`.
-"""
+"""What notebooks show: tables and texts as HTML, and a running topology, again and again. Nothing here imports IPython."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trident.config import Config
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.fluent.declaration import spec_of
+from trident.fluent.base import spec_of
 from trident.graph import Graph
 from trident.operations import Last
 from trident.operations.several import fields_read

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trident.config import Config
+from trident.graph import Graph, name_of_state
 from trident.stream import TridentState
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from trident.graph import Graph
     from trident.log.records import CommitRecord
     from trident.read.change_feed import ChangeFeed
     from trident.read.state_reader import JointReader, StateReader
@@ -66,7 +66,7 @@ def open_state(
     from trident.read.state_reader import StateReader
 
     graph, config = _resolve(topology, conf, settings)
-    return StateReader(graph, _name(state), config)
+    return StateReader(graph, name_of_state(state), config)
 
 
 def open_states(
@@ -109,7 +109,7 @@ def open_states(
     from trident.read.state_reader import JointReader
 
     graph, config = _resolve(topology, conf, settings)
-    return JointReader(graph, [_name(state) for state in states], config)
+    return JointReader(graph, [name_of_state(state) for state in states], config)
 
 
 def changes(
@@ -157,7 +157,7 @@ def changes(
     from trident.read.change_feed import ChangeFeed
 
     graph, config = _resolve(topology, conf, settings)
-    return ChangeFeed(graph, _name(state), config, since)
+    return ChangeFeed(graph, name_of_state(state), config, since)
 
 
 def move_state(
@@ -202,7 +202,7 @@ def move_state(
 
     former, new, config = _both_resolved(topology, to, conf, settings)
     called = called or (to if isinstance(to, str) else "its new declaration")
-    return move_state(former, new, _name(state), called, config, progress)
+    return move_state(former, new, name_of_state(state), called, config, progress)
 
 
 def migrate_state(
@@ -229,7 +229,7 @@ def migrate_state(
     from trident.run.moving import migrate_state
 
     graph, config = _resolve(topology, conf, settings)
-    return migrate_state(graph, _name(state), config, progress)
+    return migrate_state(graph, name_of_state(state), config, progress)
 
 
 def forget_keys(
@@ -268,7 +268,7 @@ def forget_keys(
     from trident.run.moving import forget_keys
 
     graph, config = _resolve(topology, conf, settings)
-    return forget_keys(graph, _name(state), keys, config)
+    return forget_keys(graph, name_of_state(state), keys, config)
 
 
 def verify_state(
@@ -325,7 +325,7 @@ def verify_state(
     from trident.replay.verifying import verify_states
 
     graph, config = _resolve(topology, conf, settings)
-    return verify_states(graph, [_name(state) for state in states], config, keys, share, progress)
+    return verify_states(graph, [name_of_state(state) for state in states], config, keys, share, progress)
 
 
 def rehearse_upgrade(
@@ -423,7 +423,7 @@ def why(
     from trident.replay.verifying import origins_of
 
     graph, config = _resolve(topology, conf, settings)
-    return origins_of(graph, _name(state), key, config, last, rows)
+    return origins_of(graph, name_of_state(state), key, config, last, rows)
 
 
 def _topology_of(topology: TridentTopology | str) -> TridentTopology:
@@ -449,10 +449,6 @@ def _both_resolved(
         former, new = load_both(former, new)
     graph, config = _resolve(former, conf, settings)
     return graph, _topology_of(new).graph(), config
-
-
-def _name(state: TridentState | str) -> str:
-    return state if isinstance(state, str) else state.state_name
 
 
 def read_history(

@@ -14,8 +14,9 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields
+from operator import index
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, SupportsIndex, TypeVar
 
 from trident.errors import ConfigError
 from trident.redaction import Redacted, shown_configuration
@@ -74,6 +75,13 @@ def number(default: T, unit: str, least: float | None, most: float) -> T:
 def seconds(default: T, least: float | None = None) -> T:
     """Declare a setting in seconds: above 0, or `least` and more; it may be None as with `whole`."""
     return number(default, "seconds", least, MOST_S)
+
+
+def count_of(name: str, value: Any) -> int:
+    """Return a number of rows or batches that a call is given, also of NumPy's; `ConfigError` for anything else."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or (count := index(value)) < 0:
+        raise ConfigError(f"{name}={value!r}: give a whole number of at least 0")
+    return count
 
 
 class Settings(Redacted):

@@ -20,8 +20,7 @@ from trident.fluent.aggregating import (
     remove,
     results,
 )
-from trident.fluent.base import child_of, is_fields, key_of, refuse_state, refuse_this_batch
-from trident.fluent.declaration import Declaration, spec_of
+from trident.fluent.base import Declaration, child_of, is_fields, key_of, refuse_state, refuse_this_batch, spec_of
 from trident.fluent.repartitioning import Repartitioning, memory_load
 from trident.fluent.selecting import Selecting, is_sql, sql_texts
 from trident.fluent.windowing import Windowing, declare_process
@@ -167,11 +166,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         return stream
 
     def persistent_aggregate(
-        self,
-        state: StateFactory | StateSpec,
-        *args: Any,
-        state_name: str | None = None,
-        migrate: Migrate | None = None,
+        self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None, migrate: Migrate | None = None
     ) -> TridentState:
         """Keep one aggregate of the whole stream in a snapshottable state: `(state, [in,] aggregator, out)`.
 
@@ -370,11 +365,7 @@ class GroupedStream(Windowing[Stream]):
         return ChainedAggregatorDeclarer(self._stream, self._group)
 
     def persistent_aggregate(
-        self,
-        state: StateFactory | StateSpec,
-        *args: Any,
-        state_name: str | None = None,
-        migrate: Migrate | None = None,
+        self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None, migrate: Migrate | None = None
     ) -> TridentState:
         """Keep one aggregate per key in a map state: `(state, [in,] aggregator, out)`.
 
@@ -404,11 +395,7 @@ class GroupedStream(Windowing[Stream]):
         return self._stream.state_query(state, *args, sees=sees)
 
     def process(
-        self,
-        *args: Any,
-        event_time: str | None = None,
-        delay: timedelta = timedelta(0),
-        state_name: str | None = None,
+        self, *args: Any, event_time: str | None = None, delay: timedelta = timedelta(0), state_name: str | None = None
     ) -> Stream:
         """Pass the tuples of each key to a process, and call it back at times that it sets: `([state,] [in,] process, out)`.
 

@@ -113,7 +113,6 @@ def _float(value: Any, type_: Any) -> float:
 
 
 def _key_form(declared: FieldType, value: Any, type_: Any) -> Any:
-    """Return a value in the form that keys of the type have, too."""
     made = declared.form(value)
     if made is NO_VALUE:
         raise ValueError(f"no {declared.name} is exactly this number; {_way_out(declared, number_of(value))}")

@@ -59,7 +59,6 @@ def _forget_folder(folder: Path) -> None:
 
 
 def _is_in(folder: Path, module: ModuleType) -> bool:
-    """Whether a module or package is in a folder itself."""
     file = getattr(module, "__file__", None)
     if file is None:
         return False

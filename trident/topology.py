@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
+from trident.fluent.base import Declaration, is_name, spec_of
 from trident.fluent.combining import JoinType, join, join_within, merge, multi_reduce
-from trident.fluent.declaration import Declaration, is_name, spec_of
 from trident.graph import DrpcNode, SpoutNode, StateNode
 from trident.spout.rich import AnySpout, fields_of_spout
 from trident.state.interfaces import StateFactory, StateSpec
@@ -179,7 +179,7 @@ class TridentTopology(Declaration):
     def new_static_state(self, state: StateFactory | StateSpec, name: str | None = None) -> TridentState:
         """Declare a state that no stream updates, for `state_query`."""
         unnamed = sum(bool(_UNNAMED.fullmatch(one)) for one in self._states)  # whatever else is declared
-        node = StateNode(name or f"static{unnamed}", spec_of(state), static=True)
+        node = StateNode(f"static{unnamed}" if name is None else name, spec_of(state), static=True)
         return TridentState(self, self._add_state(node), None)
 
     @property
@@ -310,13 +310,13 @@ class TridentTopology(Declaration):
 
     def to_dot(self) -> str:
         """Return the graph in the language of Graphviz, stage by stage."""
-        from trident.explain import to_dot
+        from trident.drawing import to_dot
 
         return to_dot(self.graph())
 
     def to_mermaid(self) -> str:
         """Return the graph as a Mermaid flowchart, stage by stage."""
-        from trident.explain import to_mermaid
+        from trident.drawing import to_mermaid
 
         return to_mermaid(self.graph())
 

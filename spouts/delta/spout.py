@@ -168,6 +168,4 @@ def _partition_value(text: str | None, type_: pa.DataType, column: str) -> pa.Sc
             return pa.scalar(plain).cast(pa.timestamp("us")).cast(type_)
         return pa.scalar(text).cast(type_)
     except (pa.ArrowException, ValueError) as error:
-        raise SpoutError(
-            f"the value {text!r} of partition column {column!r} is not of type {type_}: {error}"
-        ) from error
+        raise SpoutError(f"value {text!r} of partition column {column!r} is not of type {type_}: {error}") from error

@@ -335,9 +335,7 @@ def cleaned_up(table: str, version: int) -> SpoutError:
 
 def other_table(table: str, read_id: str, read_version: int, version: int, id_: str) -> ReplayMismatchError:
     """Say that what is at the place of a table is not what was read."""
-    replaced = (
-        "" if id_ != read_id else ", or a writer that is not atomic had not finished this version when it was read"
-    )
+    replaced = "" if id_ != read_id else ", or a writer that is not atomic had not finished this version when read"
     return ReplayMismatchError(
         f"the Delta table {table} was read up to version {read_version} as table {read_id}, and is another table now (version "
         f"{version}, table {id_}): it was made again, or restored from a copy{replaced}. Put back the table that was read; if "

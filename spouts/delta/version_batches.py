@@ -186,8 +186,12 @@ class DeltaCoordinator(ThrottledCoordinator):
             before = self._first()
         else:
             before = _Place(**{one.name: previous[one.name] for one in fields(_Place)})
-            if self._metadata is None:
-                self._look_at(before)
+            if self._metadata is None:  # after a start: is it the table that the log of the topology says was read?
+                newest, metadata = self._log.metadata()
+                self._columns = fields_of_table(metadata.schema).names
+                if metadata.id != before.table or newest < before.version:
+                    raise other_table(self._log.name, before.table, before.version, newest, metadata.id)
+                self._check(before.version, self._metadata_at(before.version, metadata))
         after, commits = self._fill_batch(before)
         if after == before and not (previous is None and after.taken == _ALL):
             return None
@@ -227,14 +231,6 @@ class DeltaCoordinator(ThrottledCoordinator):
         self._check(newest, metadata)
         taken = 0 if self._start in ("earliest", newest) else _ALL
         return _Place(metadata.id, newest, self._log.crc(newest) or 0, taken, self._start == "earliest")
-
-    def _look_at(self, place: _Place) -> None:
-        """Learn after a start what the table is where the log of the topology says that it was read to."""
-        newest, metadata = self._log.metadata()
-        self._columns = fields_of_table(metadata.schema).names
-        if metadata.id != place.table or newest < place.version:
-            raise other_table(self._log.name, place.table, place.version, newest, metadata.id)
-        self._check(place.version, self._metadata_at(place.version, metadata))
 
     def _metadata_at(self, version: int, newest: Metadata) -> Metadata:
         """Return what the table was at a version; what it is now if the log does not go back so far."""

@@ -111,6 +111,9 @@ class CsvFormat(RowFormat):
     def parse(self, text: bytes) -> pa.Table:
         if not text.strip(b"\n"):
             return self.schema.empty_table()
+        # An escaped line end would take an empty line along, which is no row: so line by line.
+        if self.escape and f"{self.escape}\n\n".encode() in text:
+            raise pa.ArrowInvalid("it is not complete: its line end is escaped")
         if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
             text = _BOM + text
         read = pacsv.ReadOptions(column_names=self.unique_names, use_threads=False, block_size=len(text) + 1)
@@ -205,12 +208,6 @@ class CsvFormat(RowFormat):
             decimal_point=self.decimal_point,
         )
 
-    def _with_points(self, texts: Any) -> Any:
-        """Return texts of numbers with points as decimal points; those with two kinds of points as they are: no numbers."""
-        if self.decimal_point == ".":
-            return texts
-        return pc.replace_substring(pc.replace_substring(texts, ".", "?"), self.decimal_point, ".")
-
     def typed_table(self, table: pa.Table, bends: bool, read_again: Read) -> pa.Table:
         """Return what Arrow has read with its decimals, moments and dates, which were texts.
 
@@ -228,7 +225,9 @@ class CsvFormat(RowFormat):
         def column_of(one: pa.Field) -> Any:
             column = table.column(one.name)
             if pa.types.is_decimal(one.type):
-                return read_decimals(self._with_points(column), one.type, f"column {one.name!r}")
+                if self.decimal_point != ".":  # a text with two kinds of points must stay one that is no number
+                    column = pc.replace_substring(pc.replace_substring(column, ".", "?"), self.decimal_point, ".")
+                return read_decimals(column, one.type, f"column {one.name!r}")
             if self.timestamp_formats and pa.types.is_timestamp(one.type):
                 return read_formatted(column, self.timestamp_formats, one.type, f"column {one.name!r}")
             return read_moments(column, one.type, f"column {one.name!r}")

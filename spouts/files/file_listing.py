@@ -209,6 +209,5 @@ def _is_glob(root: str) -> bool:
 
 
 def _folder_of(root: str) -> str:
-    """Return the folder that a glob has everything in."""
     before = root[: re.search(r"[*?[]", root).start()]  # type: ignore[union-attr]
     return before.rpartition("/")[0] or "/"

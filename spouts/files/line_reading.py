@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -189,9 +189,13 @@ class TextEmitter(FileEmitter):
             yield self._table_of(texts)
 
     def _table_of(self, texts: list[TextBlock]) -> pa.Table:
-        lines = _lines_as_array(texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts]))
-        sources = _sources(texts) if len(self.fields) > 1 else []
-        return pa.Table.from_arrays([lines, *sources], schema=self._schema)
+        columns = [_lines_as_array(texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts]))]
+        if len(self.fields) > 1:
+            starts = [np.concatenate(([0], line_ends(one.block)[:-1] + 1)) + one.offset for one in texts]
+            paths = pa.array([one.path.encode("utf-8", "replace").decode() for one in texts], pa.string())
+            columns.append(paths.take(np.repeat(np.arange(len(texts)), list(map(len, starts)))))
+            columns.append(pa.array(np.concatenate(starts)))
+        return pa.Table.from_arrays(columns, schema=self._schema)
 
 
 def _lines_as_array(text: bytes) -> pa.Array:
@@ -205,12 +209,6 @@ def _lines_as_array(text: bytes) -> pa.Array:
     np.subtract(ends, np.arange(count), out=offsets[1:], casting="unsafe")
     data = text.replace(b"\n", b"")
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data))
-
-
-def _sources(texts: list[TextBlock]) -> list[pa.Array[Any]]:
-    starts = [np.concatenate(([0], line_ends(one.block)[:-1] + 1)) + one.offset for one in texts]
-    paths = pa.array([one.path.encode("utf-8", "replace").decode() for one in texts], pa.string())
-    return [paths.take(np.repeat(np.arange(len(texts)), list(map(len, starts)))), pa.array(np.concatenate(starts))]
 
 
 # ---- lines that are rows ------------------------------------------------------------------------------------------------

@@ -154,7 +154,8 @@ class CsvFileSpout(FileSpout):
         True: the first line of each file names its columns, of which the fields are taken, in any order. False: there is no
         such line, and the columns are the fields. A list of names: there is no such line, and these are the columns.
     delimiter, quote, escape
-        One character each; quote and escape may be None. Two quotes within a quoted value stand for one.
+        One character each; quote and escape may be None. Two quotes within a quoted value stand for one, also where the
+        escape is the quote.
     null_values
         What stands for null where it is not quoted; so by default `a,,b` has a null, and `a,"",b` an empty string.
     missing_columns
@@ -209,8 +210,9 @@ class CsvFileSpout(FileSpout):
         declared = _readable(Fields(fields), is_nested, "CSV cannot hold; declare it as string and parse the value")
         names = header if isinstance(header, bool) else tuple(header)
         csv = CsvFormat(
-            schema_of(declared), names, delimiter, quote, escape, tuple(null_values), missing_columns,
-            tuple(checked_format("timestamp_formats", one) for one in timestamp_formats), decimal_point, multiline,
+            schema_of(declared), names, delimiter, quote, None if escape == quote else escape, tuple(null_values),
+            missing_columns, tuple(checked_format("timestamp_formats", one) for one in timestamp_formats), decimal_point,
+            multiline,
         )  # fmt: skip
         if not isinstance(header, bool):
             csv.check_names("header=", list(header))
@@ -223,6 +225,8 @@ def _check_marks(**marks: str | None) -> None:
     for name, mark in marks.items():
         if mark is not None and (len(mark) != 1 or not mark.isascii() or mark in "\r\n"):
             raise ValueError(f"{name} is {mark!r}; it must be one ASCII character, and not a line end")
+    if marks["delimiter"] in (marks["quote"], marks["escape"]):
+        raise ValueError(f"delimiter is {marks['delimiter']!r}, which is the quote or the escape too; give another one")
 
 
 def _readable(fields: Fields, is_refused: Callable[[str], bool], why: str) -> Fields:

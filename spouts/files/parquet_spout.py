@@ -179,8 +179,9 @@ def read_groups(
         return align(column if column.type == type_ else column.cast(type_), field.type, field.name, what)
 
     for batch in file.iter_batches(columns=names, **options):
-        for name, column in zip(int96, () if exact is None else next(exact), strict=True):
-            if any(map(_is_cut, leaves(batch[name]), leaves(column))):
+        nanos: Any = None if exact is None else next(exact)
+        for name in int96:  # by name: of a column "a" Arrow reads "a.b", too
+            if any(map(_is_cut, leaves(batch[name]), leaves(nanos[name]))):
                 raise BadDataError(
                     f"column {name!r} of {what} has a moment in INT96 with nanoseconds, which a timestamp does not have. Round "
                     "them to microseconds where they are written, or leave the column out"
@@ -224,7 +225,6 @@ def _read_schema(file: pq.ParquetFile) -> pa.Schema:
 
 
 def _int96_columns(file: pq.ParquetFile) -> list[str]:
-    """Return the names of the columns of a file that are or have moments in INT96."""
     columns = [file.schema.column(number) for number in range(len(file.schema))]
     paths = [one.path for one in columns if one.physical_type == "INT96"]
     names = file.schema_arrow.names if paths else []

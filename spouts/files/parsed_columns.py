@@ -32,16 +32,6 @@ _OPENING, _CLOSING, _NEWLINE, _ZERO = b"{}\n0"
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[-+.\deE]*', re.DOTALL)
 
 
-def refuse_wide_decimals(table: pa.Table) -> None:
-    """Raise `pa.ArrowInvalid` for a decimal of more digits than its type: Arrow's parsers let 1 pass for a decimal(5,5)."""
-    for name, column in zip(table.schema.names, table.columns, strict=True):
-        try:
-            if "decimal" in str(column.type):
-                column.validate(full=True)
-        except pa.ArrowInvalid:
-            raise pa.ArrowInvalid(f"column {name!r}: a number has more digits than {column.type}") from None
-
-
 def refuse_bent_numbers(texts: Any, made: Any, name: str) -> None:
     """Raise `pa.ArrowInvalid` for a text that Arrow reads as another number: 1e400 is infinite to it, and 0xFF may be -1."""
     if pa.types.is_decimal(made.type):  # of Redis
@@ -176,7 +166,13 @@ def _parse(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore") -> pa
 
 def _refuse_bent(table: pa.Table, text: bytes) -> None:
     """Raise `pa.ArrowInvalid` for a number that has become infinite, or 0, or has more digits than its type."""
-    refuse_wide_decimals(table)
+    # Arrow's parsers let 1 pass for a decimal(5,5).
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        try:
+            if "decimal" in str(column.type):
+                column.validate(full=True)
+        except pa.ArrowInvalid:
+            raise pa.ArrowInvalid(f"column {name!r}: a number has more digits than {column.type}") from None
     if _may_wrap(table, text):
         lines = [line for line in text.split(b"\n") if line.strip()]
         for at, line in enumerate(lines):

@@ -127,7 +127,6 @@ def reading_settings(options: KafkaOptions) -> dict[str, Any]:
 
 
 def _asking_settings(options: KafkaOptions) -> dict[str, Any]:
-    """Return the settings of a client that reads no records."""
     given = {name: value for name, value in options.config.items() if name not in _FETCHING}
     return {**_QUICK_METADATA, **given, "bootstrap.servers": options.bootstrap_servers}
 

@@ -120,8 +120,7 @@ class KafkaOptions(Redacted):
         self._check_columns()
 
     def _check_columns(self) -> None:
-        unknown = [name for name in self.fields if name not in COLUMNS]
-        if unknown or not self.fields or len(set(self.fields)) < len(self.fields):
+        if not self.fields or len(set(self.fields)) < len(self.fields) or not COLUMNS.keys() >= {*self.fields}:
             raise ConfigError(f"fields={', '.join(self.fields)!r}: each at most once, of {', '.join(COLUMNS)}")
         if self.value.replaces_all and self.fields != ("value",):
             raise ConfigError(

@@ -79,7 +79,8 @@ class KafkaCoordinator(BatchCoordinator):
             self._watch.look_again()
             self._asked = float("-inf")
         try:
-            made = self._define(positions_of(previous), is_first=previous is None)
+            read = {} if previous is None else {one.spot: one for one in ranges_of(previous)}
+            made = self._define(read, is_first=previous is None)
         # Kafka is away, and nothing is wrong with the topology: other streams go on, and what is defined waits.
         except SourceAwayError as error:
             self._is_unsure = True
@@ -305,11 +306,6 @@ def ranges_of(definition: Definition) -> Iterator[OffsetRange]:
         for at in range(0, len(flat), 4):
             partition, start, end, epoch = flat[at : at + 4]
             yield OffsetRange(Spot(name, partition), topic["id"], start, end, epoch, since[at // 4])
-
-
-def positions_of(definition: Definition | None) -> dict[Spot, OffsetRange]:
-    """Return how far each partition was read: the ends of its ranges."""
-    return {} if definition is None else {one.spot: one for one in ranges_of(definition)}
 
 
 def records_of(definition: Definition) -> int:

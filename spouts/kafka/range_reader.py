@@ -99,7 +99,9 @@ class RangeReader:
             if made is not None:
                 yield made
             for each in errors:
-                patience_s = min(patience_s, _SHORT_S) if _ends_short(each, one) else patience_s
+                error = each.error()
+                if error is not None and error.name() == "_PARTITION_EOF" and offset_of(each) < one.end:
+                    patience_s = min(patience_s, _SHORT_S)
                 position = max(position, self._heed(one, position, each))
             # Only progress sets the clock back: a partition may send marks and errors for ever, and no record.
             if position > before:
@@ -169,9 +171,7 @@ class RangeReader:
             self._rest()
             return one.end
         if (cut := truncation_of(error)) is not None:
-            left = (
-                f"only what is before offset {cut} is still there" if cut >= 0 else "Kafka knows nothing of that epoch"
-            )
+            left = f"only what is before offset {cut} is still there" if cut >= 0 else "Kafka does not know that epoch"
             gone = rewritten(one, f"of what was before offset {position} then {left}")
             if cut < 0:  # skipped or not, where to go on is not known
                 raise gone
@@ -294,11 +294,6 @@ class ReaderPool:
 
 def _key_of(options: KafkaOptions) -> str:
     return repr((sorted(reading_settings(options).items()), options.on_data_loss, options.partition_timeout_s))
-
-
-def _ends_short(message: Message, one: OffsetRange) -> bool:
-    error = message.error()
-    return error is not None and error.name() == "_PARTITION_EOF" and offset_of(message) < one.end
 
 
 def offset_of(message: Message) -> int:

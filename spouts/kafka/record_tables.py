@@ -74,7 +74,12 @@ class RecordTables:
         value = self._options.value
         try:
             if isinstance(value, ByRecord):
-                return self._given(value, messages)
+                # As it would come back from a column of its type; most of it comes as it is.
+                rows, tests = value.call(map(_record, messages)), self._tests
+                if not all(len(row) == len(tests) and all(map(call, tests, row)) for row in rows.values()):
+                    fit = value.fit(rows).columns
+                    rows = dict(zip(rows, zip(*map(python_of, fit), strict=True), strict=True))
+                return list(map(rows.get, range(len(messages))))
             columns: list[list[Any]] = []
             for name in self._options.fields:
                 found = list(map(_READ[name], messages))
@@ -87,14 +92,6 @@ class RecordTables:
         except BadValue as bad:
             raise SpoutError(bad.why.partition("; on_bad=")[0]) from bad
         return list(zip(*columns, strict=True))
-
-    def _given(self, by_record: ByRecord, messages: Sequence[Message]) -> list[tuple[Any, ...] | None]:
-        """Return what the function gives, as it would come back from a column of its type; most of it comes as it is."""
-        rows, tests = by_record.call(map(_record, messages)), self._tests
-        if not all(len(row) == len(tests) and all(map(call, tests, row)) for row in rows.values()):
-            columns = by_record.fit(rows).columns
-            rows = dict(zip(rows, zip(*map(python_of, columns), strict=True), strict=True))
-        return list(map(rows.get, range(len(messages))))
 
     def _with_moments(self, table: pa.Table) -> pa.Table:
         """Return a table whose timestamps are of the field's type; a time that Python has none for is a bad value."""

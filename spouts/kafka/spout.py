@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spouts.kafka.options import KafkaOptions, ReadLimits, Topics, columns_of, emitted_fields
 from spouts.kafka.value_formats import ByColumns, ByRecord, Json, format_of
-from spouts.messages.deliveries import RetryPolicy
-from spouts.messages.spout import MessageSpout
+from spouts.messages import MessageSpout, RetryPolicy
 from trident.errors import ConfigError
 from trident.fields import Fields
 from trident.servers.avro import Avro

@@ -24,8 +24,8 @@ from spouts.kafka.offset_commits import Commits, PartitionWork
 from spouts.kafka.options import KafkaOptions, ReadLimits
 from spouts.kafka.positions import GroupPositions, TopicWatch, replaced_text
 from spouts.kafka.record_tables import RecordTables
-from spouts.messages.deliveries import Message as Taken
-from spouts.messages.deliveries import MessageQueue, decode_all
+from spouts.messages import Message as Taken
+from spouts.messages import MessageQueue, decode_all
 from trident.errors import SourceAwayError, SpoutError
 from trident.roles import close_on_error
 

@@ -110,9 +110,7 @@ class Plain(Format):
     def lists(self, values: Sequence[bytes | None], what: str = "value", hint: str = _HINT) -> list[list[Any]]:
         """Do it without Arrow, which takes longer for a single value; a bad one is told by Arrow."""
         try:
-            return [
-                list(values) if self.type == "binary" else [each if each is None else each.decode() for each in values]
-            ]
+            return [list(values) if self.type == "binary" else [one if one is None else one.decode() for one in values]]
         except UnicodeDecodeError:
             return super().lists(values, what, hint)
 

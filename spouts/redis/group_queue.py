@@ -13,7 +13,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
-from spouts.messages.deliveries import Message, MessageQueue, decode_all
+from spouts.messages import Message, MessageQueue, decode_all
 from spouts.redis.stream_server import NOTHING, Entry, EntryTables, StreamCalls, order_of
 from trident.arrow import python_of
 from trident.errors import SpoutError
@@ -89,13 +89,23 @@ class GroupQueue(MessageQueue):
                 return own
         now = time.monotonic()
         if now >= self._claim_at:
-            if claimed := self._claim_streams(room):
-                return claimed  # there may be more
+            for stream in self._reading.streams:
+                # Its own that it holds are never among them: `maintain` came before. Of one stream only: what it holds is
+                # given at once, before the next call may find the server away; and there may be more.
+                if messages := self._delivered_again(self._claim(stream, room)):
+                    return messages
             self._claim_at = now + self._reading.claim_idle_s / 2
-        return self._new(room)
+        chosen = [self._turns[at] for at in range(min(room, len(self._turns)))]
+        self._turns.rotate(-len(chosen))
+        # The number that Redis is given holds for each stream.
+        entries = self._read(dict.fromkeys(chosen, ">"), room // len(chosen), "new entries")
+        self._newest.update((entry.stream, entry.id) for entry in entries)
+        return self._messages(entries, {})
 
     def acknowledge(self, done: Sequence[Message]) -> None:
-        for stream, ids in _by_stream(message.raw for message in done):
+        keys = sorted(message.raw.key for message in done)
+        for stream, found in groupby(keys, key=lambda key: key[0]):
+            ids = [id_ for _, id_ in found]
             self._take_off(stream, ids)
             for each in ids:
                 self._held[stream].pop(each, None)
@@ -151,32 +161,9 @@ class GroupQueue(MessageQueue):
         self._own[stream] = self._newest[stream] = entries[-1].id
         return given
 
-    def _claim_streams(self, room: int) -> list[Message]:
-        for stream in self._reading.streams:
-            # Its own that it holds are never among them: `maintain` came before. Of one stream only: what it holds is given at
-            # once, before the next call may find the server away.
-            if messages := self._delivered_again(self._claim(stream, room)):
-                return messages
-        return []
-
-    def _new(self, room: int) -> list[Message]:
-        chosen = [self._turns[at] for at in range(min(room, len(self._turns)))]
-        self._turns.rotate(-len(chosen))
-        # The number that Redis is given holds for each stream.
-        entries = self._read(dict.fromkeys(chosen, ">"), room // len(chosen), "new entries")
-        self._newest.update((entry.stream, entry.id) for entry in entries)
-        return self._messages(entries, {})
-
     def _delivered_again(self, entries: list[Entry]) -> list[Message]:
         """Make messages of entries of one stream that were delivered before, with how often they failed."""
-        there = self._still_there(entries)
-        if not there:
-            return []
-        most = len(entries) + len(self._held[there[0].stream])
-        return self._messages(there, self._failures_of(there, most))
-
-    def _still_there(self, entries: list[Entry]) -> list[Entry]:
-        gone = [entry for entry in entries if not entry.fields]
+        gone, there = [entry for entry in entries if not entry.fields], [entry for entry in entries if entry.fields]
         if gone:
             self._report(
                 SpoutError(
@@ -186,7 +173,15 @@ class GroupQueue(MessageQueue):
                 )
             )
             self._take_off(gone[0].stream, [entry.id for entry in gone])
-        return [entry for entry in entries if entry.fields]
+        if not there:
+            return []
+        stream, ids = there[0].stream, sorted((entry.id for entry in there), key=order_of)
+        most = len(entries) + len(self._held[stream])  # so many pending ones between the first and the last
+        pending = self._call(
+            f"asking how often entries of {stream!r} were delivered to {self._whose}",
+            lambda client: client.xpending_range(stream, self._reading.group, ids[0], ids[-1], most, self._consumer),
+        )
+        return self._messages(there, {each["message_id"].decode(): each["times_delivered"] - 1 for each in pending})
 
     def _messages(self, entries: Sequence[Entry], failures: Mapping[str, int]) -> list[Message]:
         for entry in entries:
@@ -225,15 +220,6 @@ class GroupQueue(MessageQueue):
         """Have entries count as just delivered, so that no other consumer takes them over."""
         client.xclaim(stream, self._reading.group, self._consumer, 0, ids, justid=True, **counts)
 
-    def _failures_of(self, entries: Sequence[Entry], most: int) -> dict[str, int]:
-        """Return by id how often entries of one stream failed, `most` pending ones between the first and the last."""
-        stream, ids = entries[0].stream, sorted((entry.id for entry in entries), key=order_of)
-        pending = self._call(
-            f"asking how often entries of {stream!r} were delivered to {self._whose}",
-            lambda client: client.xpending_range(stream, self._reading.group, ids[0], ids[-1], most, self._consumer),
-        )
-        return {each["message_id"].decode(): each["times_delivered"] - 1 for each in pending}
-
     def _take_off(self, stream: str, ids: Sequence[str]) -> None:
         for some in _cut(ids):
             doing = f"acknowledging {len(some)} entries of {stream!r} for {self._whose}"
@@ -254,8 +240,3 @@ class GroupQueue(MessageQueue):
 
 def _cut(ids: Sequence[str]) -> Iterable[Sequence[str]]:
     return (ids[at : at + _AT_ONCE] for at in range(0, len(ids), _AT_ONCE))
-
-
-def _by_stream(entries: Iterable[Entry]) -> list[tuple[str, list[str]]]:
-    keys = sorted(entry.key for entry in entries)
-    return [(stream, [id_ for _, id_ in found]) for stream, found in groupby(keys, key=lambda key: key[0])]

@@ -103,11 +103,10 @@ class _Look(NamedTuple):
             return False
         if read is not None and self.added - self.entries < read:
             return False
-        return not digest or digest == (self.of_after or (digest if self._may_lack(at) else ""))
-
-    def _may_lack(self, id_: str) -> bool:
-        """Whether an entry may be gone because it was trimmed or deleted, and not because the server lost it."""
-        return not self.first or order_of(self.first) > order_of(id_) or order_of(self.deleted) >= order_of(id_)
+        if not digest or self.of_after:
+            return not digest or digest == self.of_after
+        # It may be gone because it was trimmed or deleted, and not because the server lost it.
+        return not self.first or order_of(self.first) > order_of(at) or order_of(self.deleted) >= order_of(at)
 
     def missing(self, after: str, read: int | None) -> int:
         """Say how many entries behind `after` are gone without having been read, as far as that can be known.
@@ -214,21 +213,19 @@ class RangeCoordinator(ThrottledCoordinator):
             )
         missing = look.missing(*at[:2])
         if missing:
-            self._report_lost(stream, at[0], missing)
+            what = (
+                f"{missing} entries of the stream {stream!r} on Redis {self._server.place}, behind {at[0]}, were trimmed or "
+                "deleted before a batch had them"
+            )
+            if self._lost_entries == "refuse":
+                raise SpoutError(
+                    f"{what}. Let fewer entries be trimmed (MAXLEN, MINID); "
+                    'start with lost_entries="skip" to go on without them'
+                )
+            _log.warning("%s; they are skipped", what)
             return look.added - look.length
         read: int | None = at[1]
         return read
-
-    def _report_lost(self, stream: str, after: str, missing: int) -> None:
-        what = (
-            f"{missing} entries of the stream {stream!r} on Redis {self._server.place}, behind {after}, were trimmed or "
-            "deleted before a batch had them"
-        )
-        if self._lost_entries == "refuse":
-            raise SpoutError(
-                f'{what}. Let fewer entries be trimmed (MAXLEN, MINID); start with lost_entries="skip" to go on without them'
-            )
-        _log.warning("%s; they are skipped", what)
 
 
 def _as_text(value: Any) -> Any:

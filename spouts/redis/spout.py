@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, Unpack
 
-from spouts.messages.deliveries import RetryPolicy
-from spouts.messages.spout import MessageSpout
+from spouts.messages import MessageSpout, RetryPolicy
 from spouts.redis.group_queue import GroupQueue, GroupReading
 from spouts.redis.id_ranges import RangeCoordinator, RangeEmitter
 from spouts.redis.stream_server import (
@@ -234,9 +233,7 @@ class RedisStreamBolt(BaseBasicBolt):
     def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
         entry = {name: _text(name, tuple[name]) for name in self._names if tuple[name] is not None}
         if not entry:
-            raise TopologyError(
-                f"{tuple!r}: all of {list(self._names)} are null, and Redis has no entry without a field"
-            )
+            raise TopologyError(f"{tuple!r}: all of {list(self._names)} are null; Redis has no entry without a field")
         try:
             self._server.call(
                 f"adding to the stream {self._stream!r}",

@@ -83,7 +83,6 @@ def write_dataframe(df: DataFrame, folder: str, fields: Fields, limits: ChunkLim
 
 
 def _write_rows(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits) -> list[Chunk]:
-    """Return the chunks in the DataFrame's order."""
     Path(folder).mkdir(parents=True, exist_ok=True)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -152,9 +151,13 @@ def _write(path: Path, table: pa.Table) -> tuple[int, int]:
 
 def _write_durably(path: Path, data: bytes | pa.Buffer) -> None:
     with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            path.unlink()  # a later start would take it for the whole
+            raise
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------

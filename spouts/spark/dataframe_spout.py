@@ -38,14 +38,7 @@ from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.servers.log_addresses import is_url
 from trident.setting_types import Limit, check_arguments
-from trident.spout.interfaces import (
-    Definition,
-    Lag,
-    OnNewLog,
-    SpoutType,
-    ThrottledCoordinator,
-    TransactionAttempt,
-)
+from trident.spout.interfaces import Definition, Lag, OnNewLog, SpoutType, ThrottledCoordinator, TransactionAttempt
 from trident.spout.query_batches import fields_of_schema
 
 if TYPE_CHECKING:
@@ -76,9 +69,7 @@ class _DataFrameSource:
             if misfit := self._misfit(source):
                 raise TopologyError(misfit)
             if fields is not None:
-                raise TopologyError(
-                    f"{self._name} takes the fields from the DataFrame; rename or cast its columns instead"
-                )
+                raise TopologyError(f"{self._name} takes the DataFrame's fields; rename or cast its columns instead")
             self._fields = _fields_of(source)
             return
         if not callable(source):
@@ -104,17 +95,13 @@ class _DataFrameSource:
         from pyspark.sql import SparkSession
 
         if self._source is None:
-            raise SpoutError(
-                "the DataFrame of this spout is in the process that made it; give a function that makes it"
-            )
+            raise SpoutError("this spout's DataFrame is in the process that made it; give a function that makes it")
         if _is_dataframe(self._source):
             df: DataFrame = self._source
             return df
         session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001  the default one
         if session is None:
-            raise SpoutError(
-                'a DataFrame needs Spark, which is not running: start with engine="spark", or start Spark first'
-            )
+            raise SpoutError('a DataFrame needs a running Spark: start with engine="spark", or start Spark first')
         made: DataFrame = self._source(session)
         if not _is_dataframe(made) or _fields_of(made) != self._fields:
             found = f"the columns ({_fields_of(made)})" if _is_dataframe(made) else repr(made)

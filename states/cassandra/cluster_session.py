@@ -141,9 +141,7 @@ class CassandraConnection:
 
 def _is_being_loaded(error: Exception) -> bool:
     """Whether a server may not have opened a table yet: it does not know it, or has a fault of its own ("Unknown CF")."""
-    return not isinstance(error, NoHostAvailable) or any(
-        isinstance(each, ServerError) for each in error.errors.values()
-    )
+    return not isinstance(error, NoHostAvailable) or any(isinstance(one, ServerError) for one in error.errors.values())
 
 
 def _backend_error(tried: str, address: str, error: Exception) -> BackendError:

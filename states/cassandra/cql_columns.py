@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import cached_property
@@ -130,7 +130,12 @@ class CqlColumn(PlainColumn[CqlForm]):
                 return self._encode(values)
         plain = array_of(self.name, self.form.arrow, values).to_pylist()
         if self.declared == "timestamp":
-            self._refuse_microseconds(plain)
+            bad = next((value for value in plain if value is not None and value.microsecond % 1000), None)
+            if bad is not None:
+                raise CorruptValueError(
+                    f"cannot write {bad} into column {self.name!r}: a Cassandra timestamp has milliseconds. Round it to "
+                    "milliseconds, or give layout='binary'"
+                )
         return self._encode(plain)
 
     def from_driver(self, values: Sequence[Any]) -> Sequence[Any]:
@@ -144,14 +149,6 @@ class CqlColumn(PlainColumn[CqlForm]):
         if None in values:
             return [None if value is None else to_bytes(value) for value in values]
         return list(map(to_bytes, values))
-
-    def _refuse_microseconds(self, values: Iterable[dt.datetime | None]) -> None:
-        bad = next((value for value in values if value is not None and value.microsecond % 1000), None)
-        if bad is not None:
-            raise CorruptValueError(
-                f"cannot write {bad} into column {self.name!r}: a Cassandra timestamp has milliseconds. Round it to "
-                "milliseconds, or give layout='binary'"
-            )
 
 
 class CqlColumns(PlainColumns[CqlColumn]):
@@ -178,7 +175,12 @@ class CqlColumns(PlainColumns[CqlColumn]):
 
     def cells(self, names: Sequence[Key], values: Sequence[Any]) -> list[Cells]:
         """Return keys and what is stored for them as rows of cells, in the order of `read`."""
-        self._refuse_nulls(names)
+        bad = next((key for key in names if None in key), None)
+        if bad is not None:
+            raise BackendError(
+                f"write key {bad!r}: Cassandra takes no null in a primary key. Leave such rows out, or give layout='binary'",
+                retryable=False,
+            )
         parts = zip(self.read, self.parts(names, values), strict=True)
         return list(zip(*(column.cells(part) for column, part in parts), strict=True))
 
@@ -186,14 +188,6 @@ class CqlColumns(PlainColumns[CqlColumn]):
         """Return the cells of keys without nulls."""
         parts = zip(self.keys, zip(*names, strict=True), strict=bool(names))
         return list(zip(*(column.cells(part) for column, part in parts), strict=True))
-
-    def _refuse_nulls(self, names: Sequence[Key]) -> None:
-        bad = next((key for key in names if None in key), None)
-        if bad is not None:
-            raise BackendError(
-                f"write key {bad!r}: Cassandra takes no null in a primary key. Leave such rows out, or give layout='binary'",
-                retryable=False,
-            )
 
     def _advice(self) -> str:
         return (

@@ -199,9 +199,7 @@ class Stamps:
             found = None if fields is None else _Range(*fields[:3])
             new = follow(found)
             if new.ceiling >= _STAMPS:
-                raise UnsupportedOperation(
-                    f"the write timestamps of a state are used up: {new}; give it another prefix"
-                )
+                raise UnsupportedOperation(f"a state's write timestamps are used up: {new}; give it another prefix")
             if new == found:
                 return new
             wanted = encode([*new, os.urandom(8)])  # different from what any other writer asks for at the same time

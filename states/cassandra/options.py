@@ -91,9 +91,7 @@ class CassandraOptions(Account, Expiring):
         super().__post_init__()
         self._check_names()
         copies = self.replication.values() if isinstance(self.replication, Mapping) else (self.replication,)
-        if not copies or any(
-            count is not None and (type(count) is not int or not 0 < count < 1 << 31) for count in copies
-        ):
+        if not copies or any(one is not None and (type(one) is not int or not 0 < one < 1 << 31) for one in copies):
             raise self.refused("replication", "give at least one copy")
         if (self.user is None) != (self.password is None):
             raise ConfigError("user and password belong together: give both, or neither")

@@ -67,11 +67,7 @@ def quote_name(name: str) -> str:
 
 
 def open_table(
-    connection: CassandraConnection,
-    options: CassandraOptions,
-    table: str,
-    form: TableForm,
-    conf: StateConf,
+    connection: CassandraConnection, options: CassandraOptions, table: str, form: TableForm, conf: StateConf
 ) -> str:
     """Check keyspace and table, create them if they are absent and that is allowed; return the table's full name.
 
@@ -83,7 +79,18 @@ def open_table(
     """
     full = f'"{options.keyspace}"."{table}"'
     with _making:  # two partitions of one process must not create it at once, because nodes could each create their own
-        _check_keyspace(connection, options, conf.read_only)
+        select = connection.prepare("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?", "ONE")
+        doing = f"describe keyspace {options.keyspace}"
+        copies = connection.execute(select.bind((options.keyspace,)), doing)
+        if not copies and options.replication is not None and not conf.read_only:
+            connection.define(_create_keyspace(options))
+            copies = connection.execute(select.bind((options.keyspace,)), doing)
+        if not copies:
+            raise ConfigError(
+                f"there is no keyspace {options.keyspace!r} in Cassandra at {options.address}; make it, or have it made with "
+                "replication= the number of copies (3 in most clusters), or {data centre: copies}"
+            )
+        check_consistency(options, dict(copies[0][0]))
         found = _describe(connection, options.keyspace, table)
         if found is None:
             if conf.read_only or not options.create_table:
@@ -97,9 +104,6 @@ def open_table(
             found = _describe(connection, options.keyspace, table)
         _check_table(full, found, form, options.address)
     return full
-
-
-_Described = tuple[dict[str, Any], str, int]
 
 
 def _add_missing(
@@ -124,7 +128,7 @@ def _add_missing(
     return True
 
 
-def _describe(connection: CassandraConnection, keyspace: str, table: str) -> _Described | None:
+def _describe(connection: CassandraConnection, keyspace: str, table: str) -> tuple[dict[str, Any], str, int] | None:
     doing = f"describe table {keyspace}.{table}"
     where = "WHERE keyspace_name = ? AND table_name = ?"
     tables = connection.prepare(f"SELECT comment, default_time_to_live FROM system_schema.tables {where}", "ONE")
@@ -188,21 +192,6 @@ def _has_form(columns: Mapping[str, Any], form: TableForm) -> bool:
 # ---- copies ----------------------------------------------------------------------------------------------------------
 
 
-def _check_keyspace(connection: CassandraConnection, options: CassandraOptions, read_only: bool) -> None:
-    select = connection.prepare("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?", "ONE")
-    doing = f"describe keyspace {options.keyspace}"
-    found = connection.execute(select.bind((options.keyspace,)), doing)
-    if not found and options.replication is not None and not read_only:
-        connection.define(_create_keyspace(options))
-        found = connection.execute(select.bind((options.keyspace,)), doing)
-    if not found:
-        raise ConfigError(
-            f"there is no keyspace {options.keyspace!r} in Cassandra at {options.address}; make it, or have it made with "
-            "replication= the number of copies (3 in most clusters), or {data centre: copies}"
-        )
-    check_consistency(options, dict(found[0][0]))
-
-
 def _create_keyspace(options: CassandraOptions) -> str:
     copies = options.replication
     if isinstance(copies, Mapping):
@@ -222,8 +211,14 @@ def check_consistency(options: CassandraOptions, replication: Mapping[str, str])
     copies = {name: int(count.partition("/")[0]) for name, count in replication.items() if name.lower() != "class"}
     levels = options.read_consistency, options.write_consistency
     local = any(level.startswith(("LOCAL", "EACH")) for level in levels)
-    # A level that counts within a data centre does not cover the others, so only the copies of one count.
-    there = _local_copies(options, copies) if local else sum(copies.values())
+    there = sum(copies.values())
+    if local and len(copies) != 1:  # a level within a data centre does not cover the others: one's copies count
+        if options.local_dc is None or options.local_dc not in copies:
+            raise ConfigError(
+                f"a LOCAL_ consistency level needs local_dc: keyspace {options.keyspace!r} has copies in {sorted(copies)}, "
+                f"and local_dc={options.local_dc!r}"
+            )
+        there = copies[options.local_dc]
     reached = [_replicas_reached(level, there, local and len(copies) > 1) for level in levels]
     if sum(reached) <= there and not options.allow_weak_consistency:
         read, write = levels
@@ -232,17 +227,6 @@ def check_consistency(options: CassandraOptions, replication: Mapping[str, str])
             f"{options.keyspace!r} may miss each other, and a state would not be exact. Use QUORUM or LOCAL_QUORUM for "
             "both, or accept that with allow_weak_consistency=True"
         )
-
-
-def _local_copies(options: CassandraOptions, copies: Mapping[str, int]) -> int:
-    if len(copies) == 1:
-        return next(iter(copies.values()))
-    if options.local_dc is None or options.local_dc not in copies:
-        raise ConfigError(
-            f"a LOCAL_ consistency level needs local_dc: keyspace {options.keyspace!r} has copies in {sorted(copies)}, and "
-            f"local_dc={options.local_dc!r}"
-        )
-    return copies[options.local_dc]
 
 
 def _replicas_reached(level: str, copies: int, one_of_several: bool) -> int:

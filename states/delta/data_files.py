@@ -126,7 +126,8 @@ def removed_since(system: FileSystem, time_ms: int) -> set[str]:
     for file in reversed(_log_files(system)):
         if file.kind == _ENTRY:
             actions = _actions(system, file.path)
-            if 0 < _time_of(actions) < time_ms:
+            notes = (action["commitInfo"] for action in actions if "commitInfo" in action)
+            if 0 < max((int(note.get("timestamp", 0)) for note in notes), default=0) < time_ms:
                 break
             files.update(_removed_paths(actions))
     return files
@@ -161,8 +162,3 @@ def _actions(system: FileSystem, path: str) -> list[dict[str, Any]]:
 
 def _removed_paths(actions: Sequence[dict[str, Any]]) -> Iterator[str]:
     return (action["remove"]["path"] for action in actions if "remove" in action)
-
-
-def _time_of(actions: Sequence[dict[str, Any]]) -> int:
-    notes = (action["commitInfo"] for action in actions if "commitInfo" in action)
-    return max((int(note.get("timestamp", 0)) for note in notes), default=0)

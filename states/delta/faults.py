@@ -18,6 +18,7 @@ from trident.storekit import driver_package
 
 _PERMANENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+AFRESH = "move the folder of the state away and start: the start says what keeps the totals right"
 _OS_ERROR = re.compile(r"os error (\d+)|Os \{ code: (\d+)")
 
 
@@ -45,8 +46,7 @@ def reading(path: str, doing: str) -> Iterator[None]:
             raise _backend_error(path, doing, error) from _brief(error)
         raise StateError(
             f"cannot {doing} Delta table {path}: it is damaged or of an unknown format: {short(error)}. "
-            "Nothing was written. Restore it from a copy. If there is none, move it away and start: the start says what keeps "
-            "the totals right"
+            f"Nothing was written. Restore it from a copy. If there is none, {AFRESH}"
         ) from _brief(error)
 
 
@@ -100,6 +100,8 @@ def _backend_error(path: str, doing: str, error: BaseException) -> BackendError:
     advice = "the batch may be replayed" if retryable else "make the directory writable for this process"
     if number in _FULL:
         advice = f"free some space on the disk; {advice}"
+    if number == errno.ENOENT:
+        advice = f"if another program has deleted it, bring it back from a copy; if there is none, {AFRESH}"
     if number in (errno.EMFILE, errno.ENFILE):
         advice = f"let this process have more files open (ulimit -n); {advice}"
     return BackendError(f"cannot {doing} Delta table {path}: {short(error)}; {advice}", retryable)

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
 from states.delta.state_table import ABSENT, COMPACTION, StateTable
-from trident.state.txid import Sentinel, Snapshot, Txid
-from trident.state.winners import EVERYTHING_WON, Winners
+from trident.state.txid import EVERYTHING_WON, Sentinel, Snapshot, Txid, Winners
 
 
 def newest_sentinel(table: StateTable) -> Sentinel | None:

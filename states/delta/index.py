@@ -16,8 +16,7 @@ from states.delta.fence import STAGED_AS, changes_nothing, moved_by_compactions,
 from states.delta.layout import DeltaLayout, Puts, RawKey, RawValue, in_order
 from states.delta.state_table import ABSENT
 from states.delta.state_tables import StateTables
-from trident.errors import StateError
-from trident.object_stores import short
+from trident.errors import StateError, StoreAwayError
 from trident.state.number_table import KeptValues
 from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Sentinel
@@ -276,9 +275,9 @@ class Reader:
             try:
                 index = self._published.index(self._layout)
                 return {} if index is None else dict(zip(keys, index.get(keys), strict=True))
-            except FileNotFoundError as error:
-                if left == 1:
-                    raise StateError(f"cannot read Delta table {self._table.name}: {short(error)}") from error
+            except StateError as error:
+                if left == 1 or isinstance(error, StoreAwayError):
+                    raise
                 self._published.forget()
         return {}
 

@@ -211,20 +211,16 @@ class TableFolder:
                 return
         if name.parent == self._log and not self._is_sound(name, without_data=False):
             raise OSError(errno.EIO, "the bytes of a log entry were lost when the disk refused them", str(name))
-        _write_again(name)
+        other = name.with_name(f".{name.name}.tmp")
+        other.unlink(missing_ok=True)
+        shutil.copy2(name, other)
+        _fsync(other)
+        other.replace(name)
+        _fsync(name.parent)
         self._doubtful.remove(name)
 
     def _entry(self, version: int) -> Path:
         return self._log / f"{version:020}.json"
-
-
-def _write_again(name: Path) -> None:
-    other = name.with_name(f".{name.name}.tmp")
-    other.unlink(missing_ok=True)
-    shutil.copy2(name, other)
-    _fsync(other)
-    other.replace(name)
-    _fsync(name.parent)
 
 
 def _fsync(name: Path) -> None:

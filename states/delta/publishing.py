@@ -30,7 +30,6 @@ _LOGGER = logging.getLogger(__name__)
 _RETRIES = Retries(4, 0.0, 0.0)  # of a version that another writer has made first
 _SHARE = 40  # publishing takes at most one part in so many of the time
 _LOOK_S = 0.2  # how soon the thread notices that the program ends
-_NEWEST = Snapshot(1 << 62)
 """Without a log every write counts."""
 
 
@@ -59,7 +58,10 @@ class Publishing:
         Returns False if another writer has committed meanwhile.
         """
         if newest is not None and newest.txid < txid and not self._has_base and self._is_too_large():
-            self._grow(Snapshot(int(txid) - 1, txid.winners), newest)
+            self.publisher.forget()
+            self._maintenance.close()
+            seq = max(file.last for file in self._changes.files()) if self._is_unread else self._index.seq
+            self._base.grow(Shown(Snapshot(int(txid) - 1, txid.winners), newest, self._changes.version), seq)
             if self._is_unread:
                 self._base.look()
             elif not self._index.reload():
@@ -71,7 +73,7 @@ class Publishing:
     def without_log(self) -> None:
         """Publish the newest writes of a state without a log."""
         if self._index.sentinel is None:
-            self._publish(_NEWEST, None, None)
+            self._publish(Snapshot(1 << 62), None, None)
 
     def try_publish(self, snapshot: Snapshot, newest: Sentinel) -> None:
         """Publish the state after a batch that the log holds; what fails is published with the next one."""
@@ -155,12 +157,6 @@ class Publishing:
 
     def _is_too_large(self) -> bool:
         return self._base.is_beyond(self._changes.files()) if self._is_unread else self._index.is_too_large()
-
-    def _grow(self, snapshot: Snapshot, newest: Sentinel) -> None:
-        self.publisher.forget()
-        self._maintenance.close()
-        seq = max(file.last for file in self._changes.files()) if self._is_unread else self._index.seq
-        self._base.grow(Shown(snapshot, newest, self._changes.version), seq)
 
     def _forget(self) -> None:
         """Read the state again, because another writer has changed it; `by_tasks` looks for its base."""

@@ -13,9 +13,8 @@ from states.delta.options import CHANGES
 from trident.errors import EnvironmentProblem, StateError
 from trident.fields import quote
 from trident.redaction import redacted
-from trident.state.txid import Snapshot
+from trident.state.txid import EVERYTHING_WON, Snapshot, Winners
 from trident.state.values import UNKNOWN_ATTEMPT
-from trident.state.winners import EVERYTHING_WON, Winners
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

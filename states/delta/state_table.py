@@ -22,7 +22,7 @@ import pyarrow.dataset as ds
 
 from states.delta import data_files
 from states.delta.data_files import DataFile, add_action, name_of
-from states.delta.faults import VersionMoved, reading, writing
+from states.delta.faults import AFRESH, VersionMoved, reading, writing
 from states.delta.local_folder import TXN_IS_LAST, TableFolder
 from states.delta.table_opening import TableOpening, fits
 from trident.errors import BackendError, StateError, StoreAwayError
@@ -129,7 +129,7 @@ class StateTable:
                     if not left or self._opening.role.at is not None:
                         raise StateError(
                             f"cannot read Delta table {self.name}: data files are missing: {short(error)}. "
-                            "Nothing was written. Restore them from a copy"
+                            f"Nothing was written. Restore them from a copy. If there is none, {AFRESH}"
                         ) from error
             self.forget()
             self.refresh()
@@ -369,7 +369,6 @@ class StateTable:
         )
 
     def _newest(self) -> int:
-        """Return the newest version that is in the log now."""
         folder, newest = self._folder, self._current_table().version()
         if folder is None:
             return self._opening.newest()

@@ -26,7 +26,7 @@ from states.delta.beyond_memory.bucketed_base import ATTEMPT, BucketedBase, Buck
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.sorted_rows import SortedRows
 from states.delta.data_files import add_action
-from states.delta.faults import VersionMoved
+from states.delta.faults import AFRESH, VersionMoved
 from states.delta.fence import newest_sentinel
 from states.delta.layout import ATTEMPT_COLUMN, HASH_COLUMN, SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout, free_names
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions
@@ -146,7 +146,7 @@ class PublishedTable(StateTable):
         Raises `StateError`: another program has changed the table.
         """
         files, schema = self._own_files() if files is None else files, self.schema
-        return BucketedBase(list(files), schema.append(ATTEMPT), schema.names[:-1], self.filesystem())
+        return BucketedBase(list(files), schema.append(ATTEMPT), schema.names[:-1], self.filesystem(), name=self.name)
 
     def index(self, layout: DeltaLayout, changes: Iterable[pa.Table] = ()) -> LargeIndex | None:
         """Return the base of the version last seen, and over it what later rows of some tables change; None without one.
@@ -209,7 +209,8 @@ class PublishedTable(StateTable):
             raise StateError(
                 f"Delta table {self.name} was changed by another program (version {self.version} or one before), "
                 "and the state depends on it, because it is larger than memory. Bring back the topology's last version "
-                "of it with Delta's RESTORE: the last one in the table's history that names a batch"
+                "of it with Delta's RESTORE: the last one in the table's history that names a batch. If its files were deleted "
+                f"(VACUUM), {AFRESH}"
             )
         return own
 
@@ -227,7 +228,6 @@ def is_newest(changes: StateTable, shown: Shown) -> bool:
 
 
 def _fingerprint(files: Iterable[BucketFile]) -> int:
-    """Return a number that identifies the files of a commit."""
     names = "\n".join(sorted(file.path for file in files))
     return int.from_bytes(blake2b(names.encode(), digest_size=7).digest())
 
@@ -297,7 +297,9 @@ class PublishedRows:
         self._layout = layout
         names, own = [name for name, _ in conf.key_fields], (HASH_COLUMN, ATTEMPT_COLUMN)
         self.keys = free_names(names, own) if layout.typed_keys else layout.key_columns
-        self.value = _free_name(conf.value_field or "value", (*self.keys, *own))
+        self.value, taken = conf.value_field or "value", {each.lower() for each in (*self.keys, *own)}
+        while self.value.lower() in taken:  # column names of Delta are equal if they differ in case only
+            self.value += "_"
         types = [*layout.key_types, layout.value_types[-1]]
         self.schema = pa.schema(list(map(pa.field, [*self.keys, self.value], types)))
 
@@ -329,10 +331,3 @@ class PublishedRows:
         txids, attempts = (rows[name].fill_null(0).to_numpy() for name in ("txid", "attempt"))
         stands = stand_before(txids, attempts, snapshot.txid + 1, snapshot.winners)
         return pc.if_else(pa.array(stands), rows["curr"], rows["prev"])
-
-
-def _free_name(name: str, taken: tuple[str, ...]) -> str:
-    # Column names of Delta are equal if they differ in case only.
-    while name.lower() in {each.lower() for each in taken}:
-        name += "_"
-    return name

@@ -244,9 +244,7 @@ def fits(found: pa.Schema, own: pa.Schema, evolves: bool) -> bool:
 def _is_like(found: pa.DataType, own: pa.DataType, evolves: bool) -> bool:
     if pa.types.is_struct(found) and pa.types.is_struct(own):
         there = {field.name: field.type for field in found}
-        return all(
-            _is_like(there[field.name], field.type, evolves) if field.name in there else evolves for field in own
-        )
+        return all(_is_like(there[one.name], one.type, evolves) if one.name in there else evolves for one in own)
     return found == own or _holds(found, own) or (evolves and _holds(own, found))
 
 

@@ -12,7 +12,7 @@ What one commit guarantees
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -110,7 +110,8 @@ class ToTopic:
         names, rows = tuples[0].fields.names, [each.values for each in tuples]
         columns, places = list(zip(*rows, strict=True)), self._positions(names)
         at = {role: columns[place] for role, place in places.items()}
-        values = at["value"] if "value" in at else _others(names, rows, places.values())
+        rest = {name: place for place, name in enumerate(names) if place not in places.values()}
+        values = at["value"] if "value" in at else [{name: row[place] for name, place in rest.items()} for row in rows]
         keys = _encode_values(self.encode_key, at["key"], "the key") if "key" in at else repeat(None)
         partitions = map(_partition, at["partition"]) if "partition" in at else repeat(-1)
         times = map(_milliseconds, at["timestamp"]) if "timestamp" in at else repeat(0)
@@ -127,12 +128,6 @@ class ToTopic:
             if (given or role) in names:
                 found[role] = list(names).index(given or role)
         return found
-
-
-def _others(names: Sequence[str], rows: Iterable[Sequence[Any]], used: Container[int]) -> list[dict[str, Any]]:
-    """Return for each tuple the fields that are used for nothing, by name."""
-    rest = {name: place for place, name in enumerate(names) if place not in used}
-    return [{name: row[place] for name, place in rest.items()} for row in rows]
 
 
 def _encode_values(given: str | Avro | Encode, values: Sequence[Any], what: str) -> list[bytes | None]:

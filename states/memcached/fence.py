@@ -28,8 +28,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from states.memcached.key_names import Names
-from states.memcached.options import MemcachedOptions
-from states.memcached.servers import CHANGED, MemcachedConnection, Servers, write_error
+from states.memcached.servers import CHANGED, MemcachedConnection, MemcachedOptions, Servers, write_error
 from trident.errors import BackendError, EnvironmentProblem, StateLossDetected
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel, Txid
@@ -134,9 +133,7 @@ def _dangers(settings: Mapping[bytes, Any], statistics: Mapping[bytes, Any]) -> 
             "start it without, or with room for everything"
         )
     if settings.get(b"tail_repair_time") not in (None, 0, b"0"):
-        found.append(
-            "drops items that are in use for long (tail_repair_time), and does not count them; start it without"
-        )
+        found.append("drops items in use for long (tail_repair_time), and does not count them; start it without")
     return found
 
 
@@ -156,7 +153,7 @@ class CommitGuard:
         self, servers: Servers, names: Names, options: MemcachedOptions, conf: StateConf, partition: int
     ) -> None:
         self.place = f"partition {partition} of state {conf.prefix!r} on memcached"
-        self._servers, self._epoch_name = servers, names.epoch
+        self._servers, self._epoch_name, self._state = servers, names.epoch, conf.prefix
         self._warns, self._patience_s = options.allow_eviction, options.timeout_s
         self._register = _RecordRegister(servers, names.sentinel(partition), conf.prefix)
         self._fence = RecordFence(self._register, BaselineCodec(), self.place)
@@ -247,9 +244,7 @@ class CommitGuard:
 
     def _take_servers(self) -> None:
         """Take the servers as they are now, with an epoch on each."""
-        self._baseline = {
-            connection.name: self._look_at(connection, lay=True) for connection in self._servers.connections
-        }
+        self._baseline = {each.name: self._look_at(each, lay=True) for each in self._servers.connections}
 
     def _loss(self) -> str | None:
         """Look at every server and say what was lost. Evictions that are only warned of count no more after that."""
@@ -299,8 +294,10 @@ class CommitGuard:
         name = self._epoch_name
         found = connection.gets([name])
         if lay and name not in found:
-            connection.write([name], b"0", b"0", [_new_epoch()], [None])  # or another partition did
+            (reply,) = connection.write([name], b"0", b"0", [_new_epoch()], [None])  # or another partition did
             found = connection.gets([name])
+            if name not in found:  # values of no epoch would count as absent, each time
+                raise write_error(self._state, connection.name, [(("the epoch",), reply)])
         epoch = int(found[name].data) if name in found else 0
         return Health.of(epoch, self._read_statistics(connection))
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from hashlib import blake2b
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from zlib import crc32
 
-from states.memcached.options import MemcachedOptions
 from trident.errors import BackendError, StoreAwayError
 from trident.state.interfaces import Key
-from trident.storekit import Retries, by_count, by_size, driver_package
+from trident.storekit import Expiring, Retries, ServerCalls, by_count, by_size, driver_package, seconds, whole
 
 T = TypeVar("T")
 _SLOTS = 4096
@@ -30,7 +30,52 @@ _CRLF = b"\r\n"
 _VALUE = b"VALUE "
 _RECEIVE_BYTES = 1 << 18
 _LONGEST_LINE = 1 << 11
+_SERVER = re.compile(r"(unix:|/).+|\[.+\]|[^:/\s]+|[^/\s]+:\d+")
 _ENDED = re.compile(rb"(?:\A|\n)(?:END|\w*ERROR[^\n]*)\r\n\Z").search
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class MemcachedOptions(ServerCalls, Expiring):
+    """How a Memcached state is stored; the other options are in `ServerCalls`, `Expiring` and `MapOptions`.
+
+    Attributes
+    ----------
+    servers
+        `host:port` of each server, or the path of its Unix socket. A key is on one of them, chosen by rendezvous
+        hashing; a state that was written with another list is refused.
+    prefix
+        What every key starts with; None: `topology/state`.
+    allow_eviction
+        True: evictions are only warned of, and the state goes on with what is left. False: they fail the batch with
+        `StateLossDetected`.
+    retries
+        Of reads, over a new connection. A write is not sent again: the batch is replayed.
+    """
+
+    store: ClassVar[str] = "Memcached"
+    longest_ttl_s: ClassVar[int | None] = 30 * 24 * 60 * 60  # the server takes a larger number for a date
+
+    servers: tuple[str, ...] = field(default=("127.0.0.1:11211",), kw_only=False)
+    prefix: str | None = None
+    allow_eviction: bool = False
+    max_keys_per_call: int = whole(1000, 1, 10_000)
+    max_bytes_per_call: int = whole(1 << 20, 1)
+    connect_timeout_s: float = seconds(3.0)
+    timeout_s: float = seconds(5.0)
+    retries: int = whole(2, 0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = {*self.servers}
+        if not names or len(names) != len(self.servers) or not all(map(_SERVER.fullmatch, names)):
+            raise self.refused("servers", "give at least one host:port, and each once")
+
+    @classmethod
+    def target(cls, given: Any) -> Any:
+        """Return the servers of a list, or of a text with commas."""
+        names = given.split(",") if isinstance(given, str) else given
+        is_list = isinstance(names, (list, tuple)) and {str}.issuperset(map(type, names))
+        return tuple(name.strip() for name in names) if is_list else given
 
 
 class Refusal(Exception):
@@ -79,15 +124,7 @@ class Replies:
 
     def items(self) -> dict[bytes, Item]:
         """Read the reply to one `gets`: the items that are there, by name."""
-        self._buffer = self._until_end()
-        items = _items_by_lines(self._buffer)
-        if items is None:
-            return self._items_by_length()
-        self._buffer = b""
-        return items
-
-    def _until_end(self) -> bytes:
-        """Return what comes in until it ends as a reply does (a value may end so too) or cannot be a reply to `gets`."""
+        # What comes in until it ends as a reply does (a value may end so too) or cannot be a reply to `gets`.
         pieces, start, end = [self._buffer], self._buffer[: len(_VALUE)], self._buffer
         while _VALUE.startswith(start) and not _ENDED(end):
             received = self._receive(_RECEIVE_BYTES)
@@ -95,7 +132,12 @@ class Replies:
                 break
             pieces.append(received)
             start, end = (start + received)[: len(_VALUE)], (end + received)[-_LONGEST_LINE:]
-        return b"".join(pieces)
+        self._buffer = b"".join(pieces)
+        items = _items_by_lines(self._buffer)
+        if items is None:
+            return self._items_by_length()
+        self._buffer = b""
+        return items
 
     def _items_by_length(self) -> dict[bytes, Item]:
         items: dict[bytes, Item] = {}

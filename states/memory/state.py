@@ -306,8 +306,8 @@ class LRUMemoryMapState(_MemoryFactory):
     """Trident's name for the factory; the class itself."""
 
     def __post_init__(self) -> None:
-        if self.max_size < 1:
-            raise ConfigError(f"max_size={self.max_size} of an LRUMemoryMapState: give at least 1")
+        if not isinstance(self.max_size, int) or isinstance(self.max_size, bool) or self.max_size < 1:
+            raise ConfigError(f"max_size={self.max_size!r} of an LRUMemoryMapState: give a whole number of at least 1")
 
 
 LRUMemoryMapState.Factory = LRUMemoryMapState

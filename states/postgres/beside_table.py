@@ -206,7 +206,9 @@ class CommittedView:
     def __init__(self, options: PostgresOptions, conf: StateConf, columns: Columns, database: Database) -> None:
         self._names = options.names(conf)
         self._columns, self._state = columns, conf.called or conf.state
-        self._topology = _log_here(conf.settings, database)
+        log_dir = str(conf.settings.get("log_dir") or "")
+        log = PostgresAddress.of(log_dir) if is_postgres(log_dir) else None
+        self._topology = None if log is None or database.differs_from(Database.of(log.url)) else log.name
 
     def put(self, connection: PostgresConnection) -> None:
         """Make the view what it has to be; a refusal is a warning, because the state can do without it."""
@@ -268,12 +270,3 @@ class CommittedView:
             state=state,
             topology=topology,
         )
-
-
-def _log_here(settings: Mapping[str, Any], database: Database) -> str | None:
-    """Return the name of the log in this database; None: it is elsewhere."""
-    log_dir = str(settings.get("log_dir") or "")
-    if not is_postgres(log_dir):
-        return None
-    address = PostgresAddress.of(log_dir)
-    return None if database.differs_from(Database.of(address.url)) else address.name

@@ -422,10 +422,7 @@ def _numbers(arrays: Sequence[bytes], wire: str) -> npt.NDArray[Any]:
 def _keys(parts: Iterator[Sequence[bytes]], column: Column) -> pa.Array:
     if column.form.wire is not None:
         return pa.array(_numbers(next(parts), column.form.wire).astype(column.form.arrow.to_pandas_dtype()))
-    return _texts(next(parts), next(parts))
-
-
-def _texts(lengths: Sequence[bytes], texts: Sequence[bytes]) -> pa.Array:
+    lengths, texts = next(parts), next(parts)
     offsets = np.concatenate([[0], np.cumsum(_numbers(lengths, ">i4"), dtype=np.int64)])
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts)))
 

@@ -94,7 +94,10 @@ class Session:
 
         def attempt() -> T:
             try:
-                return work(self._open_connection())
+                if self._connection is None or self._process != os.getpid():
+                    self.close()
+                    self._connection, self._process = self._connect(), os.getpid()
+                return work(self._connection)
             except psycopg.errors.UndefinedTable:  # the caller handles this
                 raise
             except psycopg.Error as error:
@@ -131,12 +134,6 @@ class Session:
     def _goes_on(self, error: Exception, failures: int, _waited_s: float) -> bool:
         is_lost = self._connection is None and isinstance(error, BackendError) and error.retryable
         return is_lost and failures <= self._options.retries
-
-    def _open_connection(self) -> PostgresConnection:
-        if self._connection is None or self._process != os.getpid():
-            self.close()
-            self._connection, self._process = self._connect(), os.getpid()
-        return self._connection
 
     def _connect(self) -> PostgresConnection:
         options = self._options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -115,7 +115,20 @@ class TypedTable:
 
     def _refuse_columns(self, found: Mapping[str, Any]) -> None:
         known = {column.name: column for column in self._columns.all}
-        self._refuse_layout(found.keys(), known.keys())
+        if found.keys() == {"key", "value"} and not known.keys() <= found.keys():
+            raise self._table_error("it has the binary layout (key, value)", "give layout='binary', or another table")
+        if self._columns.is_bytes and {f"{OWN}txid", f"{OWN}attempt"} <= found.keys():
+            there = (
+                "it has columns, and what is declared now is kept as key and value, because that is asked for "
+                "(layout='binary') or a type has no column"
+            )
+            advice = (
+                "declare former layout and types; or give the new declaration another table, and move the state there with "
+                "`trident state move`"
+            )
+            if self._changed:
+                raise TopologyError(f"open {self._what}: {there}; {advice}")
+            raise self._table_error(there, advice)
         for name, (type_, _, _, is_deterministic) in found.items():
             column = known.get(name)
             if column is None and self._is_of_another_kind(name):
@@ -126,24 +139,6 @@ class TypedTable:
             self._refuse_type(name, type_, wanted)
             if column is not None and not is_deterministic:
                 raise self._table_error(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
-
-    def _refuse_layout(self, there: Collection[str], known: Collection[str]) -> None:
-        if set(there) == {"key", "value"} and not set(known) <= set(there):
-            raise self._table_error("it has the binary layout (key, value)", "give layout='binary', or another table")
-        if self._columns.is_bytes and {f"{OWN}txid", f"{OWN}attempt"} <= set(there):
-            found = (
-                "it has columns, and what is declared now is kept as key and value, because that is asked for "
-                "(layout='binary') or a type has no column"
-            )
-            advice = (
-                "declare former layout and types; or give the new declaration another table, and move the state there with "
-                "`trident state move`"
-            )
-            raise (
-                TopologyError(f"open {self._what}: {found}; {advice}")
-                if self._changed
-                else self._table_error(found, advice)
-            )
 
     def _refuse_type(self, name: str, type_: str, wanted: str) -> None:
         if gives(type_, wanted) or (self._evolves and holds(wanted, type_)):  # or can be made to

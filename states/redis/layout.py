@@ -99,11 +99,7 @@ class RedisLayout:
 
 
 BATCH, TXID, BEFORE, NULL = "_batch", "_txid", "_before", "_null"
-_OWN = {
-    StateType.OPAQUE: (BATCH, BEFORE),
-    StateType.TRANSACTIONAL: (TXID,),
-    StateType.NON_TRANSACTIONAL: (),
-}
+_OWN = {StateType.OPAQUE: (BATCH, BEFORE), StateType.TRANSACTIONAL: (TXID,), StateType.NON_TRANSACTIONAL: ()}
 NO_TEXT = b"\xff"
 """In place of the text of a null; no text in UTF-8 has this byte, and no encoded value begins with it."""
 
@@ -259,7 +255,11 @@ class PlainHashes:
     def _columns(self, keys: Sequence[Key], columns: Sequence[Sequence[bytes | None]]) -> Sequence[list[Any]]:
         own = _OWN[self.kind]
         if own and None in columns[-len(own)]:
-            raise self._foreign(keys[columns[-len(own)].index(None)], own[0])
+            key, known = keys[columns[-len(own)].index(None)], _head_text((0, -1)[: self._ints]).decode()
+            raise CorruptValueError(
+                f"read key {key!r}: its hash has no {own[0]}, so another program wrote it. Delete it; or, to count on from "
+                f"its value, set {own[0]} to {known}"
+            )
         try:
             return self._decode_columns(columns)
         except _UNREADABLE as error:
@@ -288,13 +288,6 @@ class PlainHashes:
     def _ints(self) -> int:
         """How many numbers say who wrote a value."""
         return STORED_FORMS[self.kind].ints if self.kind in STORED_FORMS else 0
-
-    def _foreign(self, key: Key, field: str) -> CorruptValueError:
-        known = _head_text((0, -1)[: self._ints]).decode()
-        return CorruptValueError(
-            f"read key {key!r}: its hash has no {field}, so another program wrote it. Delete it; or, to count on from its "
-            f"value, set {field} to {known}"
-        )
 
 
 def _key_texts(parts: Sequence[Any], to_text: ToText, escaped: re.Pattern[str]) -> Sequence[str]:

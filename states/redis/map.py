@@ -1,4 +1,4 @@
-"""The backing map of one partition: reads, fenced writes, and what begins and ends a commit.
+"""The state in Redis, and the backing map of one partition: reads, fenced writes, and what begins and ends a commit.
 
 A call of at most `max_keys_per_call` keys is one Lua script: it compares the partition's sentinel with the writer's own and
 writes all of its keys or none. A put of more keys is several such calls, several in flight; after an error any of them may
@@ -6,6 +6,7 @@ be written, which the value rules undo at the replay.
 
 A commit of several calls is not atomic, so its sentinel is sealed only when the last of them is acknowledged. A loss
 of acknowledged writes moves the sentinel back, breaks its seal or removes it, and the next commit finds it at the latest.
+What is stored under which name is in `states/redis/layout.py`. Keys do not move when the number of partitions changes.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from states.redis.change_stream import ChangeStreams
 from states.redis.cluster import Cluster
 from states.redis.evictions import Evictions, inspect_server
 from states.redis.fence import RedisFence, fenced_script
-from states.redis.layout import PlainHashes, RedisLayout
+from states.redis.layout import PlainHashes, RedisLayout, hashes_of
 from states.redis.options import RedisOptions
 from states.redis.wire import Call, Command, Each, Link, Server, Wire, Words
 from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues, keeps_attempts
-from trident.state.interfaces import Key, StateConf
+from trident.state.interfaces import Key, StateConf, StoreFacts
 from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Sentinel, Txid
-from trident.storekit import by_count, by_size, refuse_read_only
+from trident.storekit import StoreMapFactory, StoreState, by_count, by_size, called_as, kinds, refuse_read_only
 
 Found = TypeVar("Found", list[Any], OpaqueTable)
 
@@ -326,7 +327,6 @@ class RedisBackingMap(BackingMap):
                 yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, own, mine))
 
     def _split_by_size(self, group: KeyGroup, values: list[Any]) -> Iterator[tuple[KeyGroup, list[Any]]]:
-        """Split a group with too many bytes for one call."""
         count, room, plain = len(values), self._options.max_bytes_per_call, self._layout.plain
         parts = values if plain is None else list(itertools.chain.from_iterable(values))
         if sum(map(len, parts)) <= room:
@@ -385,3 +385,40 @@ def _key_groups(layout: RedisLayout, keys: Sequence[Key], size: int) -> Iterator
 
 def _removal(bucket: int, names: list[bytes]) -> Call:
     return Call(bucket, (b"UNLINK", *names), lambda _answer: None)
+
+
+@dataclass(frozen=True)
+class _RedisMapFactory(StoreMapFactory):
+    options: RedisOptions
+
+    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> RedisBackingMap:
+        """Open a partition that serializes by itself, while Redis works on the values before."""
+        hashes = hashes_of(conf, self.kind, self.options)
+        serializer = self.serializer if hashes is None else None
+        return RedisBackingMap(self.options, conf, partition_index, serializer, hashes)
+
+    @property
+    def facts(self) -> StoreFacts:
+        """Those of a store of bytes, and how a state is stored if it was asked to be readable."""
+        return replace(super().facts, layout=self._layout if self.options.layout == "fields" else None)
+
+    def _layout(self, conf: StateConf) -> str:
+        hashes = hashes_of(conf, self.kind, self.options)
+        assert hashes is not None
+        keys = ":".join(name for name, _ in hashes.shape.keys)
+        return f"hashes {self.options.prefix or conf.prefix}:<{keys}> with the fields {', '.join(hashes.fields)}"
+
+
+class RedisState(StoreState[str | RedisOptions]):
+    """States in Redis, as `StateSpec`s for `persistent_aggregate` and the like: opaque, or by one of the methods.
+
+    Each takes a URL or a `RedisOptions`; `options` are its fields.
+    """
+
+    options = RedisOptions
+    opaque, transactional, non_transactional = kinds(RedisOptions)
+    map_factory = _RedisMapFactory
+    open_map = RedisBackingMap
+
+    @called_as(opaque)
+    def __new__(cls, target: str | RedisOptions, /) -> Any: ...

@@ -262,8 +262,7 @@ class Wire:
         """Run a command for each bucket, from the first one on; return the answers, in their order."""
         answers = dict[int, Any]()
         self.run(
-            doing,
-            [Call(at, command, partial(answers.__setitem__, at), reads) for at, command in enumerate(commands)],
+            doing, [Call(at, command, partial(answers.__setitem__, at), reads) for at, command in enumerate(commands)]
         )
         return [answers[at] for at in range(len(answers))]
 

@@ -154,13 +154,13 @@ class Scaled(Protocol):
 
 
 def flat(sizes: Scaled) -> dict[str, Any]:
-    """Run the batches in process, on Spark, and with a Delta table; how much each figure grew, and plots to stderr."""
+    """10,000 batches: memory, time of a batch, log size and files flat within 5 %."""
     ways = [("in_process", "memory"), ("spark", "memory"), ("in_process", "delta")]
     return _grown({f"{engine} {store}": {"engine": engine, "store": store} for engine, store in ways}, sizes)
 
 
 def flat_resident(sizes: Scaled) -> dict[str, Any]:
-    """Run the batches on resident workers: of 100 words in memory, and of one sentence on Redis, committed by the tasks."""
+    """10,000 batches on resident workers: memory and descriptors of driver, JVM and workers, time, flat within 5 %."""
     common: dict[str, Any] = {"engine": "spark", "workers": "resident"}
     with on_redis() as address:
         ways = {

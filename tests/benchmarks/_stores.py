@@ -7,7 +7,13 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+from states.cassandra import CassandraState
+from states.delta import DeltaState
+from states.memcached import MemcachedState
+from states.postgres import PostgresState
+from states.redis import RedisState
 from tests.benchmarks._raw_clients import RawClient, raw_cassandra, raw_memcached, raw_postgres, raw_redis
 from tests.harness.servers import Server, Stops, start_cassandra, start_memcached, start_postgres, start_redis
 from tests.states.redis.redis_cluster import cluster_in
@@ -46,74 +52,46 @@ class MeasuredStore:
     raw: Callable[[int, Sequence[str], bytes], AbstractContextManager[RawClient]] | None = None
 
 
-def _redis(port: int, work: Path, cache: int) -> StateSpec:
-    from states.redis import RedisState
-
-    return RedisState.opaque(f"redis://127.0.0.1:{port}/0", cache=cache)
-
-
-def _redis_fields(port: int, work: Path, cache: int) -> StateSpec:
-    from states.redis import RedisState
-
-    return RedisState.opaque(f"redis://127.0.0.1:{port}/0", cache=cache, layout="fields")
-
-
-def _redis_cluster(port: int, work: Path, cache: int) -> StateSpec:
-    from states.redis import RedisState
-
-    return RedisState.opaque(f"redis+cluster://127.0.0.1:{port}", cache=cache)
-
-
-def _memcached(port: int, work: Path, cache: int) -> StateSpec:
-    from states.memcached import MemcachedState
-
-    return MemcachedState.opaque([f"127.0.0.1:{port}"], cache=cache)
-
-
-def _cassandra(port: int, work: Path, cache: int) -> StateSpec:
-    from states.cassandra import CassandraState
-
-    return CassandraState.opaque(["127.0.0.1"], port=port, keyspace="bench", replication=1, cache=cache)
-
-
-def _cassandra_columns(port: int, work: Path, cache: int) -> StateSpec:
-    from states.cassandra import CassandraState
-
-    return CassandraState.opaque(
-        ["127.0.0.1"], port=port, keyspace="bench", replication=1, cache=cache, layout="columns"
-    )
-
-
-def _postgres(port: int, work: Path, cache: int) -> StateSpec:
-    from states.postgres import PostgresState
-
-    return PostgresState.opaque(f"postgresql://trident@127.0.0.1:{port}/postgres", cache=cache)
-
-
-def _postgres_bytes(port: int, work: Path, cache: int) -> StateSpec:
-    from states.postgres import PostgresState
-
-    return PostgresState.opaque(f"postgresql://trident@127.0.0.1:{port}/postgres", cache=cache, layout="binary")
-
-
-def _delta(port: int, work: Path, cache: int) -> StateSpec:
-    from states.delta import DeltaState
-
-    return DeltaState.opaque(work / "state")
-
-
-def _memcached_of_2_gb(work: Path) -> Server:
-    return start_memcached(work, "-m", 2048, "-M")
-
+_CASSANDRA: dict[str, Any] = {"keyspace": "bench", "replication": 1}
+_POSTGRES = "postgresql://trident@127.0.0.1:{}/postgres"
+_REDIS = "redis://127.0.0.1:{}/0"
 
 MEASURED = {
-    "redis-fields": MeasuredStore(_redis_fields, start_redis, raw_redis),
-    "redis": MeasuredStore(_redis, start_redis, raw_redis),
-    "redis-cluster": MeasuredStore(_redis_cluster, RedisCluster),
-    "memcached": MeasuredStore(_memcached, _memcached_of_2_gb, raw_memcached),
-    "cassandra": MeasuredStore(_cassandra, start_cassandra, raw_cassandra),
-    "cassandra-columns": MeasuredStore(_cassandra_columns, start_cassandra, raw_cassandra),
-    "postgres": MeasuredStore(_postgres, start_postgres, raw_postgres),
-    "postgres-bytes": MeasuredStore(_postgres_bytes, start_postgres, raw_postgres),
-    "delta": MeasuredStore(_delta),
+    "redis-fields": MeasuredStore(
+        lambda port, _, cache: RedisState.opaque(_REDIS.format(port), cache=cache, layout="fields"),
+        start_redis,
+        raw_redis,
+    ),
+    "redis": MeasuredStore(
+        lambda port, _, cache: RedisState.opaque(_REDIS.format(port), cache=cache), start_redis, raw_redis
+    ),
+    "redis-cluster": MeasuredStore(
+        lambda port, _, cache: RedisState.opaque(f"redis+cluster://127.0.0.1:{port}", cache=cache), RedisCluster
+    ),
+    "memcached": MeasuredStore(
+        lambda port, _, cache: MemcachedState.opaque([f"127.0.0.1:{port}"], cache=cache),
+        lambda work: start_memcached(work, "-m", 2048, "-M"),
+        raw_memcached,
+    ),
+    "cassandra": MeasuredStore(
+        lambda port, _, cache: CassandraState.opaque(["127.0.0.1"], port=port, cache=cache, **_CASSANDRA),
+        start_cassandra,
+        raw_cassandra,
+    ),
+    "cassandra-columns": MeasuredStore(
+        lambda port, _, cache: CassandraState.opaque(
+            ["127.0.0.1"], port=port, cache=cache, layout="columns", **_CASSANDRA
+        ),
+        start_cassandra,
+        raw_cassandra,
+    ),
+    "postgres": MeasuredStore(
+        lambda port, _, cache: PostgresState.opaque(_POSTGRES.format(port), cache=cache), start_postgres, raw_postgres
+    ),
+    "postgres-bytes": MeasuredStore(
+        lambda port, _, cache: PostgresState.opaque(_POSTGRES.format(port), cache=cache, layout="binary"),
+        start_postgres,
+        raw_postgres,
+    ),
+    "delta": MeasuredStore(lambda port, work, cache: DeltaState.opaque(work / "state")),
 }

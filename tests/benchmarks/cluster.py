@@ -156,14 +156,14 @@ def _heartbeats(state: str, options: argparse.Namespace) -> None:
         share = _share(nimbus, options.seconds)
         written = (newest(cluster.state) - first) / options.seconds
         began = time.monotonic()
-        cluster.state.activate_storm("gone-1", killed_topology("gone"))
+        cluster.state.activate_storm("gone-1", _base("gone", WantedStatus("killed", _START)))
         until(lambda: cluster.state.storm_base("gone-1") is None, "a killed topology is forgotten")
         answered = round(time.monotonic() - began, 2)
         for each in beating:
             each.terminate()
             each.join()
         tell(
-            what="heartbeats", state=state, workers=options.workers, bytes=beat_bytes(), idle_percent=idle,
+            what="heartbeats", state=state, workers=options.workers, bytes=len(_beat(1, 1).to_bytes()), idle_percent=idle,
             nimbus_percent=share, beats_each_per_s=round(written, 2), forgets_after_s=answered,
         )  # fmt: skip
 
@@ -210,16 +210,6 @@ def beat_all(address: str, numbers: range) -> None:
             slot = slot_of(number)
             cluster.worker_heartbeat(name_of(number), slot.node, slot.port, _beat(number, beats))
         time.sleep(max(0.0, ends - time.monotonic()))
-
-
-def beat_bytes() -> int:
-    """Return how large a heartbeat is."""
-    return len(_beat(1, 1).to_bytes())
-
-
-def killed_topology(name: str) -> StormBase:
-    """Return the record of a topology that was killed and has no driver."""
-    return _base(name, WantedStatus("killed", _START))
 
 
 def _base(name: str, status: WantedStatus) -> StormBase:

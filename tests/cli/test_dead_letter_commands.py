@@ -202,6 +202,7 @@ def test_a_driver_that_is_killed_with_letters_in_flight_loses_and_repeats_none(p
     assert (running.txid, counts(running), running.log_state.put_back) == (3, [2, 2], {1: [[0, 1]], 2: [[0, 1]]})
 
 
+@pytest.mark.slow
 def test_letters_elsewhere_and_a_driver_that_is_at_work(folder: Path) -> None:
     shutil.move(folder / LOG / "dead_letters", folder / "elsewhere")
     missing = invoke("list", LOG)
@@ -217,6 +218,7 @@ def test_letters_elsewhere_and_a_driver_that_is_at_work(folder: Path) -> None:
     assert len(list((folder / "elsewhere" / "replay").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_where_nobody_can_be_asked_it_is_said(folder: Path) -> None:
     (folder / LOG / "dead_letters" / "replay").write_text("in the way")
     refused = invoke("replay", LOG, "--all")

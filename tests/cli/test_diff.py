@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.commands import COUNTS, trident, write_module
 from trident.cli.submitting import _ask_stores
-from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+from trident.cluster.nimbus import NimbusDaemon
 from trident.config import Config
 
 pytestmark = pytest.mark.slow
@@ -68,6 +68,30 @@ def test_what_would_be_refused_is_named_with_what_to_do(tmp_path: Path, old: str
     assert [one["text"] for one in shown["refused"]] == [
         "state 'sales': 'revenue' Sum(euros: bigint) -> Max(euros: bigint)"
     ]
+
+
+def test_a_renamed_topology_does_not_go_on(tmp_path: Path, old: str) -> None:
+    trident("run", old, "--once", "--conf", "engine=in_process", cwd=tmp_path)
+    renamed, new = tmp_path / "new.py", "new.py:topology"
+    renamed.write_text((tmp_path / "old.py").read_text().replace('Topology("revenue")', 'Topology("sales")'))
+    for what in (old, "trident-log/revenue"):
+        done = trident("diff", what, new, cwd=tmp_path)
+        assert (done.returncode, "topology 'revenue': its name is 'sales' now" in done.stdout) == (4, True)
+    assert trident("diff", "trident-log/revenue", new, "--name", "revenue", cwd=tmp_path).returncode == 0
+    there = trident("run", new, "--once", "--log-dir", "trident-log/revenue", "--engine", "in_process", cwd=tmp_path)
+    assert "if it was renamed, give it its former name" in there.stderr
+
+
+def test_a_state_in_another_place_is_to_be_moved(tmp_path: Path, old: str) -> None:
+    trident("run", old, "--once", "--conf", "engine=in_process", cwd=tmp_path)
+    (tmp_path / "new.py").write_text(
+        (tmp_path / "old.py").read_text().replace('DeltaState("sales")', 'DeltaState("new")')
+    )
+    done = trident("diff", "trident-log/revenue", "new.py:topology", cwd=tmp_path)
+    move = (
+        "move it to this one: trident state move OLD.py:topology sales --to NEW.py:topology. Else partition 0 of state"
+    )
+    assert (done.returncode, move in done.stdout) == (4, True), done.stdout
 
 
 def test_advice_in_json_names_the_topology(tmp_path: Path, old: str) -> None:

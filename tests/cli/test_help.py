@@ -46,6 +46,7 @@ def test_the_version_is_printed(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"trident {__version__} (PySpark ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--version"], ["run", "--help"], ["doctor"]])
 def test_output_that_finds_no_room_is_an_error_in_a_line(words: list[str], tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:

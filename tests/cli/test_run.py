@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from rich.console import Console
 
 from tests.harness.commands import COUNTS, complaints, environment, last_txid, started, trident, until, write_module
 from trident.cli.console import LineDisplay
+from trident.cli.run import _of_left_out
+from trident.config import Config
 from trident.log.file_log import FileLog
 from trident.log.lock import held_by, list_log
 
@@ -431,6 +434,13 @@ LEAVING_OUT = """
         .persistent_aggregate(DeltaState.opaque("counts"), Count(), "count")
     )
 """
+
+
+def test_a_command_to_type_survives_a_shell(tmp_path: Path) -> None:
+    log, folder = "postgresql://me@db/shop?topology=careful&port=1", f"{tmp_path}/my letters"
+    said = _of_left_out("careful", Config.of(log_dir=log, dead_letter_dir=folder), 2)
+    words = shlex.split(said.partition("`")[2].partition("`")[0])
+    assert words == ["trident", "dead-letters", "list", log, "--dead-letter-dir", folder]
 
 
 @pytest.mark.long

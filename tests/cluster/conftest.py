@@ -42,5 +42,4 @@ def opening(address: str) -> Iterator[Opening]:
 
 @pytest.fixture
 def opened(opening: Opening) -> Opened:
-    """One session."""
     return opening()

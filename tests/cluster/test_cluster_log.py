@@ -20,6 +20,8 @@ from trident.drpc import LocalDRPC
 from trident.errors import ClusterError
 from trident.operations import Count, MapGet
 
+pytestmark = pytest.mark.slow
+
 _ZOOKEEPER = "zookeeper://one:2181/storm"
 
 

@@ -15,11 +15,11 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.cli.cluster_commands import print_list, print_topology
-from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.machine.machine_supervisor import MachinePages
-from trident.cluster.nimbus.nimbus import Leadership
-from trident.cluster.nimbus.submissions import add_topology
+from trident.cluster.machine_folder import MachineFolder
+from trident.cluster.machine_supervisor import MachinePages
+from trident.cluster.nimbus import Leadership
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
+from trident.cluster.submissions import add_topology
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews
 from trident.cluster_state.cluster_address import open_cluster_state
 from trident.cluster_state.cluster_records import (

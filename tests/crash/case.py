@@ -225,11 +225,9 @@ class Case:
         )
 
     def log_dir(self, directory: Path) -> str:
-        """Return where the log is."""
         return f"{self.log_at}{directory}" if self.log_at else str(directory / "log")
 
     def log(self, directory: Path) -> LogState:
-        """Read the log."""
         with closing(open_reader(self.log_dir(directory))) as reader:
             return reader.refresh()
 
@@ -244,7 +242,6 @@ class Case:
         return self.log_at.partition("?")[0]
 
     def table(self, directory: Path, state: str) -> str:
-        """Return the table of a state there."""
         return f"{state}-{blake2b(str(directory).encode(), digest_size=8).hexdigest()}"
 
     @property
@@ -376,7 +373,6 @@ def expected(seed: int, definitions: Iterable[Any]) -> Contents:
 
 @lru_cache(8)
 def source(seed: int) -> Sequence[Row]:
-    """Return the source of a seed."""
     return rows_of(seed, ROWS)
 
 

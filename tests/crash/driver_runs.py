@@ -137,7 +137,6 @@ class DriverServer:
         return self._ask({"wait": pid})
 
     def close(self) -> None:
-        """End the server."""
         self._process.communicate()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, int]:

@@ -29,7 +29,6 @@ HERE = Path.cwd()  # an executor has a folder of its own
 
 
 def executors() -> list[psutil.Process]:
-    """Return the processes of the executors."""
     children = psutil.Process().children(recursive=True)
     commands = {one: " ".join(one.as_dict(["cmdline"])["cmdline"] or []) for one in children}  # None of a zombie
     return [one for one, command in commands.items() if "CoarseGrainedExecutorBackend" in command]

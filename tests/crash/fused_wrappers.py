@@ -21,7 +21,7 @@ from trident.log.zookeeper_records import ZooKeeperRecords
 from trident.state import IBackingMap, Key, MapState, OpaqueMap, Sentinel, Snapshot, SnapshottableMap, Txid
 from trident.state.forwarding import MapWrapper
 from trident.state.kinds import LaterWrite
-from trident.state.winners import EVERYTHING_WON
+from trident.state.txid import EVERYTHING_WON
 
 
 class Chunks(MapWrapper):

@@ -30,7 +30,6 @@ Observe = Callable[[str, TransactionAttempt], None]
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
-    """A ZooKeeper of this test's own."""
     zookeeper = start_zookeeper(tmp_path / "zookeeper")
     yield zookeeper
     zookeeper.stop()

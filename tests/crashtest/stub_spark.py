@@ -197,7 +197,6 @@ def write_job(folder: Path, text: str) -> None:
 
 
 def crashed(folder: Path, table: str = COUNTS, key: str = "word", reset: str = "", **changes: object) -> CrashReport:
-    """Test the job of a folder."""
     given: dict[str, object] = {
         "limits": TimeLimits(timeout_s=60, idle_s=0.5),
         "moments": tuple(KillMoment),

@@ -200,9 +200,18 @@ def with_checkpoint(folder: Path, name: str) -> None:
 
 
 def test_a_checkpoint_of_an_earlier_run_is_named_with_the_line_to_type(tmp_path: Path) -> None:
-    write_job(tmp_path, ADD + "run(add)\nsys.exit('Wrong basePath')")
+    write_job(
+        tmp_path, ADD + "run(add)\nsys.exit('Wrong basePath' if Path('my checkpoint').exists() else 'a table is left')"
+    )
     with_checkpoint(tmp_path, "my checkpoint")
     with pytest.raises(TridentError, match=r"Wrong basePath\. The folder has .* --reset \"rm -rf 'my checkpoint' …"):
+        crashed(tmp_path, kills=1)
+
+
+def test_a_job_that_fails_without_a_checkpoint_too_gets_no_advice_on_it(tmp_path: Path) -> None:
+    write_job(tmp_path, ADD + "run(add)\nsys.exit('out of luck')")
+    with_checkpoint(tmp_path, "old")
+    with pytest.raises(TridentError, match="with exit code 1: out of luck$"):
         crashed(tmp_path, kills=1)
 
 

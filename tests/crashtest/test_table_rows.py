@@ -109,6 +109,7 @@ def test_a_table_of_sqlite_and_a_query(tmp_path: Path) -> None:
         table_named("sqlite:///a.db?query=SELEC").read(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_function_is_called_in_the_copy(tmp_path: Path) -> None:
     code = "import pathlib\ndef rows():\n    print('noise')\n    return [(pathlib.Path('n').read_text(), None)]\n"
     (tmp_path / "shop.py").write_text(code)
@@ -342,6 +343,7 @@ def test_a_folder_that_is_too_large_is_refused(folder: Path, tmp_path: Path) -> 
         copied(folder, tmp_path / "copy", 2_000_000)
 
 
+@pytest.mark.slow
 def test_progress_is_told_of_a_large_one(folder: Path, tmp_path: Path) -> None:
     with (folder / "sparse").open("wb") as file:
         file.truncate(150_000_000)

@@ -57,6 +57,7 @@ def test_storms_way_of_asking_works_as_well() -> None:
             drpc.execute("wrds", "the")
 
 
+@pytest.mark.slow
 def test_requests_of_many_threads_get_their_own_answers() -> None:
     topology, _ = word_counts()
     with run_all(topology) as running, ThreadPoolExecutor(8) as pool:
@@ -331,6 +332,7 @@ def test_arguments_are_one_text() -> None:
 # ---- states of other processes ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_declared_topology_is_read_through_its_log(tmp_path: Path) -> None:
     log_dir = str(tmp_path / "log")
     topology, _ = word_counts(DeltaState.opaque(str(tmp_path / "table")), cycle=True)

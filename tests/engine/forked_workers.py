@@ -50,7 +50,6 @@ class _ForkedJob:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Kill it."""
         self._process.kill()
 
     def join(self, wait_s: float) -> bool:

@@ -16,12 +16,12 @@ import pytest
 from pyspark import SparkContext
 
 from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
-from spouts.rows.fixed_batch import _FixedBatchCoordinator
+from spouts.rows.driver_rows import _FixedBatchCoordinator
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S, FailTimes, RowsSpout, counted, dict_state, keep, start
 from trident import TridentTopology
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.runners import AutoRunner, InProcessRunner
-from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order, Program
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, FailedException
 from trident.operations import Count, Split
@@ -291,7 +291,7 @@ def test_spark_starts_with_the_first_large_batch(tmp_path: Path) -> None:
     script = """
 from pyspark import SparkContext
 from spouts import FeederBatchSpout
-from spouts.rows.fixed_batch import _FixedBatchCoordinator
+from spouts.rows.driver_rows import _FixedBatchCoordinator
 from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.operations import Count

@@ -14,8 +14,8 @@ from spouts import FixedBatchSpout
 from tests.harness.topology_runs import keep, run_all, touch
 from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.arrow import table_of
+from trident.engine.fragment_runs import TaskOutput, merge_outputs
 from trident.engine.routing import RowFrame, apply_exchange
-from trident.engine.task_output import TaskOutput, merge_outputs
 from trident.operations import (
     Aggregator,
     Count,

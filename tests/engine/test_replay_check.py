@@ -237,6 +237,7 @@ def test_windows_joins_over_time_and_rows_in_partitions_are_compared_too() -> No
     assert checked(event_time_topology(drawn)).step == "sales/drawn"
 
 
+@pytest.mark.slow
 def test_twenty_random_topologies_give_no_alarm() -> None:
     for seed in range(20):
         topology = TridentTopology("random")

@@ -212,7 +212,6 @@ class Links:
             link.whole.set()
 
     def close(self) -> None:
-        """End all links."""
         self.mend()
         self._ends.close()
 

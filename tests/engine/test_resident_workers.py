@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +19,25 @@ import pytest
 
 from spouts import FixedBatchSpout
 from spouts.spark import DataFrameSpout
+from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.crash.case import rows_of
-from tests.engine import resident_lives
-from tests.engine.resident_lives import ResidentLife
+from states.redis import RedisState
+from tests.crash.case import ScriptedSpout, rows_of
+from tests.crash.fuse import Fuse
 from tests.harness.commands import until
 from tests.harness.servers import Server
 from tests.harness.topology_runs import run_all, start
 from tests.run.random_topologies import check
 from trident import Config, Stream, TridentTopology
 from trident.engine import resident_runner
+from trident.engine.resident_runner import ResidentRunner
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem
-from trident.operations import Count
+from trident.operations import Count, Sum
 from trident.run import engine_choice
 from trident.run.batch_replay import Replay
+from trident.run.running import RunningTopology
 from trident.spark.spark_resources import Slots
+from trident.state import StateSpec
 from trident.web.running_pages import TridentPages
 
 if TYPE_CHECKING:
@@ -204,9 +211,156 @@ def test_a_worker_that_cannot_be_prepared_fails_the_attempt_as_data(spark: Spark
 
 # ---- random lives ----------------------------------------------------------------------------------------------------
 
+_STATES = ("words", "shelves")
+
+
+@dataclass(frozen=True)
+class ResidentLife:
+    """The options of a topology that starts once, or is stopped on the way and started again.
+
+    `spout`: as of `ScriptedSpout`.
+    `kind`: of the states.
+    `placed`: where each state commits.
+    `hints`: how many partitions each state has, and the exchange before them.
+    `kills`: at which of the steps of batches that the driver sees, counted from the first, a worker is killed.
+    `stops_after`: how many batches the first start records; 0: all.
+    `then`: the workers of the second start.
+    """
+
+    seed: int
+    store: str = "memory"
+    spout: str = "transactional"
+    kind: str = "opaque"
+    placed: tuple[str, str] = ("driver", "driver")
+    hints: tuple[int, int, int] = (1, 1, 1)
+    cache: int = 0
+    pending: int = 1
+    parallelism: int = 2
+    batch_size: int = 10
+    kills: tuple[int, ...] = ()
+    stops_after: int = 0
+    then: str = "resident"
+
+    @staticmethod
+    def drawn(seed: int) -> ResidentLife:
+        rng = random.Random(f"life {seed}")
+        store = rng.choice(["memory", "redis", "redis", "delta"])
+        spout = rng.choice(["transactional", "repeating", "changing"])
+        kinds = ["opaque", "transactional"] if spout == "transactional" else ["opaque"]
+        places = ["driver"] if store == "memory" else ["driver", "executors"]
+        drawn = ResidentLife(
+            seed=seed, store=store, spout=spout, kind=rng.choice(kinds),
+            placed=(rng.choice(places), rng.choice(places)),
+            hints=(rng.randint(1, 8), rng.randint(1, 8), rng.randint(1, 8)),
+            cache=rng.choice([0, 1, 100]) if store == "redis" else 0,
+            pending=rng.randint(1, 8), parallelism=rng.choice([1, 2, 2]), batch_size=rng.choice([3, 10, 25]),
+            kills=tuple(rng.sample(range(1, 40), rng.choice([0, 1, 2, 3]))),
+            stops_after=0 if store == "memory" else rng.choice([0, 0, 1, 3]),
+            then=rng.choice(["resident", "resident", "jobs"]),
+        )  # fmt: skip
+        return replace(drawn, hints=(1, 1, drawn.hints[2])) if store == "delta" else drawn
+
+    def wrong(self, folder: Path, redis: int) -> tuple[list[str], int]:
+        """Run it; return what the states hold that they must not, and how many attempts failed."""
+        failures, found = 0, list[dict[Any, Any]]()
+        starts = [(self.stops_after, "resident"), (0, self.then)] if self.stops_after else [(0, "resident")]
+        for life, (most, workers) in enumerate(starts):
+            with self._started(folder, redis, life, workers, most) as (running, enough):
+                if most:
+                    enough.wait(120)
+                else:
+                    running.process_all_available()
+                    found = [dict(_entries(running, name)) for name in _STATES]
+                failures += running.status["failures"]
+        rows = rows_of(self.seed, self._rows)
+        words, shelves = Counter[Any](), Counter[Any]()
+        for row in rows:
+            words[(row.word,)] += row.weight
+            shelves[row.shelf, row.odd] += 1
+        return [
+            f"{name}: {sorted(held.items() ^ wanted.items(), key=repr)[:8]}"
+            for name, held, wanted in zip(_STATES, found, (dict(words), dict(shelves)), strict=True)
+            if held != wanted
+        ], failures
+
+    @property
+    def _rows(self) -> int:
+        return 12 * self.batch_size
+
+    def _topology(self, folder: Path, redis: int, life: int) -> TridentTopology:
+        topology = TridentTopology(f"life{self.seed}x{os.getpid()}")
+        spout = ScriptedSpout(self.spout, self.seed, life, Fuse(), self._rows, self.batch_size)
+        rows = topology.new_stream("rows", spout)
+        words, shelves, exchange = self.hints
+        routed = rows.partition_by("shelf").parallelism_hint(exchange).filter("weight", _is_positive)
+        first, second = (self._spec(topology.name, name, folder, redis) for name in _STATES)
+        rows.group_by("word").persistent_aggregate(first, "weight", Sum(), "sum", state_name="words").parallelism_hint(
+            words
+        ).placement(self.placed[0])
+        routed.group_by("shelf", "odd").persistent_aggregate(
+            second, Count(), "rows", state_name="shelves"
+        ).parallelism_hint(shelves).placement(self.placed[1])
+        return topology
+
+    def _spec(self, topology: str, name: str, folder: Path, redis: int) -> StateSpec:
+        spec: StateSpec
+        if self.store == "redis":
+            url = f"redis://127.0.0.1:{redis}/0"
+            spec = getattr(RedisState, self.kind)(url, prefix=f"{topology}-{name}", cache=self.cache)
+        elif self.store == "delta":
+            spec = getattr(DeltaState, self.kind)(str(folder / name), fsync=False)
+        else:
+            spec = getattr(MemoryMapState, self.kind)()
+        return spec
+
+    @contextmanager
+    def _started(
+        self, folder: Path, redis: int, life: int, workers: str, most: int
+    ) -> Iterator[tuple[RunningTopology, threading.Event]]:
+        enough, seen = threading.Event(), Counter[str]()
+        opened: list[RunningTopology] = []
+        rng = random.Random(f"kills {self.seed} {life}")
+
+        def observe(point: str, attempt: Any) -> None:
+            seen.update([point])
+            if seen["recorded"] >= most:
+                enough.set()
+            if seen.total() in self.kills and opened and workers == "resident":
+                _kill_one(opened[0], rng)
+
+        settings = {
+            "workers": workers, "parallelism": self.parallelism, "max_spout_pending": self.pending,
+            "log_dir": str(folder / "log"), "max_batch_attempts": 50,
+        }  # fmt: skip
+        with start(self._topology(folder, redis, life), "spark", observe, **settings) as running:
+            opened.append(running)
+            yield running, enough
+
+
+def _is_positive(weight: int) -> bool:
+    return weight >= 0
+
+
+def _kill_one(running: RunningTopology, rng: random.Random) -> None:
+    if there := _processes(running):
+        with suppress(ProcessLookupError):
+            os.kill(rng.choice(there), signal.SIGKILL)
+
+
+def _processes(running: RunningTopology) -> list[int]:
+    runner = running.opened.runner
+    assert isinstance(runner, ResidentRunner)
+    return [place.pid for place in runner.pool.places if place.run]
+
+
+def _entries(running: RunningTopology, name: str) -> Iterator[tuple[Any, Any]]:
+    yield from ((row[:-1], row[-1]) for row in running.state(name).get_tuples())
+
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(1, 25))
+@pytest.mark.parametrize(
+    "seed", [*range(1, 25), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(25, 225))]
+)
 def test_whatever_the_options_each_row_is_counted_once(
     seed: int, spark: SparkSession, redis_server: Server, tmp_path: Path
 ) -> None:
@@ -219,8 +373,8 @@ def test_whatever_the_options_each_row_is_counted_once(
 def test_an_oracle_that_expects_other_rows_finds_them(
     spark: SparkSession, redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    life = ResidentLife(seed=0, batch_size=3)
-    monkeypatch.setattr(resident_lives, "rows_of", lambda seed, count: rows_of(seed, count + 1))
+    life, rows = ResidentLife(seed=0, batch_size=3), rows_of
+    monkeypatch.setattr(sys.modules[__name__], "rows_of", lambda seed, count: rows(seed, count + 1))
     wrong, failures = life.wrong(tmp_path, redis_server.port)
     assert [each.partition(":")[0] for each in wrong] == ["words", "shelves"]
     assert failures == 0

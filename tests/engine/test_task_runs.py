@@ -19,9 +19,9 @@ from tests.harness.topology_runs import start
 from trident import Fields, Stream, TridentTopology
 from trident.engine import tasks
 from trident.engine.dataframe_runner import numbers_for, partition_of
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.runners import InProcessRunner, tag_of
 from trident.engine.spark_runner import KeptStages, SparkRunner
-from trident.engine.task_output import TaskOutput
 from trident.engine.tasks import Sent, merge_sent, routes_of, run_level_task, run_parts_task, unpack
 from trident.engine.worker import Order, Part, Program
 from trident.operations import Count, Split, Sum

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,14 +17,19 @@ import pytest
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memcached import MemcachedState
-from states.memory import MemoryMapState
+from states.memory import LRUMemoryMapState, MemoryMapState
 from states.redis import RedisState
 from trident import JoinType, Stream, TopologyError, TridentTopology
+from trident.errors import ConfigError
 from trident.operations import (
     ArgMax,
+    Avg,
     BaseStateUpdater,
+    Collect,
     Count,
+    CountDistinct,
     FirstN,
+    KeyedProcess,
     MapGet,
     Max,
     Min,
@@ -32,11 +38,14 @@ from trident.operations import (
     SlidingDurationWindow,
     SnapshotGet,
     Split,
+    StdDev,
     StringLength,
     Sum,
+    TopN,
     TumblingCountWindow,
     TumblingDurationWindow,
     col,
+    sql,
 )
 from trident.state import StateSpec
 
@@ -243,7 +252,7 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     ),
     "one join type for two": (
         lambda t, s: t.join(s.project("a"), "a", s.project("a"), "a", "a", [JoinType.INNER]),
-        "join of 2 streams got 1 join types; give one, or one for each stream",
+        "join of 2 streams got the join type [<JoinType.INNER: 'inner'>]; give a JoinType, or one for each stream",
     ),
     "join with a DRPC function": (
         lambda t, s: t.join(s.project("a"), "a", t.new_drpc_stream("f"), "args", "a"),
@@ -435,3 +444,50 @@ def test_a_cache_in_front_may_expire_and_what_is_behind_it_may_not() -> None:
     declare(MemcachedState.cache_for(RedisState.opaque("redis://nowhere"), "nowhere", ttl_s=DAY))
     with pytest.raises(TopologyError, match="expire 86400 seconds after"):
         declare(MemcachedState.cache_for(RedisState.opaque("redis://nowhere", ttl_s=DAY), "nowhere"))
+
+
+def _aggregated(made: Any, t: TridentTopology, s: Stream, odd: Any) -> object:
+    return s.aggregate({"x": made(odd)})
+
+
+ODD: list[Any] = [True, 1.5, b"a", ["a"], {}, object(), col("n"), timedelta.max, timedelta.min, ["a", "n"], "in"]
+ODD_CALLS: dict[str, tuple[Callable[[TridentTopology, Stream, Any], object], str, tuple[Any, ...]]] = {
+    **{
+        made.__name__: (partial(_aggregated, made), "", ("in",))
+        for made in (Sum, Min, Max, Avg, StdDev, Collect, CountDistinct)
+    },
+    "ArgMax by": (lambda t, s, odd: s.aggregate({"x": ArgMax("a", by=odd)}), "", ("in",)),
+    "TopN by": (lambda t, s, odd: s.aggregate({"x": TopN(2, "n", by=odd)}), "", ("in",)),
+    "a pair of one": (lambda t, s, odd: s.aggregate({"x": (odd,)[1:]}), "aggregate 'x' is ()", ()),
+    "most": (lambda t, s, odd: Collect("n", most=odd), "most=", (True,)),
+    "FirstN": (lambda t, s, odd: FirstN(odd), "n=", ()),
+    "FirstN by": (lambda t, s, odd: s.apply_assembly(FirstN(2, odd)), "", ("in",)),
+    "approximate": (lambda t, s, odd: CountDistinct("n", approximate=odd), "approximate=", (True,)),
+    "Split": (lambda t, s, odd: Split(odd), "separator=", ("in",)),
+    "LRU": (lambda t, s, odd: LRUMemoryMapState(odd), "max_size=", ()),
+    "tables": (lambda t, s, odd: FixedBatchSpout.of_tables(odd), "takes Arrow tables", ()),
+    "no SQL": (lambda t, s, odd: sql(odd), "is not an SQL expression", ("in",)),
+    "empty SQL": (lambda t, s, odd: s.where(" "), "' ' is not an SQL expression", ()),
+    "event time": (lambda t, s, odd: s.group_by("a").process(Left(), "x: int", event_time=odd), "", ()),
+    "join type": (lambda t, s, odd: _joined(t, s, join_type=odd), "got the join type", ()),
+    "within": (lambda t, s, odd: _joined(t, s, within=odd), "join_within got within=", ()),
+    "a static state": (lambda t, s, odd: t.new_static_state(MemoryMapState(), odd), "cannot name a state", ("in",)),
+}  # fmt: skip
+
+
+class Left(KeyedProcess[Any]): ...
+
+
+def _joined(t: TridentTopology, s: Stream, **given: Any) -> object:
+    timed = s.select("a", n=col("n") + 0)
+    return t.join_within(timed, "a", timed, "a", "a, n, m", **{"times": "n", "within": timedelta(1), **given})
+
+
+@pytest.mark.parametrize("call", ODD_CALLS)
+def test_an_odd_argument_is_refused_and_never_a_raw_error(call: str, topology: TridentTopology, stream: Stream) -> None:
+    called, said, taken = ODD_CALLS[call]
+    for odd in ODD:
+        if not any(type(odd) is type(one) and odd == one for one in taken):
+            with pytest.raises((TopologyError, ConfigError)) as refused:
+                called(topology, stream, odd)
+            assert said in str(refused.value)

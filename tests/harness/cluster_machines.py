@@ -14,8 +14,8 @@ import psutil
 
 from tests.harness.commands import environment, interruptible, until, write_module
 from trident.cluster.client import ClusterClient
-from trident.cluster.code.topology_package import make_package
-from trident.cluster.machine.driver_slot import adopt
+from trident.cluster.driver_slot import adopt
+from trident.cluster.topology_package import make_package
 from trident.cluster_state.cluster_address import folder_of, log_of, open_cluster_state
 from trident.cluster_state.cluster_records import WorkerHeartbeat
 from trident.cluster_state.storm_cluster_state import StormClusterState
@@ -99,11 +99,9 @@ class Machine(DaemonProcess):
 
     @property
     def id(self) -> str:
-        """Its id in the cluster."""
         return (self.folder / "supervisor-id").read_text(encoding="utf-8").strip()
 
     def drivers(self) -> list[psutil.Process]:
-        """Return the drivers that run on it."""
         found = []
         for each in sorted((self.folder / "slots").glob("*.json")):
             driver = None if each.name.endswith(".end.json") else adopt(each)

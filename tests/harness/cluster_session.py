@@ -39,12 +39,10 @@ class SessionProcess:
         return ast.literal_eval(line)
 
     def ask(self, expression: str) -> Any:
-        """Return the value of an expression."""
         self.begin(expression)
         return self.result()
 
     def kill(self) -> None:
-        """End it as a crash does."""
         self.process.kill()
         self.process.wait()
 

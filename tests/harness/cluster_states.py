@@ -14,8 +14,7 @@ import pytest
 
 from trident.cluster_state.cluster_address import open_cluster_state
 from trident.cluster_state.cluster_records import Assignment
-from trident.cluster_state.cluster_state import ClusterState
-from trident.cluster_state.storm_cluster_state import StormClusterState
+from trident.cluster_state.storm_cluster_state import ClusterState, StormClusterState
 from trident.nodes.interface import NodeEvent
 
 _LIMIT_S = 60.0
@@ -74,7 +73,6 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(address: str | Path, session_timeout_s: float = 10.0) -> Iterator[Opened]:
-    """Open a session of the cluster at an address."""
     state = open_cluster_state(address, session_timeout_s)
     try:
         yield Opened(state)

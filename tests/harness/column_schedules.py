@@ -76,12 +76,10 @@ def _readable(state: Any, snapshot: Snapshot, keys: Sequence[tuple[Any, ...]]) -
 
 
 def number_keys(words: Sequence[Any], width: int) -> list[tuple[Any, ...]]:
-    """Return the keys of words, of one field or of two."""
     return [(word, 7)[:width] for word in words]
 
 
 def update_numbers(state: Any, what: str, batch: dict[Any, Any], width: int) -> tuple[Any, bool]:
-    """Do one update with numbers, as `Update`."""
     keys = number_keys(list(batch), width)
     if what == "remove":
         return state.multi_remove(keys), False

@@ -52,7 +52,6 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def trident(*words: str, cwd: Path, timeout_s: float = _TIMEOUT_S, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
     return run_python(*_TRIDENT[1:], *words, cwd=cwd, variables=environment(**changes), timeout_s=timeout_s)
 
 
@@ -65,7 +64,6 @@ def complaints(problems: str) -> list[str]:
 
 
 def write_module(folder: Path, name: str, text: str) -> None:
-    """Write a module of topologies."""
     (folder / f"{name}.py").write_text(textwrap.dedent(text), encoding="utf-8")
 
 

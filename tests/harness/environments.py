@@ -41,7 +41,6 @@ class Environment:
         }
 
     def install(self, wheel: Path) -> None:
-        """Install a wheel with pip, without what it depends on."""
         pip = [self.python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
         self.run(*pip, str(wheel), cwd=wheel.parent)
 
@@ -70,7 +69,6 @@ class Environment:
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel of this project."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     done = subprocess.run(build, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

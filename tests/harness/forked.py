@@ -165,7 +165,6 @@ def command_of(function: Callable[..., object], *told: object) -> list[str]:
 
 
 def exit_code_of(function: Callable[..., object], *told: object) -> int:
-    """Call a function in a process of its own, to its end."""
     return subprocess.run(command_of(function, *told), cwd=ROOT, check=False, timeout=200).returncode
 
 

@@ -40,7 +40,6 @@ class KafkaCluster(Servers):
         return self.addresses
 
     def leader(self, topic: str, partition: int = 0) -> KafkaNode:
-        """Return the broker that leads a partition."""
         found = AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(topic, timeout=30)
         return self.brokers[found.topics[topic].partitions[partition].leader - 1]
 

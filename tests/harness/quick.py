@@ -7,14 +7,15 @@ among them. `make full` runs the long tests too.
 Quick are those that start neither a JVM nor a server, and are not slow. `make quick` runs them.
 
 The marks `spark` and `server` follow from the fixtures of a test. A test that starts one in another way has the mark in
-its source, and so has a slow one, which starts other processes, tries cases by the hundred, or works for a second or more.
-All others get the mark `quick`; one that starts a JVM or a server all the same, by itself or in a process that it starts,
-fails.
+its source, and so has a slow one, which starts other processes, tries cases by the hundred, or works for a fifth of a second
+or more. All others get the mark `quick`; one that starts a JVM or a server all the same, by itself or in a process that it
+starts, fails. A file with such a mark for all of its tests is not imported by `make quick`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections import defaultdict
@@ -25,6 +26,7 @@ from pathlib import Path
 import pytest
 
 _OTHERS = ("spark", "server", "slow", "long", "soak")
+_ALL_OTHERS = re.compile(rf"^pytestmark = .*\bmark\.({'|'.join(_OTHERS)})\b", re.MULTILINE)
 _NAME = "TRIDENT_QUICK_TEST"
 _JAVA = """#!/bin/sh
 echo "java $*" >>"${0%/*}/../started"
@@ -75,6 +77,12 @@ def mark_quick(items: list[pytest.Item]) -> None:
             item.add_marker("server")
         if _is_quick(item):
             item.add_marker("quick")
+
+
+def has_none(path: Path) -> bool:
+    """Whether all tests of a file have a mark that says that they are not quick, so that it need not be imported."""
+    text = path.read_text(encoding="utf-8") if path.suffix == ".py" else ""
+    return _ALL_OTHERS.search(text) is not None and "mark.quick" not in text
 
 
 def _is_quick(item: pytest.Item) -> bool:

@@ -164,7 +164,6 @@ class Server(Stops):
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)  # until then one of its threads may still answer
 
     def resume(self) -> None:
-        """Let it go on after `pause`."""
         os.kill(self.pid, signal.SIGCONT)
 
 

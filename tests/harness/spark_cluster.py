@@ -29,7 +29,6 @@ class SparkNode(Server):
     _kills_below = True
 
     def executors(self) -> list[psutil.Process]:
-        """Return the executors of a worker."""
         return [one for one in psutil.Process(self.pid).children() if one.status() != psutil.STATUS_ZOMBIE]
 
 

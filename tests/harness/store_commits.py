@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trident.state.txid import Sentinel, Txid
+from trident.state.txid import Sentinel, Txid, Winners
 from trident.state.values import CombinerValueUpdater
-from trident.state.winners import Winners
 
 
 def add(left: int, right: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.quick import chosen
+from tests.harness.quick import chosen, has_none
 from tests.harness.workers import number_of_workers, piece
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +100,18 @@ def test_a_few_cases_have_as_many_values_as_they_can() -> None:
         {"color": 1, "size": 1},
     ]
     assert chosen(cases, 100) == set(range(6))
+
+
+def test_a_file_is_left_out_if_no_test_of_it_can_be_quick(tmp_path: Path) -> None:
+    file, one = tmp_path / "test_it.py", "\n\n@pytest.mark.slow\ndef test_it(): pass\n"
+    for text, left_out in [
+        ("pytestmark = pytest.mark.slow  # why", True), ("pytestmark = [pytest.mark.server, pytest.mark.timeout(9)]", True),
+        ("pytestmark = pytest.mark.usefixtures('spark')", False), ("pytestmark = pytest.mark.quick", False), ("", False),
+        ("pytestmark = pytest.mark.slow\n\n@pytest.mark.quick\ndef test_so(): pass", False),
+    ]:  # fmt: skip
+        file.write_text(text + one, encoding="utf-8")
+        assert has_none(file) is left_out, text
+    assert not has_none(tmp_path)
 
 
 @pytest.mark.sample(1)

@@ -67,7 +67,6 @@ class FileHome:
         return lock.list_log(self.path).segments
 
     def lose(self, segment: lock.SegmentName) -> None:
-        """Let a segment be gone."""
         (self.path / segment.file).unlink()
 
     def damage(self, segment: lock.SegmentName) -> str:
@@ -164,7 +163,6 @@ class PostgresHome(StoredHome):
         self.ask("DELETE FROM trident_log_chunks WHERE topology = %s AND name = ANY(%s)", self._topology, names)
 
     def save(self) -> Any:
-        """Return all rows of the log."""
         tables = ("trident_log_heads", "trident_log_chunks")
         return {table: self.ask(f"SELECT * FROM {table} WHERE topology = %s") for table in tables}
 
@@ -199,7 +197,6 @@ class ObjectHome(StoredHome):
             return super().open(topology, **options)
 
     def contents(self) -> dict[str, bytes]:
-        """Return all objects of the log."""
         names = [each["path"] for batch in obstore.list(self.objects) for each in batch]
         return {name: bytes(obstore.get(self.objects, name).bytes()) for name in names}
 
@@ -263,7 +260,6 @@ class ZooKeeperHome(StoredHome):
 
 
 def stored_home(address: str) -> StoredHome:
-    """Return the home of a log in a `RecordStore`."""
     return PostgresHome(address) if is_postgres(address) else ObjectHome(address)
 
 
@@ -278,6 +274,5 @@ def reopened(home: Home, **options: Any) -> LogState:
 
 
 def read(home: Home) -> LogState:
-    """Return what a new reader reads."""
     with closing(home.reader()) as reader:
         return reader.refresh()

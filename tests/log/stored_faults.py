@@ -36,12 +36,10 @@ class StoredFaults:
 
     @pytest.fixture
     def server(self) -> Server:
-        """The server, which goes on after the test."""
         raise NotImplementedError
 
     @pytest.fixture
     def behind(self, home: StoredHome, proxy: Proxy) -> StoredHome:
-        """The same log, by way of the proxy."""
         raise NotImplementedError
 
     @pytest.fixture

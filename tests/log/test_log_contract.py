@@ -393,6 +393,7 @@ class TestOwnerOfFiles(Files, OwnerContract):
     pass
 
 
+@pytest.mark.slow
 class TestProcessesWithFiles(Files, ProcessContract):
     pass
 

@@ -150,6 +150,7 @@ def test_damage_to_records_durable_together_is_an_error_once_a_later_one_shows(
         assert caught.value.args[1] == damaged.offset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("followed", [False, True])
 def test_a_file_that_is_written_while_it_is_read_is_not_damaged(
     path: Path, three: list[LogState], monkeypatch: pytest.MonkeyPatch, followed: bool
@@ -195,6 +196,7 @@ def test_any_flipped_bit_of_the_last_record_cuts_it(path: Path, three: list[LogS
     assert reopened(path).txid == 2
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_before_the_last_record_is_an_error_and_nothing_is_changed(
     path: Path, three: list[LogState]
 ) -> None:

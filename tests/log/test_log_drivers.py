@@ -19,6 +19,8 @@ from tests.log.log_samples import commit
 from trident.errors import FencedError, LogError, LogHeldError
 from trident.log.records import DefineRecord
 
+pytestmark = pytest.mark.slow
+
 DRIVERS = 3
 ACTS = ["open", "take over", "commit", "commit", "commit", "define", "look", "end", "read"]
 STEPS = st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, DRIVERS - 1)), max_size=20)

@@ -83,6 +83,7 @@ def test_an_old_file_that_cannot_be_removed_is_reported_and_does_no_harm(
 # ---- a reader beside the writer --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_file_that_is_written_has_space_after_its_records_and_gives_it_back(path: Path) -> None:
     log = FileLog.open(path, TOPOLOGY)
     sizes = set()

@@ -303,6 +303,7 @@ class TestLives(HistoryHome):
         assert len(kept) >= min(len(records), batches)
         assert len(home.segments()) <= 4 + batches + sum(isinstance(step, str) for step in steps)
 
+    @pytest.mark.slow
     def test_a_kill_at_any_point_loses_no_batch_and_leaves_nothing_behind(self, home: Home) -> None:
         options: dict[str, Any] = {"segment_bytes": 1, "history": Retention(batches=12), "takeover": True}
         done = len(written(home, 30, **options))
@@ -370,6 +371,7 @@ def counts() -> TridentTopology:
     return topology
 
 
+@pytest.mark.slow
 def test_a_topology_keeps_what_its_setting_says(tmp_path: Path) -> None:
     for _ in range(3):
         settings: dict[str, Any] = {
@@ -394,6 +396,7 @@ def test_a_retention_is_shown_as_it_is_set(text: str, retention: Retention) -> N
     assert (str(retention), Retention.of(text)) == (text, retention)
 
 
+@pytest.mark.slow
 def test_two_starts_that_do_not_say_how_long_keep_all_that_the_first_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,8 +25,7 @@ from trident.log.records import (
     TopologyRecord,
     record_from_data,
 )
-from trident.state.txid import Sentinel, Snapshot, Txid
-from trident.state.winners import Winners
+from trident.state.txid import Sentinel, Snapshot, Txid, Winners
 
 A, B, C = 1 << 20, 2 << 20, 3 << 20
 

@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 
 import obstore
 import pytest
+from obstore.exceptions import AlreadyExistsError
 
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
@@ -169,6 +170,22 @@ def test_a_store_that_carries_out_what_a_condition_forbids_is_refused(
     assert reopened(home).epoch == 1
 
 
+def test_a_first_claim_that_the_store_is_still_carrying_out_is_made_again(
+    home: ObjectHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, refused = obstore.put, [0]
+
+    def busy_once(store: Any, name: str, data: bytes, **how: Any) -> Any:
+        if name == "head" and not refused[0]:
+            refused[0] += 1
+            raise AlreadyExistsError("409 Conflict")  # as for a request without an answer that still goes on there
+        return put(store, name, data, **how)
+
+    monkeypatch.setattr(obstore, "put", busy_once)
+    assert reopened(home).epoch == 1
+    assert refused == [1]
+
+
 def test_a_bucket_that_is_not_there_is_named(home: ObjectHome) -> None:
     with pytest.raises(LogError, match="cannot keep a log at s3://nowhere/log: .*NoSuchBucket.*Make the bucket"):
         ObjectHome("s3://nowhere/log").open()
@@ -203,7 +220,9 @@ def test_a_driver_of_another_machine_that_was_killed_is_taken_over_on_demand(hom
     body = Head.of(home.contents()["head"], "head")
     about = {**json.loads(body.about), "machine": "another", "pid": 1}
     obstore.put(home.objects, "head", replace(body, id="00ff", about=json.dumps(about)).data)
-    with pytest.raises(LogHeldError, match="held by process 1 on .*takeover=True"):
+    with pytest.raises(
+        LogHeldError, match="held by process 1 on .*takeover=True .*other commands: --conf takeover=true"
+    ):
         home.open()
     with closing(home.open(takeover=True)) as second:
         assert (second.epoch, second.state.txid) == (2, 1)

@@ -80,7 +80,6 @@ class TestZooKeeperThatIsKilled(StoredAway):
 
     @pytest.fixture
     def server(self, tmp_path: Path) -> Iterator[Server]:
-        """A ZooKeeper of this test's own."""
         zookeeper = start_zookeeper(tmp_path / "zookeeper")
         yield zookeeper.members[0]
         zookeeper.stop()

@@ -34,7 +34,6 @@ class SharedNodes(LeasedNodes):
 
     @property
     def a(self) -> StoredNode | None:
-        """The node `/a`."""
         return self.table.find(["/a"]).get("/a")
 
     def look(self) -> None:

@@ -16,8 +16,8 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import FailTimes, keep, run_all, start
 from trident import BatchFailedError, FailedException, TridentTopology, TridentTuple
-from trident.engine.task_output import TaskOutput
-from trident.explain.drawing import edges_of_plan, operations_of_plan
+from trident.drawing import edges_of_plan, operations_of_plan
+from trident.engine.fragment_runs import TaskOutput
 from trident.observe.batch_committed import BatchCommitted, Phases, Read
 from trident.observe.component_statistics import Figures, WindowStatistics, statistics_of
 from trident.observe.events import WHOLE_TOPOLOGY, ErrorFeed
@@ -287,6 +287,7 @@ def test_what_a_topology_that_has_ended_says_does_not_change(counted: Any) -> No
     assert first["status"] == "STOPPED"
 
 
+@pytest.mark.slow
 def test_statistics_are_read_while_batches_run() -> None:
     topology, feeder = TridentTopology("t"), FeederBatchSpout("sentence: string")
     stream = topology.new_stream("s", feeder).each("sentence", Split(), "word: string")

@@ -52,6 +52,7 @@ def test_what_was_added_within_a_window_is_there_once(added: list[tuple[float, i
         assert first_s <= now - window + 2 * width_s
 
 
+@pytest.mark.slow
 def test_its_memory_does_not_grow() -> None:
     series, at, kept = TimeSeries(0.0), 0.0, []
     for minute in range(30_000):  # three weeks

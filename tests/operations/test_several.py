@@ -112,6 +112,7 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other) and type(one) is type(other)
 
 
+@pytest.mark.slow
 @given(rows=st.lists(ROWS, max_size=12), cut=st.integers(0, 12), grouped=st.booleans())
 def test_kernels_give_what_the_python_code_gives(rows: list[Any], cut: int, grouped: bool) -> None:
     parts = [table(rows[:cut]), table(rows[cut:])]
@@ -406,7 +407,7 @@ def test_bad_aggregates_are_named(given_: dict[str, Any], told: str | None) -> N
     "make", [lambda n: TopN(n, "n"), lambda n: Collect("n", most=n), lambda n: CountDistinct("n", most=n)]
 )
 def test_how_many_values_are_kept_is_a_whole_number_of_one_or_more(make: Any, values: Any) -> None:
-    with pytest.raises(ValueError, match="takes how many values to keep, at least 1; got "):
+    with pytest.raises(ValueError, match="give a whole number of at least 1$"):
         make(values)
 
 
@@ -476,6 +477,7 @@ def test_a_mean_of_whole_numbers_is_exact_beyond_64_bits(values: list[int], cuts
     assert -(2**63) <= found["mean_sum"] < 2**63
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [1, 40], ids=["a dict", "arrays"])
 def test_a_mean_of_large_numbers_goes_on_through_batches(keys: int, tmp_path: Path) -> None:
     large = 1_700_000_000_000_000_000

@@ -33,7 +33,7 @@ from trident.operations import (
 )
 from trident.plan.meaning import Meaning, compare, meaning_of
 from trident.spout import SpoutType
-from trident.state.winners import renamed_facts
+from trident.state.txid import renamed_facts
 
 
 def meaning(
@@ -170,7 +170,9 @@ def test_a_stream_may_join_a_state_but_not_leave_it() -> None:
     assert not compare(meaning(), meaning(more=merged)).refused
     ((text, remedy),) = compare(meaning(more=merged), meaning()).refused
     assert text == "state 'total': streams lines, second -> lines"
-    assert remedy.endswith("what 'second' brings, start once with --conf allow_changed_topology=true")
+    assert remedy.endswith(
+        "what 'second' brings, start once with allow_changed_topology=True (--conf allow_changed_topology=true)"
+    )
 
 
 def test_a_renamed_stream_is_noticed_by_its_states() -> None:
@@ -303,6 +305,7 @@ def test_a_state_with_another_name_is_found_also_if_more_of_it_changes() -> None
         assert not compare(before, Meaning({"b": facts}, {}, {"a": "b"})).refused or not is_refused
 
 
+@pytest.mark.slow
 def test_what_a_source_gives_in_another_type_is_taken_as_it_is_told(tmp_path: Path) -> None:
     """As the changes of a state, whose members have other names: no declaration of this topology gives the former ones."""
 
@@ -351,6 +354,7 @@ def windowed(folder: Path, kind: str, rows: int, key: str = "k", out: str = "sum
     return topology
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_an_open_window_goes_on_when_its_key_has_another_name(kind: str, partitions: int, tmp_path: Path) -> None:
@@ -361,6 +365,7 @@ def test_an_open_window_goes_on_when_its_key_has_another_name(kind: str, partiti
     assert running.state("all").multi_get(["a"]) == [15]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_an_open_window_under_another_name_is_not_left_behind(kind: str, tmp_path: Path) -> None:
     log: dict[str, Any] = {"log_dir": str(tmp_path / "log")}
@@ -378,6 +383,7 @@ def test_an_open_window_under_another_name_is_not_left_behind(kind: str, tmp_pat
     assert running.state("all").multi_get(["a"]) == [15]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*WINDOWS, "join"])
 def test_what_keeps_rows_gets_its_names_back_in_a_step(kind: str, tmp_path: Path) -> None:
     def declared(rows: int, name: str, step: bool = False) -> TridentTopology:

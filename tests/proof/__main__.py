@@ -30,7 +30,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("build/proof"), help="the folder of the records")
     options = parser.parse_args(argv)
     records = []
-    about = {"date": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M}", "commit": _commit(), "machine": _machine()}
+    machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    about = {"date": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M}", "commit": _commit(), "machine": machine}
     for name in options.row or ROWS:
         row = ROWS[name] if options.seeds is None else ROWS[name].of_size(options.seeds)
         with tempfile.TemporaryDirectory(prefix="trident-proof-", ignore_cleanup_errors=True) as work:
@@ -42,10 +43,6 @@ def main(argv: list[str] | None = None) -> int:
         records.append(record)
     sys.stdout.write(table(records) + "".join(f"WRONG {each}\n" for record in records for each in record.wrong))
     return 1 if any(record.wrong for record in records) else 0
-
-
-def _machine() -> str:
-    return f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
 
 
 def _commit() -> str:

@@ -301,7 +301,7 @@ OF_LOGS = (
     ),
     Mutant(
         "nodes in PostgreSQL: a change is not counted",
-        "trident/nodes/postgres_nodes.py",
+        "trident/nodes/polled_nodes.py",
         "SET version = version + 1 WHERE path = %s",
         "SET version = version WHERE path = %s",
         ("tests/cluster/state/test_cluster_state.py::test_a_data_watch_tells_once",),

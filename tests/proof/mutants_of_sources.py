@@ -57,7 +57,7 @@ OF_SOURCES = (
     Mutant(
         "sources: other rows are accepted from a transactional spout",
         _BATCH_SPOUTS,
-        'if any(found.get(each, was) != was for each, was in defined.items() if each in ("rows", "checksum")):',
+        'if any(found.get(each, was) != was for each, was in definition.items() if each in ("rows", "checksum")):',
         "if False:",
         ("tests/run/test_recovery.py::test_a_batch_spout_that_emits_other_rows_after_a_restart_is_told_so",),
     ),
@@ -130,19 +130,17 @@ OF_SOURCES = (
     ),
     Mutant(
         "messages: an ack before its emit",
-        "spouts/messages/deliveries.py",
+        "spouts/messages.py",
         "            self._out[message.id] = message\n            self._emit(",
         "            self._out[message.id] = message\n            self._done.append(message)\n            self._emit(",
-        (
-            "tests/spouts/messages/test_deliveries.py::test_nothing_is_lost_and_nothing_is_acked_before_the_topology_did",
-        ),
+        ("tests/spouts/test_deliveries.py::test_nothing_is_lost_and_nothing_is_acked_before_the_topology_did",),
     ),
     Mutant(
         "messages: one that could not be buried is acknowledged",
-        "spouts/messages/deliveries.py",
+        "spouts/messages.py",
         "            self._wait(message, self._policy.longest_pause_s)\n            return\n",
         "            self._done.append(message)\n            return\n",
-        ("tests/spouts/messages/test_deliveries.py",),
+        ("tests/spouts/test_deliveries.py",),
     ),
     Mutant(
         "Kafka: the offset of the highest record that is done is committed (offsets saved early)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.proof.mutant import Mutant
 
 _VALUES, _MAPS = "trident/state/values.py", "trident/state/maps.py"
-_COMMITS, _SENTINEL, _WINNERS = "trident/state/map_commits.py", "trident/state/sentinel.py", "trident/state/winners.py"
+_COMMITS, _SENTINEL, _WINNERS = "trident/state/map_commits.py", "trident/state/sentinel.py", "trident/state/txid.py"
 _CACHED = "trident/state/cached.py"
 
 _CACHE_TESTS = ("tests/state/test_cached.py",)

@@ -6,7 +6,7 @@ from tests.proof.mutant import Mutant
 
 _FENCE, _WHOLE = "trident/storekit/record_fence.py", "trident/storekit/whole_commits.py"
 _REDIS, _SQL = "states/redis/fence.py", "states/postgres/typed_rows.py"
-_MEMCACHED, _MEMCACHED_FENCE = "states/memcached/map.py", "states/memcached/fence.py"
+_MEMCACHED, _MEMCACHED_FENCE = "states/memcached/state.py", "states/memcached/fence.py"
 
 _WHOLE_TESTS = ("tests/storekit/test_whole_commits.py",)
 

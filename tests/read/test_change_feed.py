@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class Words:
                 self.spout.feed(batch)
                 running.process_all_available()
 
-    def changes(self, since: int | None = 0) -> Any:
+    def changes(self, since: Any = 0) -> Any:
         return trident.changes(self.topology, "totals", since, log_dir=self.log_dir)
 
     def txids(self, since: int = 0) -> list[int]:
@@ -95,10 +96,10 @@ def test_each_change_is_given_once_with_before_and_after(made: Made, tmp_path: P
         }
         assert {change.key: change[1:] for change in two.changes} == {("the",): (1, 4), ("",): (None, 0)}
         assert (feed.read(), feed.txid) == ([], 3)
-    with words.changes(since=1) as feed:
-        assert feed.read() == [two]
-    with words.changes(since=None) as feed:
-        assert feed.read() == []
+        places = feed.place_of(1), feed.at
+    for since, left in [(1, [two]), (None, []), (places[0], [two]), (places[1], [])]:
+        with words.changes(since) as feed:
+            assert feed.read() == left
 
 
 @pytest.mark.server
@@ -378,7 +379,9 @@ def test_a_state_that_no_batch_has_written_to_has_no_changes(made: Made, tmp_pat
 def test_what_keeps_no_changes_is_refused_by_name(made: Made, tmp_path: Path, postgres_server: Server) -> None:
     words = Words(tmp_path, made(changes=None))
     words.run(FIRST)
-    with pytest.raises(UnsupportedOperation, match=r"state 'totals' of .* keeps no changes: declare it with changes="):
+    with pytest.raises(
+        UnsupportedOperation, match="'totals' of .* keeps no changes: .* Redis does .* declared with changes="
+    ):
         words.changes()
     with pytest.raises(ConfigError, match="changes='soon': must be a time with its unit"):
         made(changes="soon")
@@ -387,9 +390,11 @@ def test_what_keeps_no_changes_is_refused_by_name(made: Made, tmp_path: Path, po
         PostgresState.transactional(url, changes="7d")
     with pytest.raises(ConfigError, match="no option 'changes'"):
         CassandraState.opaque(["127.0.0.1"], changes="7d")  # type: ignore[call-arg]
-    binary = Words(tmp_path, PostgresState.opaque(url, changes="7d", layout="binary"), log_dir=str(tmp_path / "binary"))
     with pytest.raises(ConfigError, match=r"changes= of .* needs columns, and there are none: layout='binary'"):
-        binary.run(FIRST)
+        Words(tmp_path, PostgresState.opaque(url, changes="7d", layout="binary"), log_dir=str(tmp_path / "binary"))
+    for odd in (date(2024, 1, 1), 1.5, True, -1):  # a day is not batch 2024
+        with pytest.raises(ConfigError, match="since=.*: give a whole number of at least 0"):
+            words.changes(odd)
 
 
 @pytest.mark.server

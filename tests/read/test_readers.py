@@ -257,7 +257,6 @@ def test_a_restart_with_other_partitions_is_followed(tmp_path: Path, monkeypatch
     params=["delta", "two methods", *(pytest.param(name, marks=pytest.mark.server) for name in ("redis", "memcached"))]
 )
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Counts:
-    """Counts in two partitions of a store."""
     if request.param in ("delta", "two methods"):
         entries: dict[Any, Any] = {}
         spec = DeltaState.opaque(tmp_path / "table") if request.param == "delta" else dict_state(entries)
@@ -292,7 +291,6 @@ def test_each_store_says_what_became_of_it(stored: Counts) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_no_reader_is_alarmed_by_a_writer_that_lives(stored: Counts) -> None:
     counts = stored
     ended = threading.Event()

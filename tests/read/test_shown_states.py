@@ -154,6 +154,7 @@ def test_a_state_that_cannot_be_listed_says_so() -> None:
     assert "the store of state &#x27;s-persist&#x27; cannot list its keys" in html
 
 
+@pytest.mark.slow
 def test_states_that_are_read_together_are_shown_as_of_one_batch(tmp_path: Path) -> None:
     topology = TridentTopology("t")
     stream = topology.new_stream("s", FixedBatchSpout("town: string, euros: bigint", 2, *(row[:2] for row in SALES)))

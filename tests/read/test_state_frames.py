@@ -107,6 +107,7 @@ def test_a_listing_that_commits_always_overtake_says_so() -> None:
     assert newest[0] < 20  # a listing takes long, so it is not begun a hundred times
 
 
+@pytest.mark.slow
 def test_a_state_without_keys_has_one_row_or_none(topology: TridentTopology, tmp_path: Path) -> None:
     stream = topology.new_stream("s", FixedBatchSpout("n: bigint", 2, [1], [2], [3]))
     stream.persistent_aggregate(DeltaState.opaque(str(tmp_path / "sum")), "n", Sum(), "sum")
@@ -206,6 +207,7 @@ def target(tmp_path: Path) -> str:
     return f"{tmp_path}/frame_counts.py:topology"
 
 
+@pytest.mark.slow
 def test_what_the_format_cannot_read_it_says_when_spark_plans(target: str, tmp_path: Path) -> None:
     def refused(error: type[Exception], said: str, **options: str) -> None:
         def plan() -> None:
@@ -238,6 +240,7 @@ def test_the_format_names_a_column_whatever_is_in_its_name(target: str, tmp_path
     assert source.schema() == "`a``b` string, `rows` bigint"
 
 
+@pytest.mark.slow
 def test_rows_that_commits_overtook_are_not_given(target: str, tmp_path: Path) -> None:
     run_all(load_topology(target), "in_process", log_dir=str(tmp_path / "log"))
 
@@ -258,6 +261,7 @@ def test_rows_that_commits_overtook_are_not_given(target: str, tmp_path: Path) -
         read("rows", 1)
 
 
+@pytest.mark.slow
 def test_what_the_planning_opens_is_closed(target: str, tmp_path: Path) -> None:
     run_all(load_topology(target), "in_process", log_dir=str(tmp_path / "log"))
     source = TridentDataSource({"topology": target, "log_dir": str(tmp_path / "log"), "state": "table", "txid": "2"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,9 +35,11 @@ from tests.harness.topology_runs import (
 from trident import Config, Fields, TridentCollector, TridentState, TridentTopology, TridentTuple, open_state
 from trident.errors import (
     BatchFailedError,
+    ConfigError,
     DRPCExecutionException,
     StaleTransactionError,
     StateError,
+    TopologyError,
     UnsupportedOperation,
     WrongKeyError,
 )
@@ -158,17 +161,30 @@ def test_a_store_that_all_partitions_share_is_listed_page_by_page_and_once(
     assert sorted(running.state(state).get_tuples()) == sorted((*key, 2) for key in KEYS)
 
 
+@pytest.mark.slow
 def test_an_earlier_batch_can_be_read_where_the_store_keeps_it(topology: TridentTopology, tmp_path: Path) -> None:
     delta = counting(topology, DeltaState.opaque(tmp_path / "state"), 1, 3)
     whole = topology.new_stream("other", FixedBatchSpout("x: string", 1, ["a"], ["b"])).persistent_aggregate(
         MemoryMapState(), Count(), "all"
     )
     running = run_all(topology, "in_process", log_dir=tmp_path / "log")
-    view = running.state(delta)
+    view: Any = running.state(delta)
     assert [view.at(txid=txid).multi_get(KEYS[:2]) for txid in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]
     assert sorted(view.at(2).get_tuples()) == sorted((*key, 2) for key in KEYS)
     with pytest.raises(StateError, match="read state 'count' as of batch 4: 3 is the last one committed"):
         view.at(4)
+    assert view.at(np.int64(2)).multi_get(KEYS[:1]) == [2]
+    assert list(view.get_tuples(limit=np.int32(0))) == view.top(0) == []
+    odd: Any
+    for odd in (-1, True, 1.5, "2", b"2", [], math.inf, Decimal(2)):
+        for call, named in ((view.at, "txid"), (view.get_tuples, "limit"), (view.top, "count")):
+            with pytest.raises(ConfigError, match=re.escape(f"{named}={odd!r}: give a whole number of at least 0")):
+                call(**{named: odd})
+    for odd in (None, 1, b"count", delta.new_values_stream(), Count):
+        with pytest.raises(TopologyError, match="is not a state: give its name, or what persistent_aggregate"):
+            running.state(odd)
+        with pytest.raises(TopologyError, match="is not a state: give its name"):
+            open_state(topology, odd)
     with pytest.raises(
         UnsupportedOperation, match="state 'all' cannot be read as of an earlier batch: its store is not"
     ):
@@ -240,6 +256,7 @@ NUMBERS: dict[str, tuple[Any, list[Any], list[Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("type_", NUMBERS)
 def test_a_number_is_a_key_if_the_type_has_it_and_else_absent(
     type_: str, topology: TridentTopology, tmp_path: Path

@@ -48,7 +48,6 @@ class Stores:
         return map_state(backing, kind)
 
     def copy(self) -> Entries:
-        """Return a copy of what is stored."""
         return copy.deepcopy({place: entries for place, entries in self.entries.items() if entries})
 
     def set_back(self, older: Entries, *states: str, partitions: Sequence[int] = range(100)) -> None:

@@ -1,12 +1,10 @@
-"""Worlds in which a log or a store is lost, set back or another's: `python -m tests.run.accident_worlds` prints
-for each accident and kind of source what a start says, and how each way on ends."""
+"""Worlds in which a log or a store is lost, set back or another's: what a start says, and how each way on ends."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -259,24 +257,3 @@ def advised(printed: str) -> str:
     assert len(names) == advice.count("state_recovery") <= 1
     assert all(name == on_command_line for _, name, on_command_line in names)
     return "".join(f"{'new log and ' if new else ''}{name}" for new, name, _ in names)
-
-
-def main() -> None:
-    """Print the table."""
-    sys.stdout.write("| accident | source | states, history | what a start says | ways on |\n|---|---|---|---|---|\n")
-    for accident in ACCIDENTS:
-        for source in SOURCES:
-            for states, history in ((1, None), (1, "7d"), (2, None), (2, "7d")):
-                if accident != "log lost, store emptied" or states > 1:
-                    with tempfile.TemporaryDirectory() as folder:
-                        make = prepared(Path(folder), accident, source, states, history)
-                        said = str(outcome(make(), "refuse")).partition("\nFor experts")[0].replace("\n", "<br>")
-                        ends = {policy: outcome(make(), policy) for policy in POLICIES}
-                    ways = "<br>".join(
-                        f"`{name}`: {'refused' if isinstance(end, str) else end}" for name, end in ends.items()
-                    )
-                    sys.stdout.write(f"| {accident} | {source.__name__} | {states}, {history} | {said} | {ways} |\n")
-
-
-if __name__ == "__main__":
-    main()

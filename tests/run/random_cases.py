@@ -163,12 +163,10 @@ class Case(_Shown):
 
     @property
     def names(self) -> list[str]:
-        """The names of the key's fields."""
         return [f"k{at}" for at in range(len(self.key))]
 
     @property
     def types(self) -> list[str]:
-        """Their types in the stream."""
         return ["string" if type_ == UNTYPED else type_ for type_ in self.key]
 
 

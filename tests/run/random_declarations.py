@@ -212,7 +212,6 @@ class Declared:
         self.asked: dict[str, Asked] = {}
 
     def name(self, state: str) -> str:
-        """Return the name of a state in the topology."""
         return f"{self.prefix}{state.replace(' ', '-')}"
 
 

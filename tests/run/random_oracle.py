@@ -58,20 +58,16 @@ def may_conflict(case: Case) -> bool:
         return False
     partitioned = [step.name for step in case.steps if step.name in _PARTITIONS]
     one_part = case.partitions < 2 and all(life.parallelism == 1 for life in case.lives)
+    rows_of_one = 2 if any(step.name in ("flat_map", "merge") for step in case.steps) else 1
     together = partitioned[-1] in _TOGETHER if partitioned else one_part
     return not together and any(
-        len({_identity(case, row[:-1]) for row in rows}) < len(rows) * (2 if _repeats(case) else 1)
-        for rows in case.batches
+        len({_identity(case, row[:-1]) for row in rows}) < len(rows) * rows_of_one for rows in case.batches
     )
 
 
 _TOGETHER = ("partition_by", "global_", "batch_global", "sum")
 """Behind these all tuples of a key are in one partition."""
 _PARTITIONS = (*PARTITIONINGS, "sum")
-
-
-def _repeats(case: Case) -> bool:
-    return any(step.name in ("flat_map", "merge") for step in case.steps)
 
 
 def _stepped(case: Case, rows: Rows) -> Rows:

@@ -78,6 +78,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(12)
 @pytest.mark.parametrize(("accident", "source", "states", "history"), CASES)
 def test_what_is_advised_ends_with_right_totals_and_what_would_not_is_refused(

@@ -173,6 +173,7 @@ def test_an_inactive_topology_stops_and_the_next_start_goes_on(topology: Trident
     assert (rows.rows, again.txid) == ([(letter,) for letter in "abcdef"], 6)
 
 
+@pytest.mark.slow
 def test_any_orders_while_it_runs_keep_the_counts_exact(topology: TridentTopology) -> None:
     feeder, points = FeederBatchSpout("x: string"), Points()
     rows = keep(topology.new_stream("s", feeder))

@@ -103,9 +103,9 @@ def test_a_state_that_means_something_else_is_refused_and_nothing_is_written(
     with pytest.raises(TopologyChangedError, match=line) as caught:
         lives.start(changed)
     assert isinstance(caught.value, TopologyError)
-    assert 'To do: count again beside it: declare the topology under another name, as in TridentTopology("t-2")' in str(
-        caught.value
-    )
+    said = str(caught.value)
+    assert 'To do: count again beside it: declare the topology under another name, as in TridentTopology("t-2")' in said
+    assert "for its log and checkpoint if you name one" in said
     assert (repr(lives.stores), LogReader(lives.log).refresh().txid) == before
     lives.live(total)  # and it was not recorded either
     assert lives.sums() == 4
@@ -221,9 +221,15 @@ def test_the_advice_about_another_source_under_the_same_name_leads_on(lives: Liv
             running.process_all_available()
 
     lives.live(total)
-    with pytest.raises(TopologyChangedError, match=r'new_stream\("s-2", …\), and start once with --conf allow_changed'):
+    with pytest.raises(
+        TopologyChangedError,
+        match=r'new_stream\("s-2", …\), and start once with allow_changed_topology=True \(--conf allow_changed',
+    ):
         other("s")
-    with pytest.raises(TopologyChangedError, match="If it is another source, .* start once with --conf allow_changed"):
+    with pytest.raises(
+        TopologyChangedError,
+        match=r"If it is another source, .* start once with allow_changed_topology=True \(--conf allow_changed",
+    ):
         other("s-2")
     other("s-2", allow_changed_topology=True)
     assert lives.sums() == 7
@@ -239,7 +245,8 @@ def test_the_advice_to_begin_a_similar_state_with_nothing_leads_on(lives: Lives,
     if drops:
         lives.live(count)  # once without it, which does not help: it may return
     with pytest.raises(
-        TopologyChangedError, match="To begin 'similar' with nothing, start once with --conf allow_changed"
+        TopologyChangedError,
+        match=r"To begin 'similar' with nothing, start once with allow_changed_topology=True \(--conf allow_changed",
     ):
         lives.start(similar)
     lives.live(similar, allow_changed_topology=True)

@@ -252,7 +252,7 @@ def test_a_batch_that_spark_repeats_is_nothing_whatever_the_session_tells() -> N
 @pytest.mark.parametrize(
     ("found", "last", "said"),
     [
-        (QueryBatch(4, MINE), None, "the log has no batch of any query: the log was lost"),
+        (QueryBatch(4, MINE), None, "no batch of any query: the log was lost, the function was renamed, or"),
         (QueryBatch(3, MINE, None, 8), definition(3, planned=7), "planned at 8 ms.*the same number means other rows"),
         (QueryBatch(2, MINE), definition(3), "the checkpoint was deleted or restored from an older copy"),
         (QueryBatch(0), definition(3), "the checkpoint was deleted or restored from an older copy"),

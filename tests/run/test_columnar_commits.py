@@ -105,7 +105,7 @@ BEYOND: list[tuple[str, Any, Any, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("store", ["opaque", "transactional", "delta"])
+@pytest.mark.parametrize("store", ["opaque", "transactional", pytest.param("delta", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("in_one_batch", [True, False])
 @pytest.mark.parametrize(
     ("type_", "first", "aggregator", "output", "sum_"), BEYOND, ids=[str(one[0::3]) for one in BEYOND]

@@ -21,8 +21,8 @@ from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import QUICK, start
 from trident import Config, TridentCollector, TridentTopology, TridentTuple
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.routing import RowFrame, route
-from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order, Program, run_entry
 from trident.errors import ConfigError
 from trident.operations import (

@@ -165,6 +165,7 @@ class Coordinating(RuleBasedStateMachine):
         return one.txid in self.live and self.current[one.txid] == one
 
 
+@pytest.mark.slow
 def test_any_order_of_messages_is_what_the_rules_say() -> None:
     run_state_machine_as_test(Coordinating, settings=settings(max_examples=80, stateful_step_count=40, deadline=None))
 

@@ -294,6 +294,7 @@ def test_an_idle_topology_on_spark_runs_no_job(spark: SparkSession, texts: Path,
         assert len(jobs(None)) == ran
 
 
+@pytest.mark.slow
 def test_a_spout_that_is_much_work_to_ask_is_asked_less_often(texts: Path, tmp_path: Path) -> None:
     spout = Asked(texts, busy_s=0.02)
     with idle(spout, "in_process", tmp_path, interval_ms=1):

@@ -28,6 +28,8 @@ from trident.operations import ArgMax, Avg, Collect, Count, Last, Max, Min, Sum,
 from trident.run.loop import BatchLoop
 from trident.state import StateSpec
 
+pytestmark = pytest.mark.slow
+
 Rows = Sequence[tuple[str, int]]
 Of = Callable[[Sequence[int]], Any]
 AGGREGATES: dict[str, tuple[Any, Of]] = {
@@ -121,7 +123,6 @@ def run(
 
 
 def changed(job: Job, draw: random.Random, kinds: Sequence[str]) -> tuple[Job, dict[str, str]]:
-    """Return the job with a few changes, and what was renamed."""
     members, since, rename = dict(job.members), dict(job.since), dict[str, str]()
     for _ in range(draw.randint(1, 3)):
         match draw.choice(["add", "add", "remove", "rename", "order"]):

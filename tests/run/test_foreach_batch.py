@@ -488,7 +488,8 @@ def test_one_query_one_stream() -> None:
 def test_a_topology_of_a_query_is_not_started() -> None:
     topology, stream = declared()
     keep(stream)
-    with pytest.raises(TopologyError, match=r"give topology\.foreach_batch\(\) to writeStream\.foreachBatch"):
+    said = r"give topology\.foreach_batch\(\), or what exactly_once returned, to writeStream\.foreachBatch"
+    with pytest.raises(TopologyError, match=said):
         topology.start(engine="in_process")
 
 

@@ -88,7 +88,6 @@ class Fed:
         return found
 
     def number(self, value: Any) -> int | None:
-        """Return which key a value is."""
         if value is None:
             return None
         (number,) = [at for at, key in enumerate(KEYS[self.type_]) if any(same(value, form) for form in key)]

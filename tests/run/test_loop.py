@@ -38,8 +38,8 @@ from tests.harness.topology_runs import (
 )
 from trident import BatchFailedError, Config, FailedException, ReportedFailedException, TridentTopology
 from trident.channel import Clock
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.runners import InProcessRunner
-from trident.engine.task_output import TaskOutput
 from trident.engine.tasks import run_parts_task
 from trident.errors import FencedError, RetriesUsedUpError, SpoutError, TopologyError, TridentError
 from trident.log.file_log import FileLog

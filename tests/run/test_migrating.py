@@ -48,7 +48,6 @@ def log(tmp_path: Path) -> str:
 
 
 def cents(state: StateSpec, rows: list[list[Any]] = ROWS, **more: Any) -> TridentTopology:
-    """The state of a `bigint`."""
     topology = TridentTopology("t")
     stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
     stream.group_by("k").persistent_aggregate(state, "n", Sum(), "total", **more)
@@ -58,7 +57,6 @@ def cents(state: StateSpec, rows: list[list[Any]] = ROWS, **more: Any) -> Triden
 def euros(
     state: StateSpec, migrate: Any = None, rows: list[list[Any]] = ROWS, type_: str = "decimal(20,2)"
 ) -> TridentTopology:
-    """The same state of a decimal."""
     topology = TridentTopology("t")
     stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
     stream = stream.each("n", lambda n: Decimal(n) / 100, f"euros: {type_}")
@@ -181,6 +179,7 @@ def test_a_state_with_values_of_two_types_moves(state: StateSpec, log: str, tmp_
     assert rows(euros(other, of_cents), log) == [("a", Decimal("0.09")), ("b", Decimal("0.02"))]
 
 
+@pytest.mark.slow
 def test_a_table_of_one_type_is_refused_before_anything_is_recorded(log: str, tmp_path: Path) -> None:
     table = DeltaState.opaque(tmp_path / "table")
     run(cents(table), log)
@@ -190,6 +189,7 @@ def test_a_table_of_one_type_is_refused_before_anything_is_recorded(log: str, tm
     assert rows(cents(table), log) == [("a", 9), ("b", 2)]
 
 
+@pytest.mark.slow
 def test_values_are_migrated_by_a_move_where_a_table_has_one_type(log: str, tmp_path: Path) -> None:
     old, new = DeltaState.opaque(tmp_path / "old"), DeltaState.opaque(tmp_path / "new")
     run(cents(old), log)

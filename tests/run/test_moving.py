@@ -32,6 +32,8 @@ from trident.operations import BaseStateUpdater, Count, Sum
 from trident.run import moving
 from trident.state import Key, StateSpec, map_state
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["the", "cow", "the", "moon", "the", "end"]
 
 
@@ -230,7 +232,7 @@ def test_a_start_in_another_place_advises_the_move(log: str, old: StateSpec, new
 def test_a_driver_that_runs_refuses_a_move(log: str, old: StateSpec, new: StateSpec) -> None:
     with start(declared(old), "in_process", log_dir=log) as running:
         running.process_all_available()
-        with pytest.raises(LogHeldError):
+        with pytest.raises(LogHeldError, match="already running here"):
             move_state(declared(old), "count", declared(new), log_dir=log)
     assert move_state(declared(old), "count", declared(new), log_dir=log).rows == 4
 

@@ -137,6 +137,7 @@ def test_no_update_of_a_partition_persist_is_lost_with_1_to_8_partitions(before:
         assert sorted(view.get_tuples()) == sorted(view.rows_at_once()) == sorted(wanted.items()), hint
 
 
+@pytest.mark.slow
 @every_exact_kind
 def test_keys_may_go_to_another_partition_in_the_next_batch(kind: StateType) -> None:
     rows = [(f"user{(number * 3 + number // 7) % 7}", number) for number in range(63)]  # each user once a batch
@@ -391,6 +392,7 @@ def test_a_total_feeds_what_it_is_into_another_state(hint: int) -> None:
     assert dict(ended(topology).state(kept).get_tuples()) == dict.fromkeys(sums, BATCH)
 
 
+@pytest.mark.slow
 def test_another_number_of_partitions_finds_what_the_last_one_wrote(tmp_path: Path) -> None:
     half = len(ROWS) // 2
     for first, then in ((4, 3), (1, 8), (8, 1)):

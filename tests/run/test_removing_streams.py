@@ -218,6 +218,7 @@ def local(draw: random.Random, folder: Path, kind: str) -> Any:
 SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(10, 600))]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_removed_is_gone_whatever_was_replayed(seed: int, tmp_path: Path) -> None:
@@ -465,6 +466,7 @@ def removing(spec: Any, rows: list[tuple[str, bool]]) -> TridentTopology:
     return topology
 
 
+@pytest.mark.slow
 def test_a_removal_is_explained_and_verified_as_any_batch(tmp_path: Path) -> None:
     rows = [
         ("a", False),
@@ -494,6 +496,7 @@ def test_a_batch_with_removals_repeats_itself() -> None:
         driver.check_replays()
 
 
+@pytest.mark.slow
 def test_runs_with_faults_end_as_one_without() -> None:
     draw = random.Random(0)
     rows = [(draw.choice("abcd"), draw.random() < 0.3) for _ in range(30)]

@@ -208,6 +208,7 @@ def test_a_session_of_spark_connect_is_refused_by_name(monkeypatch: pytest.Monke
         spark_session("connected")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), [("SPARK_REMOTE", "sc://host/;token=abc"), ("SPARK_API_MODE", "connect")])
 def test_an_environment_that_asks_for_spark_connect_is_refused_by_name(name: str, value: str) -> None:
     done = run("from trident.spark.session import spark_session; spark_session('connect')", **{name: value})

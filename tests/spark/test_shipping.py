@@ -109,6 +109,7 @@ def test_the_same_code_is_shipped_once_and_changed_code_again(folder: Path) -> N
     assert shipped_to(cluster) != first
 
 
+@pytest.mark.slow
 def test_topologies_that_start_side_by_side_ship_the_code_once(folder: Path) -> None:
     shipping.ship_modules_of(folder)
     cluster = Cluster()

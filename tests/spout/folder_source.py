@@ -81,7 +81,6 @@ class OpaqueFolder(_Folder, IOpaquePartitionedTridentSpout):
 
 
 def spout_of(kind: SpoutType, folder: Path, limit: int = _LIMIT, before: Any = no_crash) -> Any:
-    """Return the spout of a kind."""
     return (TransactionalFolder if kind is SpoutType.TRANSACTIONAL else OpaqueFolder)(folder, limit, before)
 
 
@@ -103,11 +102,9 @@ def readers(folder: Path, txid: int) -> set[int]:
 
 
 def write(folder: Path, partition: str, numbers: range | list[int]) -> None:
-    """Add lines to a partition."""
     with (folder / f"part-{partition}").open("ab") as file:
         file.write(b"".join(b"%d\n" % number for number in numbers))
 
 
 def numbers_in(folder: Path) -> dict[str, int]:
-    """Return the sum of each partition."""
     return {path.name: sum(map(int, path.read_bytes().split())) for path in sorted(folder.glob("part-*"))}

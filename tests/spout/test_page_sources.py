@@ -23,6 +23,8 @@ from tests.test_docs import DOCS, ROOT, blocks
 from trident import BatchFailedError, TridentTopology
 from trident.operations import Count
 
+pytestmark = pytest.mark.slow
+
 MOST_LINES = 40
 
 
@@ -111,7 +113,6 @@ with topology.start(engine="in_process", log_dir={log!r}, poll_interval_ms=1) as
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_csv_files_are_read_once_by_a_driver_that_is_killed(tmp_path: Path) -> None:
     wanted = [(name, n) for name in "ab" for n in range(50)]
     for name in "ab":

@@ -41,7 +41,6 @@ def batches(spout: ITridentSpout, previous: Definition | None = None, parallelis
 
 
 def rows(spout: ITridentSpout, parallelism: int = 1) -> list[Row]:
-    """Read all that there is."""
     return [row for batch in batches(spout, None, parallelism) for row in batch]
 
 

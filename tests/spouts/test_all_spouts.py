@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import spouts
-from spouts.messages.spout import MessageSpout
+from spouts.messages import MessageSpout
 from tests.harness.servers import Server
 from tests.spouts import report
 from tests.spouts.catalog import SPOUTS

@@ -55,7 +55,7 @@ from trident.state import (
 )
 from trident.state.encoding.codec import decode_keys, decode_many, encode_keys, encode_many
 from trident.state.encoding.serializers import Serializer, serializer_for
-from trident.state.winners import Winners
+from trident.state.txid import Winners
 from trident.steps.failures import Failure, LeftOut
 
 GOLDEN = Path(__file__).parent / "golden"

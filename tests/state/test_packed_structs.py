@@ -180,6 +180,7 @@ opaque = st.builds(OpaqueValue, st.integers(1, 3), st.integers(0, 2**21), parts,
 found = st.lists(st.none() | opaque, max_size=8)
 
 
+@pytest.mark.slow
 @given(st.lists(opaque, max_size=8), st.booleans())
 def test_columns_have_the_bytes_of_rows(values: list[OpaqueValue], of_one_commit: bool) -> None:
     if of_one_commit:

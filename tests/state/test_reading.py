@@ -6,8 +6,7 @@ import pytest
 
 from trident.errors import StateReadError
 from trident.state.sentinel import check_reading
-from trident.state.txid import Sentinel, Txid
-from trident.state.winners import Epochs, Winners
+from trident.state.txid import Epochs, Sentinel, Txid, Winners
 
 A, B, C = 1 << 20, 2 << 20, 3 << 20  # the first attempts of three epochs; the log knows the first two
 EPOCHS = Epochs(((1, 2),))

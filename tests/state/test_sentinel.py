@@ -17,7 +17,7 @@ from trident.errors import (
 )
 from trident.state import OpaqueMap, ReservedKeySentinel, Sentinel, Txid, Winners, check_sentinel, fenced
 from trident.state.sentinel import displaced
-from trident.state.winners import Epochs
+from trident.state.txid import Epochs
 from trident.testing.backend.schedules import Add
 
 WINNERS = Winners(((1, 10), (4, 11)))  # batches 1 to 3 were won by attempt 10, the ones from 4 on by attempt 11

@@ -169,6 +169,7 @@ def spec_of(store: str, kind: str, folder: Path) -> StateSpec:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 @pytest.mark.parametrize("store", ["memory", "delta"])
 def test_views_and_queries_change_nothing(store: str, kind: str, tmp_path: Path) -> None:

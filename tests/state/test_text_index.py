@@ -57,6 +57,7 @@ OTHERS = st.lists(st.none() | st.binary(max_size=2) | st.integers(0, 3) | st.jus
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove", "check"]), TEXTS, OTHERS), max_size=12)
 
 
+@pytest.mark.slow
 @given(STEPS)
 @example([("add", ["x" * 41, "x" * 40], []), ("check", ["x" * 40, "x" * 41, "x" * 42], [])])
 @example(

@@ -95,6 +95,7 @@ def some_rows(data: st.DataObject, values: st.SearchStrategy[Any]) -> Rows:
     return rows * data.draw(st.sampled_from([1, 1, 1, 200]))
 
 
+@pytest.mark.slow
 @both_kinds_of_each
 @given(data=st.data())
 def test_what_stood_before_is_the_same_for_each_and_for_all(values: Any, form: Any, data: st.DataObject) -> None:

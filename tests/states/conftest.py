@@ -50,7 +50,6 @@ def cql(connected: Home) -> Iterator[CassandraConnection]:
 
 @pytest.fixture
 def client(redis_server: Server) -> Iterator[Any]:
-    """A client of a Redis, which is empty."""
     with redis.Redis(port=redis_server.port) as client:
         client.flushall()
         yield client

@@ -36,7 +36,6 @@ HOOKS: dict[str, Callable[[], object]] = {}
 
 
 def pass_by(place: str) -> None:
-    """Do once what a test has put there."""
     HOOKS.pop(place, lambda: None)()
 
 

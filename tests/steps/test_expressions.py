@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -176,6 +177,7 @@ def test_texts_are_those_of_python(text: str, start: int, length: int) -> None:
         (-col("b"), {"b": -(1 << 63)}, "overflow"),
         (col("x").cast("int"), {"x": 1.5}, "truncated"),
         (col("b").cast("int"), {"b": 1 << 40}, "not in range"),
+        (col("b").cast("double"), {"b": (1 << 53) + 1}, "Casting 9007199254740993 from int64 to double would lose"),
         (col("s").cast("int"), {"s": "many"}, "Failed to parse"),
     ],
     ids=repr,
@@ -231,6 +233,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: col("l").explode().upper(), "explode must be a whole column of select, not a part of another"),
     (lambda: col("nowhere") + 1, "no field 'nowhere' of stream 'in'; it has ['a', 'b'"),
     (lambda: lit([1]), "a literal is a plain value such as a text or a number, not list"),
+    (lambda: lit(pd.NaT), "a literal is a plain value such as a text or a number, not NaTType"),
     (lambda: lit(1 << 63), "a whole number has 64 bits"),
     (lambda: lit(Decimal("1e50")), "a decimal has at most 38 digits"),
     (lambda: lit(None), "one=lit(None) has no type; give it one with cast"),

@@ -135,6 +135,7 @@ def test_in_a_chain_and_in_windows(engine: str) -> None:
     assert [row[1]["v"] for row in sliding.rows] == [0, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 def test_a_batch_that_fails_and_comes_again_changes_nothing(kind: str, engine: str, tmp_path: Any) -> None:

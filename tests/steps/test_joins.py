@@ -182,7 +182,6 @@ def test_a_join_is_what_its_definition_says(
 
 
 def _joined(sides: list[list[tuple[Any, int]]], outer: tuple[bool, ...], preserve: bool, nulls: bool) -> Any:
-    """The definition, key by key."""
     for key in {k for side in sides for k, _ in side if k is not None or nulls}:
         yield from _combined(key, [[row for row in side if row[0] == key] for side in sides], outer, preserve)
     for at, side in enumerate(sides):

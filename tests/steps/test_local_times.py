@@ -46,7 +46,6 @@ def us(moment: datetime) -> int:
 
 
 def shown(zone: str, at: int) -> int:
-    """What clocks show, by `zoneinfo`."""
     return us((BEGINNING + timedelta(microseconds=at)).astimezone(ZoneInfo(zone)).replace(tzinfo=None))
 
 

@@ -77,6 +77,12 @@ NOON = dt.datetime(2026, 3, 1, 12, 30, 59, 5, dt.UTC)
         ("coalesce('a', null, null)", "a"),
         ("coalesce(null, cast(1 as int)) + 1", 2),
         ("2 - +5", -3),
+        ("cast(-2147483648 as float)", -2147483648.0),
+        ("cast(1152921504606846976 + 0 as double)", 2.0**60),
+        ("(date '2024-02-29')::string", "2024-02-29"),
+        ("9007199254740992 in (9007199254740993, 1.0D)", True),
+        ("cast(12345678901234567890.5 as decimal(38,1)) in (12345678901234567890D)", True),
+        ("100 in (1e2D, 7)", True),
     ],
 )
 def test_a_text_means_what_spark_means(text: str, value: Any) -> None:
@@ -134,6 +140,12 @@ def test_a_text_means_what_spark_means(text: str, value: Any) -> None:
         ("x > 1e3-7", "1e3-7 is not a number; write blanks around + and -"),
         ("x > 1e", "1e is not a number"),
         ("x > -1e400", "1e400 is beyond the range of a double"),
+        ("x > -3.4028235e38F", "3.4028235e+38 is beyond the range of a float"),
+        (
+            "timestamp '2024-02-29 10:00'::string",
+            "Spark casts the timestamp, not its text: put parentheses around it at",
+        ),
+        ("-- none", "'-- none' is not an SQL expression: No expression was parsed"),
         ("+'5'", "there is no expression for the + without a number at character 1: leave it out"),
         ("p and -+s > 1", "there is no expression for the + without a number at character 8"),
     ],
@@ -249,15 +261,12 @@ def spark_values(spark: SparkSession, fields: Fields, table: pa.Table, texts: Se
     """Return for each text its value for each row, `FAILS` where Spark raises; in ANSI mode and in UTC."""
     with _settings(spark, _SETTINGS):
         columns = [_tried(spark, text).alias(f"c{at}") for at, text in enumerate(texts)]
-        found = spark.createDataFrame(table, _ddl(fields)).select(*columns).toArrow()
+        ddl = ", ".join(f"`{name}` {type_}" for name, type_ in zip(fields.names, fields.types, strict=True))
+        found = spark.createDataFrame(table, ddl).select(*columns).toArrow()
     values = [column.to_pylist() for column in found.columns]
     return {
         text: [FAILS if one is None else one["v"] for one in column] for text, column in zip(texts, values, strict=True)
     }
-
-
-def _ddl(fields: Fields) -> str:
-    return ", ".join(f"`{name}` {type_}" for name, type_ in zip(fields.names, fields.types, strict=True))
 
 
 _SETTINGS = {
@@ -455,7 +464,6 @@ def test_what_differs_on_purpose_is_in_the_table(spark: SparkSession) -> None:
 
 
 def shown(values: list[Any] | None) -> str:
-    """Return how the table shows a value."""
     assert values is not None
     (value,) = values
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -192,6 +192,7 @@ def test_count_is_count(table: pa.Table, cut: int, grouped: bool) -> None:
     agree(Count(), "bigint", table, cut, grouped)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("ddl", VALUES)
 @settings(max_examples=30)

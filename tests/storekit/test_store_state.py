@@ -136,6 +136,7 @@ def test_no_secret_is_shown() -> None:
     assert "shelf://***@host/" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "spec", "package"),
     [

@@ -113,7 +113,6 @@ class Home:
 
     @property
     def proxy(self) -> Proxy:
-        """The proxy before the server."""
         if self._proxy is None:
             self._proxy = Proxy(self.server.port)
         return self._proxy

@@ -50,7 +50,6 @@ class Driver:
         self._states: list[Any] = []
 
     def open(self) -> list[SeamedState]:
-        """Open the writers, if they are not open."""
         if not self._states:
             self._states = self.home.open(self.name, proxied=self._proxied)
             self._seamed = [
@@ -140,7 +139,6 @@ def everything(rng: random.Random) -> dict[Key, int | None]:
 
 
 def one_key_of_each(partitions: int) -> dict[Key, int | None]:
-    """Return a batch of one key of each partition."""
     return {KEYS[places[0]]: 1 for places in partitions_of(KEYS, partitions).values()}
 
 

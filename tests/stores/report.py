@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.stores.campaigns import CAMPAIGNS, examine, size_of
 from tests.stores.catalog import STORES, Home, Store
 from trident.testing import Promise, Report
-from trident.testing.checks.suite import promise_table, text_table
+from trident.testing.suite import promise_table, text_table
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -66,7 +66,6 @@ class _Nap:
             self._sleep()
 
     def meanwhile(self) -> None:
-        """What the successor does."""
         raise NotImplementedError
 
     def _sleep(self) -> None:

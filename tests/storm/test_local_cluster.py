@@ -190,6 +190,7 @@ class Around(BaseRichBolt):
         self.collector.ack(tuple)
 
 
+@pytest.mark.slow
 def test_a_cycle_of_bolts_with_full_queues_does_not_lock_up() -> None:
     builder = TopologyBuilder()
     builder.set_spout("numbers", Numbers(3000))
@@ -258,6 +259,7 @@ def test_stop_waits_for_what_is_pending() -> None:
     assert running.await_termination(0)
 
 
+@pytest.mark.slow
 def test_deactivated_spouts_are_not_asked() -> None:
     with LocalCluster() as cluster:
         running = cluster.submit_topology("numbers", {"max_spout_pending": 10}, numbers(20_000, Sink()))

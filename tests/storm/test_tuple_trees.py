@@ -109,6 +109,7 @@ def test_losses_and_doubles_complete_no_tree_early_and_replays_complete_all(seed
     assert (run.early, run.acked, run.cluster.pending) == ([], set(range(MESSAGES)), 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(SEEDS, st.integers(0, 40))
 def test_killed_executors_lose_no_message(seed: int, steps: int) -> None:
@@ -169,6 +170,7 @@ def _wrong(seed: int) -> bool:
     return bool(run.early) or run.acked != {message for message in range(MESSAGES) if Ledger.whole(message)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "planted",
     [{"ack": _ack_before_the_children, "emit": _emit_and_note_the_children}, {"_join": _one_edge_for_all_anchors}],

@@ -73,5 +73,4 @@ def ask_now(page: Page) -> None:
 
 
 def tile(page: Page, label: str) -> Any:
-    """The value of a tile."""
     return page.locator(".tile", has=page.get_by_text(label, exact=True)).locator("dd").first

@@ -95,7 +95,6 @@ def ask(server: UIServer, method: str, path: str, body: Any = None, **headers: s
 
 
 def allowed(token: str = TOKEN) -> dict[str, str]:
-    """The header with the token."""
     return {"Authorization": f"Bearer {token}"}
 
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.web.page_servers import NASTY, TOKEN
-from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.machine.machine_supervisor import MachinePages
+from trident.cluster.machine_folder import MachineFolder
+from trident.cluster.machine_supervisor import MachinePages
 from trident.web.cluster_pages import LogOf, OneTopology, Page
 from trident.web.log_pages import SEARCHED_BYTES, TAIL_BYTES, RecentLog, end_of_log, matching, page_of_log
 from trident.web.rest import UIServer
@@ -216,6 +216,7 @@ def of_machine(server: UIServer, path: str) -> httpx.Response:
     return httpx.get(f"{server.url}/api/v1/topology/{path}", headers={"Authorization": f"Bearer {TOKEN}"})
 
 
+@pytest.mark.slow
 def test_what_a_driver_prints_is_beside_its_log(machine: UIServer) -> None:
     assert of_machine(machine, "t-1-5/log").json()["text"] == LINES
     assert of_machine(machine, "t-1-5/log?of=output").json()["text"] == "printed\n"
@@ -254,6 +255,7 @@ def test_no_name_leads_out_of_the_folder_of_logs(machine: UIServer, name: str, o
         assert answer.status_code in (200, 400, 404)
 
 
+@pytest.mark.slow
 @given(st.text(), st.integers(0, 50))
 def test_what_comes_in_pieces_of_bytes_is_read_whole(text: str, cut: int) -> None:
     data = text.encode("utf-8", errors="replace")

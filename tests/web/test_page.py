@@ -22,8 +22,8 @@ from tests.web.large_cluster import CyclicTopology, LargeCluster
 from tests.web.page_servers import NASTY, TOKEN, counting, orders, storm_server, trident_server
 from tests.web.stuck_topologies import stuck_batches, stuck_bolts
 from trident import TridentTopology
-from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
+from trident.cluster.submissions import add_topology
 from trident.cluster_state.cluster_address import open_cluster_state
 from trident.cluster_state.cluster_records import StormBase, WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState

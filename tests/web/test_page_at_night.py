@@ -18,8 +18,8 @@ from tests.web.chromium import ask_now, expect, opened, tile
 from tests.web.large_cluster import LargeCluster
 from tests.web.page_servers import NASTY, TOKEN, get, orders, storm_server, trident_server
 from trident import TridentCollector, TridentTopology, TridentTuple
-from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
+from trident.cluster.submissions import add_topology
 from trident.cluster_state.cluster_address import open_cluster_state
 from trident.cluster_state.cluster_records import Assignment, NodePort, StormBase, SupervisorInfo, WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState

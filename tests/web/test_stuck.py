@@ -20,8 +20,8 @@ from tests.web.page_servers import get, trident_server
 from tests.web.stuck_topologies import stuck_batches, stuck_bolts
 from trident import TridentTopology
 from trident.cli.cluster_commands import print_topology
-from trident.cluster.nimbus.submissions import add_topology
 from trident.cluster.pages import ClusterOverview
+from trident.cluster.submissions import add_topology
 from trident.cluster.topology_overviews import overview
 from trident.cluster_state.cluster_address import open_cluster_state
 from trident.cluster_state.cluster_records import Assignment, NodePort, StormBase, WantedStatus, WorkerHeartbeat

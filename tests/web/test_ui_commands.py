@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness.commands import environment, started, until
+from tests.harness.commands import environment, started, trident, until
+from trident.cluster_state.cluster_address import open_cluster_state
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +86,7 @@ def test_an_address_for_all_is_warned_of(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_page_of_a_cluster_says_that_no_nimbus_leads(tmp_path: Path) -> None:
+    open_cluster_state(tmp_path / "cluster").close()
     with started("ui", "--cluster", str(tmp_path / "cluster"), "--port", "0", cwd=tmp_path) as process:
         url = process.says(r"(?<=page at )\S+$")
         assert httpx.get(f"{url}/api/v1/topology/summary").json() == {"topologies": []}
@@ -93,6 +95,12 @@ def test_the_page_of_a_cluster_says_that_no_nimbus_leads(tmp_path: Path) -> None
         process.signal(signal.SIGTERM)
         code, _, err = process.end()
         assert (code, "Traceback" in err) == (143, False)
+
+
+def test_the_page_of_a_folder_without_a_cluster_makes_none(tmp_path: Path) -> None:
+    done = trident("ui", "--cluster", "wrong", "--port", "0", cwd=tmp_path)
+    assert (done.returncode, done.stderr.partition(".")[0]) == (1, f"error: there is no cluster in {tmp_path}/wrong")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

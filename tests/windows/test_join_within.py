@@ -174,6 +174,7 @@ def pairs_of(batches: Any) -> Counter[Any]:
         return Counter(row for rows in driver.captured(out).values() for row in rows)
 
 
+@pytest.mark.slow
 def test_a_long_window_has_few_panes_and_rows_come_a_pane_later_at_most() -> None:
     topology = TridentTopology("t")
     left, right = streams(topology)
@@ -240,6 +241,7 @@ def panes_of(driver: TopologyTestDriver) -> int:
     return len(Directory.of(kept.multi_get([DIRECTORY])[0]).panes)
 
 
+@pytest.mark.slow
 def test_a_row_that_is_over_leaves_nothing_in_the_store() -> None:
     topology = TridentTopology("t")
     left, right = streams(topology)
@@ -281,6 +283,7 @@ def test_both_engines_give_what_the_model_gives(engine: str) -> None:
     assert len(set(kept.rows)) == len(kept.rows)
 
 
+@pytest.mark.slow
 def test_a_join_in_delta_goes_on_after_a_restart(tmp_path: Path) -> None:
     goes_on(DeltaState.opaque(str(tmp_path / "j")), tmp_path)
 

@@ -119,6 +119,7 @@ def disordered(chosen: random.Random, count: int) -> list[Row]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("aggregator", [Sum(), Numbers()], ids=["combiner", "tuples"])
 @pytest.mark.parametrize("seed", range(3))
@@ -218,6 +219,7 @@ def test_sessions_in_redis_go_on_after_a_restart_with_another_number_of_partitio
     assert sorted(found) == sorted((one[0][0], one[0][2], sum(n for _, n, _ in one)) for one in sessions_in(rows, GAP))
 
 
+@pytest.mark.slow
 def test_what_is_complete_leaves_nothing_behind(tmp_path: Path) -> None:
     entries: dict[Any, OpaqueValue] = {}
     topology = TridentTopology("t")

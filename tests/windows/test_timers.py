@@ -30,9 +30,8 @@ from trident.operations import Count, KeyedProcess, Sum, Timers, TumblingDuratio
 from trident.run import drive
 from trident.spout import SpoutType
 from trident.state import OpaqueMap
-from trident.state.txid import Txid
+from trident.state.txid import Txid, Winners
 from trident.state.values import OpaqueValue
-from trident.state.winners import Winners
 from trident.steps.key_columns import partition_of
 from trident.testing import TopologyTestDriver
 from trident.windows import window_state
@@ -137,7 +136,6 @@ class Model:
         return self.rows
 
     def due(self, now_ms: int | None = None) -> list[Any]:
-        """Return the timers that are due."""
         now = self.now if now_ms is None else datetime.fromtimestamp(now_ms / 1000, UTC)
         return [(time, key) for key, timers in self.timers.items() for time in timers.times if time <= now]
 
@@ -688,6 +686,7 @@ def test_a_key_is_found_when_it_is_due_however_far_away_with_few_panes_kept() ->
     assert [key for key in entries if key[0] == "chunk" and entries[key].curr is not None] == []
 
 
+@pytest.mark.slow
 def test_a_timer_that_is_set_later_again_and_again_is_noted_once_in_its_time(tmp_path: Path) -> None:
     entries: dict[Any, Any] = {}
     topology = TridentTopology("t")

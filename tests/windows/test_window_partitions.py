@@ -32,7 +32,7 @@ from tests.windows.test_windows_model import CONFIGS, Numbers, in_any_order, ord
 from tests.windows.window_model import WindowModel, model_of
 from trident import Config, Fields, JoinType, TopologyError, TridentTopology
 from trident.arrow import table_of
-from trident.engine.task_output import TaskOutput
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.worker import Order
 from trident.graph import JoinWithinNode, WindowNode
 from trident.log.log_reader import LogReader
@@ -43,9 +43,8 @@ from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap
 from trident.state.encoding.codec import decode
 from trident.state.interfaces import state_of
-from trident.state.txid import Txid
+from trident.state.txid import Txid, Winners
 from trident.state.values import OpaqueValue
-from trident.state.winners import Winners
 from trident.steps.failures import StepFailed, TupleErrors
 from trident.steps.rows import StepRun
 from trident.testing import Faults, FaultyMap

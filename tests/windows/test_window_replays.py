@@ -136,6 +136,7 @@ def test_a_state_that_is_begun_anew_on_an_old_log_has_empty_windows(tmp_path: Pa
     assert [rows.rows for rows in kept] == [[], [], [(0, 4, 4)]]
 
 
+@pytest.mark.slow
 def test_batches_that_are_processed_together_are_committed_in_order() -> None:
     topology = TridentTopology("t")
     batches = {txid: [(f"t{txid * 3 + n}",) for n in range(3)] for txid in range(40)}

@@ -41,8 +41,7 @@ from trident.spout import SpoutType, TransactionAttempt
 from trident.state import OpaqueMap, StateConf
 from trident.state.encoding.codec import encode
 from trident.state.interfaces import state_of
-from trident.state.txid import Txid
-from trident.state.winners import Winners
+from trident.state.txid import Txid, Winners
 from trident.steps.failures import TupleErrors
 from trident.steps.rows import StepRun as Running
 from trident.testing import TopologyTestDriver
@@ -152,6 +151,7 @@ class _Numbers(ReducerAggregator[list[int]]):
         return [*curr, tuple[0]]
 
 
+@pytest.mark.slow
 def test_what_fired_is_deleted_from_the_store() -> None:
     topology = TridentTopology("t")
     state = MemoryMapState()
@@ -327,6 +327,7 @@ def in_any_order(rows: Any) -> list[Any]:
     return sorted((tuple(sorted(each) if isinstance(each, list) else each for each in row) for row in rows), key=repr)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("aggregates", [NATIVE, OTHERS], ids=["kernels", "rows"])
 @pytest.mark.parametrize("name", CONFIGS)

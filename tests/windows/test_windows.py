@@ -402,8 +402,8 @@ def _of_a_wrong_type(value: Any) -> Any:
             lambda: SessionWindow.of(_of_a_wrong_type("30m"), "at"),
             "gap of a window by time is a timedelta, .* got '30m'",
         ),
-        (lambda: SessionWindow.of(S, _of_a_wrong_type(None)), "takes the name of one field with the time, got None"),
-        (lambda: SessionWindow.of(S, ""), "takes the name of one field with the time, got ''"),
+        (lambda: SessionWindow.of(S, _of_a_wrong_type(None)), "takes the name of one field, got None"),
+        (lambda: SessionWindow.of(S, ""), "takes the name of one field, got ''"),
         (lambda: SessionWindow.of(S, "at", delay=-S), "delay .* at least 0"),
         (
             lambda: TumblingDurationWindow.of(S).by_event_time(_of_a_wrong_type(["at"])),

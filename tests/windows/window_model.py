@@ -16,7 +16,6 @@ Fired = tuple[Any, ...]
 
 
 def model_of(config: WindowConfig, grouped: bool) -> WindowModel | SessionModel:
-    """Return the model of a window."""
     return SessionModel(config) if isinstance(config, SessionWindow) else WindowModel(config, grouped)
 
 
@@ -37,7 +36,6 @@ class WindowModel:
         return len(self.late_rows)
 
     def take(self, rows: Sequence[Row], now: int) -> list[Fired]:
-        """Return what fires in a batch."""
         if self.config.counts and self.grouped:
             return self._per_key(rows)
         before, new = self.frontier, self._ordinates(rows, now)
@@ -129,7 +127,6 @@ class SessionModel:
         return len(self.late_rows)
 
     def take(self, rows: Sequence[Row], now: int) -> list[Fired]:
-        """Return what fires in a batch."""
         before = self.watermark
         self.nowhere += sum(at is None for *_, at in rows)
         self.kept += [row for row in rows if row[2] is not None]
@@ -152,7 +149,6 @@ class SessionModel:
 
 
 def sessions_in(rows: Sequence[Row], gap: int) -> list[list[Row]]:
-    """Return the sessions of rows that all have a time, key by key."""
     found: list[list[Row]] = []
     for row in sorted(rows, key=lambda row: (row[0], row[2])):
         if found and found[-1][-1][0] == row[0] and (row[2] or 0) - (found[-1][-1][2] or 0) <= gap:

@@ -201,7 +201,6 @@ def logs_command(
 
 
 def _executors_of(given: str) -> tuple[str, int]:
-    """Return the number of a component, of `-e component=n`."""
     name, _, text = given.rpartition("=")
     if not (name and text.isascii() and text.isdigit() and int(text) >= 1):
         raise typer.BadParameter(f"-e {given!r}: expected COMPONENT=N with N at least 1, as in count=4")

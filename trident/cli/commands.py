@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 Function = Callable[..., int | None]
 
-LogFormat = Literal["text", "json"]
-"""What standard error is made of."""
-
 
 def local_folder(folder: Path | None) -> Path | None:
     """Refuse a URL where only a folder of this machine will do (a callback of typer)."""
@@ -135,7 +132,9 @@ LogPlace = Annotated[
 ]
 Wide = Annotated[bool, flag("--wide", "Shorten nothing, however long the lines get.", "-w")]
 StateName = Annotated[str, argument("The name of the state.", "STATE")]
-Logs = Annotated[LogFormat, typer.Option("--log-format", help="Standard error as text, or as lines of JSON.")]
+Logs = Annotated[
+    Literal["text", "json"], typer.Option("--log-format", help="Standard error as text, or as lines of JSON.")
+]
 AsJson = Annotated[bool, flag("--json", "Print JSON.")]
 Token = Annotated[
     str | None,

@@ -379,7 +379,11 @@ class LineDisplay(LiveLines):
 
     def _lines(self, running: RunningTopology, now: float, status: dict[str, Any]) -> list[str]:
         """Return the line of the topology; after it one for each source, if there are several."""
-        sources, since = status["sources"], self._look(now, status)
+        sources = status["sources"]
+        self._seen.append(_Seen(now, status["tuples"], {each["description"]: each["numInputRows"] for each in sources}))
+        while len(self._seen) > 2 and now - self._seen[1].at > 5.0:  # the seconds that a rate is over
+            self._seen.popleft()
+        since = self._seen[0]
         rate = _rate(status["tuples"], since.tuples, now - since.at, running.seconds)
         total = [f"batch {status['txid']:,}", counted(status["tuples"], "tuple")]
         total += [f"{rate:,.0f} tuples/s" if rate else "waiting for tuples"]
@@ -392,14 +396,6 @@ class LineDisplay(LiveLines):
         if len(sources) > 1:
             lines += [f"{each['description']}: {', '.join(_of_source(each, now, since, running))}" for each in sources]
         return lines
-
-    def _look(self, now: float, status: dict[str, Any]) -> _Seen:
-        """Note the tuples of this moment; return the ones noted some seconds ago."""
-        rows = {source["description"]: source["numInputRows"] for source in status["sources"]}
-        self._seen.append(_Seen(now, status["tuples"], rows))
-        while len(self._seen) > 2 and now - self._seen[1].at > 5.0:  # the seconds that a rate is over
-            self._seen.popleft()
-        return self._seen[0]
 
 
 class StormLines(LiveLines):

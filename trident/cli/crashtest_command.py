@@ -108,8 +108,12 @@ def crashtest_command(of: CrashOptions, as_json: AsJson = False) -> int:
     """
     begun = time.monotonic()
     with unwinding_on_signals(), wrong_use(ConfigError):
+        program = shutil.which(of.job[0])
+        if program is None:
+            raise ConfigError(f"there is no program {of.job[0]!r} that could be run. Give the job's command after --")
+        # A relative path of the program does not lead there from a copy of the folder.
         report = CrashTest(
-            _resolve_program(of.job),
+            [str(Path(program).absolute()), *of.job[1:]],
             of.folder.absolute(),
             table_named(of.table_name),
             Comparison(of.key or (), of.ignore or ()),
@@ -126,14 +130,6 @@ def crashtest_command(of: CrashOptions, as_json: AsJson = False) -> int:
     print_report = _print_json if as_json else _print
     print_report(report, time.monotonic() - begun)
     return WRONG if not report.is_exact else int(report.kills == 0)
-
-
-def _resolve_program(command: list[str]) -> list[str]:
-    """Return the command with the path of its program: a relative one does not lead there from a copy of the folder."""
-    program = shutil.which(command[0])
-    if program is None:
-        raise ConfigError(f"there is no program {command[0]!r} that could be run. Give the job's command after --")
-    return [str(Path(program).absolute()), *command[1:]]
 
 
 def _tell_trial(trial: Trial) -> None:

@@ -71,8 +71,8 @@ class DaemonOptions(ClusterAndToken):
     def begin(self, host: str = _LOCAL) -> Own:
         """Log what it does; returns its cluster."""
         with needs_package("a daemon of a cluster", "cluster"):
-            import trident.cluster.machine.machine_supervisor
-            import trident.cluster.nimbus.nimbus_daemon  # noqa: F401
+            import trident.cluster.machine_supervisor
+            import trident.cluster.nimbus  # noqa: F401
         from trident.errors import ClusterError
 
         logging.getLogger("trident.cluster").setLevel(logging.INFO)
@@ -115,7 +115,7 @@ def nimbus_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin(host)
-    from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+    from trident.cluster.nimbus import NimbusDaemon
 
     own.report_remains()
     code_dir = code or (own.folder / "code" if own.folder else Path("trident-code"))
@@ -154,7 +154,7 @@ def supervisor_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin(host)
-    from trident.cluster.machine.machine_supervisor import MachineSupervisor
+    from trident.cluster.machine_supervisor import MachineSupervisor
 
     place = folder or (own.folder / "supervisor" if own.folder else Path("trident-supervisor"))
     ports = range(_FIRST_PORT, _FIRST_PORT + slots)
@@ -181,8 +181,8 @@ def up_command(of: DaemonOptions, port: Port = 8080, slots: Slots = 4) -> int:
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     own = of.begin()
-    from trident.cluster.machine.machine_supervisor import MachineSupervisor
-    from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+    from trident.cluster.machine_supervisor import MachineSupervisor
+    from trident.cluster.nimbus import NimbusDaemon
 
     own.report_remains()
     place, ports = own.folder or Path("trident-supervisor"), range(_FIRST_PORT, _FIRST_PORT + slots)
@@ -216,8 +216,10 @@ def ui_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     with needs_package("the page of a cluster", "cluster"):
+        from trident.cluster.client import check_is_there
         from trident.cluster.pages import open_cluster_pages
         from trident.web.rest import UIServer
+    check_is_there(of.cluster)
     own = of.own()
     with (
         open_cluster_pages(own.address, own.token) as pages,

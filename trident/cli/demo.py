@@ -60,7 +60,7 @@ def demo(paths: Sequence[Path], state_dir: Path, engine: str, kills: int, fresh:
     batch_bytes = folder.prepare([str(path.resolve()) for path in paths], text)
     what = "the Python standard library" if not paths else ", ".join(map(str, paths))
     left_out = f" ({text.skipped} that are not UTF-8 text were left out)" if text.skipped else ""
-    say(f"counting the words of {len(text.files):,} files, {amount(text.size, 'bytes')}, of {what}{left_out}")
+    say(f"counting the words of {counted(len(text.files), 'file')}, {amount(text.size, 'bytes')}, of {what}{left_out}")
     before = folder.log()
     topology = load_topology(f"{folder.module}:topology")
     begun = time.monotonic()
@@ -297,7 +297,7 @@ def _show(
 ) -> int:
     """Print the result and compare it; returns the exit code."""
     top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:10]
-    say(f"the {len(top)} most frequent of {len(counts):,} words")
+    say(f"the {len(top)} most frequent of {counted(len(counts), 'word')}")
     show([(word, f"{count:,}") for word, count in top], "word", "count", right=[1])
     _show_speed(before, after, sum(counts.values()), seconds)
     words = [word for word, _ in top if word.isalpha()][:2] or [top[0][0]]

@@ -100,8 +100,10 @@ class DemoFolder:
         return LogReader(self.log_dir).refresh() if exists(self.log_dir) else None
 
     def command(self, *words: str) -> list[str]:
-        target = f"{_near(self.module)}:topology"
-        return [_program(), "get", target, "count", *words, "--log-dir", _near(self.log_dir)]
+        target, called = f"{_near(self.module)}:topology", Path(sys.argv[0])
+        on_path = called.name != "trident" or shutil.which("trident") is not None
+        program = "trident" if on_path else _near(called)
+        return [program, "get", target, "count", *words, "--log-dir", _near(self.log_dir)]
 
     def _read_demo_json(self) -> dict[str, Any]:
         try:
@@ -117,12 +119,6 @@ class DemoFolder:
             )
         if self.path.exists() and not self.path.is_dir():
             raise StateError(f"{_near(self.path)} is not a folder. Name another one with --state-dir")
-
-
-def _program() -> str:
-    """Return how to call this program: by its name, or by its path if it is not on the PATH."""
-    called = Path(sys.argv[0])
-    return _near(called) if called.name == "trident" and shutil.which("trident") is None else "trident"
 
 
 def _near(path: Path) -> str:

@@ -64,7 +64,13 @@ def doctor(as_json: bool = False) -> int:
         print_json({"ready": not problems, **found, "extras": named, "others": more})
     else:
         _print(here, extras, others)
-        _conclude(problems)
+        say("")
+        for problem in problems:
+            say(f"problem: {problem}", "bold red")
+        if problems:
+            say(f"topologies cannot run on Spark here; without it they run with {_WITHOUT}", "yellow")
+        else:
+            say("topologies can run here: trident run MODULE:TOPOLOGY", "green")
     return 1 if problems else 0
 
 
@@ -190,13 +196,3 @@ def _print(
 
 def _finding(each: Checkup) -> str:
     return each.version if each.problem is None else "; ".join(filter(None, [each.problem, each.mend]))
-
-
-def _conclude(problems: list[str]) -> None:
-    say("")
-    for problem in problems:
-        say(f"problem: {problem}", "bold red")
-    if problems:
-        say(f"topologies cannot run on Spark here; without it they run with {_WITHOUT}", "yellow")
-    else:
-        say("topologies can run here: trident run MODULE:TOPOLOGY", "green")

@@ -19,15 +19,7 @@ from trident.log.log_state import LogState
 from trident.log.records import numbers_of
 from trident.naming import counted
 from trident.read.written_values import edited_values, number_of
-from trident.run.dead_letters import (
-    WAITING,
-    DeadLetter,
-    DeadLetters,
-    Request,
-    ranges_by_batch,
-    state_of,
-    waiting,
-)
+from trident.run.dead_letters import WAITING, DeadLetter, DeadLetters, Request, ranges_by_batch, state_of, waiting
 from trident.state.encoding.codec import encode
 
 

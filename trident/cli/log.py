@@ -18,7 +18,6 @@ from trident.errors import LogError
 from trident.log.log_address import open_reader, read_history
 from trident.log.log_interface import TransactionLogReader
 from trident.log.log_reader import exists
-from trident.log.log_state import LogState
 from trident.log.records import LETTERS, TIME, CommitRecord, numbers_of
 from trident.naming import amount, counted, cut
 from trident.redaction import redacted
@@ -89,7 +88,18 @@ def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
         "adopted": dict(state.adopted),
         "totals": dict(state.totals),
         "history": None if state.retention is None else str(state.retention),
-        "states": _states(state),
+        "states": {
+            name: {
+                "partitions": state.layouts[name][0] if name in state.layouts else None,
+                "kind": state.layouts[name][1] if name in state.layouts else None,
+                "committedBy": "executors" if name in state.executors else "driver",
+                "sentinels": {
+                    str(partition): {"txid": sentinel.txid, "attempt": _attempt(sentinel.attempt)}
+                    for partition, sentinel in sorted(state.touched.get(name, {}).items())
+                },
+            }
+            for name in sorted({*state.layouts, *state.touched})
+        },
         "declared": {what: _plain(facts) for what, facts in state.declared.items()},
         "commits": [commit_as_json(record) for record in list(state.history)[-last:]] if last else [],
         "pending": [
@@ -156,21 +166,6 @@ def _attempt(attempt: int) -> str:
 def _in_words(attempt: str) -> str:
     start, retry = map(int, attempt.split("."))
     return TransactionAttempt(0, start << RETRY_BITS | retry).in_words
-
-
-def _states(state: LogState) -> dict[str, Any]:
-    return {
-        name: {
-            "partitions": state.layouts[name][0] if name in state.layouts else None,
-            "kind": state.layouts[name][1] if name in state.layouts else None,
-            "committedBy": "executors" if name in state.executors else "driver",
-            "sentinels": {
-                str(partition): {"txid": sentinel.txid, "attempt": _attempt(sentinel.attempt)}
-                for partition, sentinel in sorted(state.touched.get(name, {}).items())
-            },
-        }
-        for name in sorted({*state.layouts, *state.touched})
-    }
 
 
 def _at(commit: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -265,8 +266,9 @@ def _of_left_out(topology: str, config: Config, count: int) -> str:
     log, folder = config.log_folder(topology), config.dead_letter_folder(topology)
     shown = f"they are in {folder}"  # of a log in memory nothing is left to read
     if is_log_address(log) or any(Path(log).glob("*.log")):
-        where = "" if config.dead_letter_dir is None else f" --dead-letter-dir {folder}"
-        shown = f"`trident dead-letters list {log}{where}` shows {'it' if count == 1 else 'them'}"
+        where = () if config.dead_letter_dir is None else ("--dead-letter-dir", str(folder))
+        words = shlex.join(["trident", "dead-letters", "list", str(log), *where])  # an address may have a ? and an &
+        shown = f"`{words}` shows {'it' if count == 1 else 'them'}"
     left_out = "was left out as a dead letter" if count == 1 else "were left out as dead letters"
     return f"{counted(count, 'tuple')} {left_out}; {shown}"
 

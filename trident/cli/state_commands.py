@@ -30,8 +30,7 @@ from trident.servers.plain_json import plain
 
 if TYPE_CHECKING:
     from trident.config import Config
-    from trident.plan.meaning import TopologyChanges
-    from trident.replay.rehearsing import Rehearsed
+    from trident.plan.meaning import Meaning, TopologyChanges
     from trident.replay.verifying import ValueOrigin, Verified
     from trident.topology import TridentTopology
 
@@ -160,7 +159,7 @@ def diff_command(
     from trident.cli.log import opened_log
     from trident.cli.target import load_both, load_topology
     from trident.errors import LogError
-    from trident.plan.meaning import Meaning, compare, meaning_of
+    from trident.plan.meaning import Meaning, meaning_of
     from trident.read.open_partitions import refused_by_stores
 
     with ExitStack() as opened:
@@ -169,13 +168,14 @@ def diff_command(
             declared = load_topology(new, name)
             with wrong_use(LogError):
                 reader = opened.enter_context(opened_log(old))
-            former = Meaning.of_log(reader.refresh().declared)
+            called, former = reader.refresh().topology, Meaning.of_log(reader.refresh().declared)
         else:
             before, declared = load_both(old, new, name)
-            former = meaning_of(before.graph())
-        compared = compare(former, meaning_of(declared.graph()))
-        more = refused_by_stores(declared.graph(), declared.config, compared, reader)
-        compared = replace(compared, refused=(*compared.refused, *more))
+            called, former = before.name, meaning_of(before.graph())
+        compared = _compare(called, former, declared)
+        if called == declared.name:
+            more = refused_by_stores(declared.graph(), declared.config, compared, reader)
+            compared = replace(compared, refused=(*compared.refused, *more))
     if as_json:
         refused = [
             {"text": text, "remedy": remedy.replace("{name}", declared.name)} for text, remedy in compared.refused
@@ -185,6 +185,18 @@ def diff_command(
     else:
         _print_changes(compared, declared.name)
     return WRONG if compared.refused else 0
+
+
+def _compare(called: str, former: Meaning, declared: TridentTopology) -> TopologyChanges:
+    from trident.plan.evolution import RefusedChange
+    from trident.plan.meaning import compare, meaning_of
+
+    compared, name = compare(former, meaning_of(declared.graph())), declared.name
+    if name == called:
+        return compared
+    text = f"topology {called!r}: its name is {name!r} now, by which there is neither its log nor its states"
+    remedy = f'declare it as TridentTopology("{called}"), or say --name {called} if it was submitted under that name'
+    return replace(compared, refused=(RefusedChange(text, remedy), *compared.refused))
 
 
 def _print_changes(compared: TopologyChanges, topology: str) -> None:
@@ -203,15 +215,23 @@ def _print_changes(compared: TopologyChanges, topology: str) -> None:
 
 def rehearse(former: TridentTopology, new: TridentTopology, config: Config, last: int, as_json: bool) -> int:
     """Say what new code would change; returns the exit code, which tells whether it would, or would be refused."""
-    from trident.plan.meaning import compare, meaning_of
+    from trident.plan.meaning import meaning_of
     from trident.reading import rehearse_upgrade
 
-    compared = compare(meaning_of(former.graph()), meaning_of(new.graph()))
+    compared = _compare(former.name, meaning_of(former.graph()), new)
     if not as_json:
         _print_changes(compared, new.name)
     done = rehearse_upgrade(former, new, last, config)
     for each in done:
-        _print_rehearsed(each, as_json)
+        if as_json:
+            print_json({**vars(each), "changed": [row._asdict() for row in each.changed]})
+        elif each.refused:
+            say(f"{each.state}: not compared: {each.refused}")
+        else:
+            total, ran = counted(each.equal + len(each.changed), "key"), f"by batches {each.first} to {each.last}"
+            said = f"{len(each.changed):,} of {total} would be another" if each.changed else f"the same: {total}"
+            say(f"{each.state}: {said}, {ran}", "yellow" if each.changed else "")
+            _print_keys(each.changed, "key", "now", "former code", "new code")
     return WRONG if compared.refused or any(each.changed for each in done) else 0
 
 
@@ -227,18 +247,6 @@ def _print_verified(done: Verified, as_json: bool) -> None:
         for note in done.notes:
             say(f"{done.state}: {note}", "yellow")
         _print_keys(done.wrong, "key", "found", "expected", "wrong")
-
-
-def _print_rehearsed(done: Rehearsed, as_json: bool) -> None:
-    if as_json:
-        print_json({**vars(done), "changed": [row._asdict() for row in done.changed]})
-    elif done.refused:
-        say(f"{done.state}: not compared: {done.refused}")
-    else:
-        total, ran = counted(done.equal + len(done.changed), "key"), f"by batches {done.first} to {done.last}"
-        said = f"{len(done.changed):,} of {total} would be another" if done.changed else f"the same: {total}"
-        say(f"{done.state}: {said}, {ran}", "yellow" if done.changed else "")
-        _print_keys(done.changed, "key", "now", "former code", "new code")
 
 
 def _print_keys(rows: Sequence[tuple[Any, ...]], *columns: str) -> None:
@@ -257,17 +265,14 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
         facts = {name: value for name, value in vars(origin).items() if name != "batch"}
         print_json({**commit_as_json(origin.batch), **facts})
         return
-    what = f"{cell(origin.before)} -> {cell(origin.after)} ({_made_of(origin)})"
+    made_of = "by an updater, which does not say from which rows"
+    if origin.count is not None:
+        how = ", reduced" if origin.partial is None else f": {cell(origin.partial)}"
+        made_of = counted(origin.count, "row") + how
+    what = f"{cell(origin.before)} -> {cell(origin.after)} ({made_of})"
     print_line(commit_line(origin.batch, what, wide))
     for row in origin.rows:
         print_line(f"    {json.dumps(plain(row), ensure_ascii=False)}")
-
-
-def _made_of(origin: ValueOrigin) -> str:
-    if origin.count is None:
-        return "by an updater, which does not say from which rows"
-    rows = counted(origin.count, "row")
-    return f"{rows}, reduced" if origin.partial is None else f"{rows}: {cell(origin.partial)}"
 
 
 @command(state_app, "move", "`trident state move words.py:in_redis count --to words.py:in_postgres`")

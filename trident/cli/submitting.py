@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 import tempfile
 import time
@@ -18,10 +19,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from trident.cli.console import INTERRUPTED, print_json, problems, say, wrong_use
 from trident.cli.state_commands import rehearse
 from trident.cluster.client import ClusterClient
-from trident.cluster.code.package_archive import read_package
-from trident.cluster.code.topology_package import TopologyPackage, load_package, make_package, settings_of
-from trident.cluster.nimbus.submissions import refuse_changes
+from trident.cluster.package_archive import read_package
+from trident.cluster.submissions import refuse_changes
 from trident.cluster.topology_overviews import TopologyOverview, first_line
+from trident.cluster.topology_package import TopologyPackage, load_package, make_package, settings_of
 from trident.cluster_state.cluster_records import StormBase
 from trident.config import Config, settings_of_environment
 from trident.errors import ClusterError, ConfigError, EnvironmentProblem, LogError, NameTaken
@@ -174,7 +175,7 @@ def _log_of_run(name: str) -> Callable[[str], str] | None:
             return (
                 f"its log is {log_dir}, not {place} of `trident run` in this folder, which ends with batch {txid}. "
                 "States that were written with that one do not fit; to go on with it, kill the topology and submit it with "
-                f"--conf log_dir={Path(place).absolute()}"
+                f"--conf {shlex.quote(f'log_dir={Path(place).absolute()}')}"
             )
         from_whom = "" if holder is None else f", which it takes over from the running driver, {holder}"
         return f"goes on after batch {txid} of {place}{from_whom}"

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from trident import __version__
-from trident.cluster.code.code_store import CodeStore
-from trident.cluster.code.topology_package import TopologyPackage
+from trident.cluster.code_store import CodeStore
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews, with_last_error
-from trident.cluster_state.cluster_address import STATE_FILE, find_token, folder_of, open_cluster_state
+from trident.cluster.topology_package import TopologyPackage
+from trident.cluster_state.cluster_address import STATE_FILE, default_address, find_token, folder_of, open_cluster_state
 from trident.cluster_state.cluster_records import WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.errors import ClusterError, ClusterUnreachable, NoLeader, NoSuchTopology, NotAllowed, TridentError
@@ -49,17 +49,11 @@ class ClusterClient(Closes):
     """
 
     def __init__(self, address: str, token: str | None = None, patience_s: float = 20.0) -> None:
-        folder = folder_of(address)
-        if folder is not None and not (folder / STATE_FILE).is_file():
-            raise ClusterUnreachable(
-                left_of(folder)
-                or f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or the variable "
-                "TRIDENT_CLUSTER"
-            )
-        token = find_token(folder, token)
+        check_is_there(address)
+        token = find_token(folder_of(address), token)
         self._patience_s, self._has_token = patience_s, token is not None
         self._http = client_of("", token, _TIMEOUT_S, "asking a cluster", "cluster")
-        self.cluster = StormClusterState(open_cluster_state(address))  # a session, so the last that may fail
+        self.cluster = StormClusterState(open_cluster_state(address, makes=False))  # a session: the last to fail
 
     def submit(
         self,
@@ -258,15 +252,26 @@ class _Unknown(ClusterUnreachable):
     """An answer was lost, to a request that must not be sent twice."""
 
 
+def check_is_there(address: str | None) -> None:
+    """Raise `ClusterUnreachable` if `address`, or the default one, is a folder without a cluster: only its daemons make one."""
+    folder = folder_of(address or default_address())
+    if folder is not None and not (folder / STATE_FILE).is_file():
+        raise ClusterUnreachable(
+            left_of(folder)
+            or f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or TRIDENT_CLUSTER"
+        )
+
+
 def left_of(folder: Path) -> str:
     """Say what is in the folder of a cluster whose state is not there; "" if it is there, or nothing else is."""
     if (folder / STATE_FILE).exists():
         return ""
-    place = folder / "transactional"
-    logs = [each.name for each in place.iterdir() if exists(each)] if place.is_dir() else []
-    code = folder / "code"
-    names = sorted({*(_names_of_packages(code) if code.is_dir() else ()), *logs})
-    if not names:
+    place, code = folder / "transactional", folder / "code"
+    found = {each.name for each in place.iterdir() if exists(each)} if place.is_dir() else set()
+    for sha256 in (store := CodeStore(code)).hashes() if code.is_dir() else ():
+        with suppress(ClusterError):  # damaged
+            found.add(store.manifest(sha256).name)
+    if not (names := sorted(found)):
         return ""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     topologies = ", ".join(names[:_MOST_NAMES])
@@ -275,9 +280,3 @@ def left_of(folder: Path) -> str:
         "the file back from a backup; or submit the topologies again under the names that they had: each goes on with its log, "
         "after its last recorded batch"
     )
-
-
-def _names_of_packages(folder: Path) -> Iterator[str]:
-    for sha256 in (store := CodeStore(folder)).hashes():
-        with suppress(ClusterError):  # damaged
-            yield store.manifest(sha256).name

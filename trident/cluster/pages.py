@@ -62,11 +62,8 @@ class ClusterOverview:
         return {
             "nimbuses": [
                 {
-                    "host": each["host"],
-                    "pid": each["pid"],
-                    "url": each["url"],
+                    **{name: each[name] for name in ("host", "pid", "url", "version")},
                     "status": "Leader" if leader is not None and leader["id"] == each["id"] else "Not a Leader",
-                    "version": each["version"],
                     "nimbusUpTime": pretty_seconds(now - each["since-secs"]),
                     "nimbusUpTimeSeconds": now - each["since-secs"],
                 }
@@ -239,7 +236,7 @@ def open_cluster_pages(address: str, token: str | None) -> Iterator[ClusterOverv
 
     `token`: of the cluster. Without it nothing can be changed, and drivers show nothing beyond their heartbeats.
     """
-    cluster = StormClusterState(open_cluster_state(address))
+    cluster = StormClusterState(open_cluster_state(address, makes=False))
 
     def forward(storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:
         with HttpTopologyPages(leader_url(cluster), token, storm_id) as nimbus:

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 
 from trident.cluster_state.cluster_records import StormBase
-from trident.cluster_state.cluster_state import ClusterState
-from trident.cluster_state.storm_cluster_state import StormClusterState
+from trident.cluster_state.storm_cluster_state import ClusterState, StormClusterState
 from trident.config import Config
 from trident.errors import ClusterError, ClusterUnreachable, ConfigError, NotAllowed
 from trident.log.log_reader import exists
 from trident.nodes.interface import NodeEvent, Nodes, Tell
-from trident.nodes.postgres_nodes import PostgresNodes
+from trident.nodes.polled_nodes import NOT_THERE, PostgresNodes
 from trident.nodes.sqlite_nodes import SqliteNodes
 from trident.nodes.zookeeper_nodes import ZooKeeperNodes
+from trident.roles import close_on_error
 from trident.servers.local_processes import write_whole
 from trident.servers.log_addresses import PostgresAddress, ZooKeeperAddress, is_postgres, is_zookeeper
 from trident.servers.patience import Patience
@@ -68,10 +68,11 @@ def folder_of(address: str | Path) -> Path | None:
     return where if isinstance(where, Path) else None
 
 
-def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> ClusterState:
+def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0, makes: bool = True) -> ClusterState:
     """Open the state of a cluster, and begin a session.
 
     `address`: a folder, which is made if there is none, or one of servers; the root in ZooKeeper is `/storm` by default.
+    `makes`: whether it is made on servers where it is not there: by daemons, and not by who asks.
     `session_timeout_s`: how long this process may be out of touch with servers before its session is over, and its ephemeral
     nodes vanish. In a folder a session lasts as long as its process, and this is how long a change waits for others.
     Raises `ClusterError`: the address is none, or what is there cannot be used.
@@ -79,17 +80,17 @@ def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> 
     """
     if session_timeout_s <= 0:
         raise ValueError(f"session_timeout_s is {session_timeout_s}; it must be more than 0")
-    return ClusterState(partial(_open_nodes, cluster_at(address), session_timeout_s))
+    return ClusterState(partial(_open_nodes, cluster_at(address), session_timeout_s, makes))
 
 
-def _open_nodes(where: Path | ZooKeeperAddress | PostgresAddress, session_timeout_s: float, tell: Tell) -> Nodes:
+def _open_nodes(where: Path | ZooKeeperAddress | PostgresAddress, timeout_s: float, makes: bool, tell: Tell) -> Nodes:
     match where:
         case Path():
             if where.exists() and not where.is_dir():
                 raise ClusterError(f"{where} is a file; {_EXPECTED}")
-            return SqliteNodes(where / STATE_FILE, session_timeout_s, tell)
+            return SqliteNodes(where / STATE_FILE, timeout_s, tell)
         case PostgresAddress():
-            return PostgresNodes(where, session_timeout_s, tell)
+            return PostgresNodes(where, timeout_s, tell, makes)
         case ZooKeeperAddress():
 
             def hear(event: NodeEvent) -> None:
@@ -98,8 +99,12 @@ def _open_nodes(where: Path | ZooKeeperAddress | PostgresAddress, session_timeou
                 tell(event)
 
             what = f"the state of the cluster at {where.hosts}"
-            patience = Patience("ZooKeeper", where, ClusterUnreachable, session_timeout_s)
-            return ZooKeeperNodes(where, what, session_timeout_s, patience, ClusterError, hear, makes_root=True)
+            patience = Patience("ZooKeeper", where, ClusterUnreachable, timeout_s)
+            nodes = ZooKeeperNodes(where, what, timeout_s, patience, ClusterError, hear, makes)
+            with close_on_error(nodes.close):
+                if not makes and nodes.read(["/"]) == [None]:
+                    raise ClusterUnreachable(f"{what} {NOT_THERE}")
+            return nodes
 
 
 def log_of(cluster_address: str, name: str, daemon_dir: Path | None = None) -> str:
@@ -133,7 +138,7 @@ def submitted_log(name: str) -> str | None:
     if isinstance(where, Path) and not (where / STATE_FILE).is_file():
         return None
     try:
-        cluster = StormClusterState(open_cluster_state(address))
+        cluster = StormClusterState(open_cluster_state(address, makes=False))
         try:
             named = [base for base in cluster.all_bases().values() if base.storm_name == name]
         finally:

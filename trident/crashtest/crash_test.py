@@ -168,8 +168,8 @@ class CrashTest:
             )
             try:
                 return self._run_undisturbed()
-            except TridentError:
-                raise hindered from None
+            except TridentError as again:  # what is wrong without them, too, has nothing to do with them
+                raise (again if str(hindered).startswith(str(again)) else hindered) from None
 
     def _run_undisturbed(self) -> tuple[list[FunctionCall], list[Row]]:
         with self._copy() as job:
@@ -190,7 +190,13 @@ class CrashTest:
 
     def _trial(self, number: int, point: KillPoint) -> Trial:
         with self._copy() as job:
-            self._check_before(job.folder)
+            assert self._before is not None, "the undisturbed run is the first one"
+            if differences := self.comparison.differences(self._before, self._rows_before(job.folder)):
+                first = differences[0]
+                raise TridentError(
+                    f"{self.table.name} is not as it was before the first run: {first.key} had {first.expected} and has "
+                    f"{first.found}. Let --reset bring back what is not in the folder"
+                )
             copy = job.folder.with_name("older")
             with JobRun(job, point.as_request(str(copy))) as run:
                 run.wait(self.limits, lambda: False)
@@ -214,7 +220,18 @@ class CrashTest:
         copy_folder(self.folder, folder, self.most_bytes, self.on_progress)
         try:
             if self.reset:
-                _reset(self.reset, folder)
+                done = subprocess.run(
+                    self.reset,
+                    shell=True,
+                    cwd=folder,
+                    capture_output=True,
+                    text=True,
+                    stdin=subprocess.DEVNULL,
+                    check=False,
+                )
+                if done.returncode:
+                    said = (done.stderr or done.stdout).strip()
+                    raise TridentError(f"--reset failed with exit code {done.returncode}: {said}")
             elif self._begins_empty:
                 for left in (*_left_by_earlier_runs(folder), folder / self.table.place):
                     left.unlink() if left.is_file() else shutil.rmtree(left, ignore_errors=True)
@@ -231,14 +248,6 @@ class CrashTest:
             if self.table.kind == "function":
                 return []
             raise
-
-    def _check_before(self, folder: Path) -> None:
-        assert self._before is not None, "the undisturbed run is the first one"
-        if differences := self.comparison.differences(self._before, self._rows_before(folder)):
-            raise TridentError(
-                f"{self.table.name} is not as it was before the first run: {differences[0].key} had "
-                f"{differences[0].expected} and has {differences[0].found}. Let --reset bring back what is not in the folder"
-            )
 
     def _is_done(self, run: JobRun, folder: Path) -> bool:
         """Whether a job that may not end by itself has committed the last batch, and its table is right."""
@@ -295,14 +304,6 @@ def _check_run(run: JobRun, left: str) -> None:
             "the job's function was never called: its checkpoint in the folder is at the end of the input, or there is no "
             f'input. Give --reset "rm -rf {left or "checkpoint"} …", with the table that the job writes in place of the dots'
         )
-
-
-def _reset(command: str, folder: Path) -> None:
-    done = subprocess.run(
-        command, shell=True, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
-    )
-    if done.returncode:
-        raise TridentError(f"--reset failed with exit code {done.returncode}: {(done.stderr or done.stdout).strip()}")
 
 
 def _set_back(point: KillPoint, checkpoint: Path, copy: Path) -> str:

@@ -60,7 +60,10 @@ class Table:
         `folder`: the copy that the job runs in.
         Raises `TridentError`: it is there and cannot be read.
         """
-        return list(_READ[self.kind](self, folder))
+        try:
+            return list(_READ[self.kind](self, folder))
+        except (OSError, ValueError, csv.Error, sqlite3.Error) as error:
+            raise TridentError(f"table {self.name} cannot be read: {describe(error)}") from error
 
 
 def table_named(text: str) -> Table:
@@ -104,19 +107,16 @@ def _relative(path: str, text: str) -> str:
 
 def _rows_of_path(table: Table, folder: Path) -> Iterable[Row]:
     path = folder / table.place
-    try:
-        if (path / "_delta_log").is_dir():
-            with needs_package("a Delta table", "delta"):
-                from deltalake import DeltaTable
-                from deltalake.exceptions import DeltaError, TableNotFoundError
-            try:
-                return list(DeltaTable(str(path)).to_pyarrow_table().to_pylist())
-            except TableNotFoundError:  # its folder is there, and no commit yet
-                return []
-            except DeltaError as error:
-                raise TridentError(f"table {table.name} cannot be read: {describe(error)}") from error
+    if not (path / "_delta_log").is_dir():
         return [row for file in _files(path) for row in _rows_of_file(file, path, table)]
-    except (OSError, ValueError, csv.Error) as error:
+    with needs_package("a Delta table", "delta"):
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+    try:
+        return list(DeltaTable(str(path)).to_pyarrow_table().to_pylist())
+    except TableNotFoundError:  # its folder is there, and no commit yet
+        return []
+    except DeltaError as error:
         raise TridentError(f"table {table.name} cannot be read: {describe(error)}") from error
 
 
@@ -191,7 +191,7 @@ def _rows_of_sqlite(table: Table, folder: Path) -> list[Row]:
     except sqlite3.Error as error:
         if "no such table" in str(error):
             return []
-        raise TridentError(f"table {table.name} cannot be read: {describe(error)}") from error
+        raise
 
 
 def _rows_of_postgres(table: Table, folder: Path) -> list[Row]:

@@ -1,7 +1,7 @@
 """DRPC: requests that are answered from the states of a topology, in process or over HTTP.
 
-Begin with `local.py` (`LocalDRPC`, the functions of a topology). `batching.py` answers waiting requests together, by the steps
-of `requests.py`, over states as after one committed batch. `server.py` and `client.py` are the two ends of HTTP.
+Begin with `local.py` (`LocalDRPC`, the functions of a topology). `batching.py` answers waiting requests together, over states
+as after one committed batch. `server.py` and `client.py` are the two ends of HTTP.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,10 @@
-"""Requests that wait are answered together, all as after the same committed batch; one that fails, fails alone."""
+"""Requests that wait are answered together, all as after the same committed batch; one that fails, fails alone.
+
+Together they are one Arrow table: each row has the number of its request, in a column that user code does not see. A step works
+on all requests at once if it can: a step that works row by row, or one with a key, to which the number of the request is added.
+An aggregate without a key gets that number as its key; requests without rows get the aggregate of nothing. Any other step runs
+request by request.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +15,35 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.arrow import python_of, strict_array
 from trident.channel import waitable
 from trident.config import Config
-from trident.drpc.requests import RequestSteps
+from trident.engine.fragment_runs import run_step
+from trident.engine.routing import route
 from trident.errors import BackendError, DRPCExecutionException, StaleTransactionError, StateMismatchError, describe
-from trident.graph import Graph, StateNode
+from trident.fields import Fields
+from trident.graph import (
+    AggregateNode,
+    Graph,
+    JoinNode,
+    MapNode,
+    MergeNode,
+    MultiReduceNode,
+    Node,
+    RepartitionNode,
+    SelectNode,
+    StateNode,
+)
 from trident.log.log_state import LogState
-from trident.operations.interfaces import TridentOperationContext
-from trident.plan import RequestPlan
+from trident.operations.expressions import col
+from trident.operations.interfaces import ArrowFunction, TridentOperationContext
+from trident.plan import Exchange, RequestPlan, Sink, Step
 from trident.read.open_partitions import open_state
 from trident.read.state_partitions import read_in_rounds
 from trident.read.state_reader import ForeignLog, snapshots_of
@@ -27,7 +51,8 @@ from trident.read.views import StateView
 from trident.roles import has
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import Snapshot
-from trident.steps.failures import Bounds, StepFailed, TupleErrors
+from trident.steps.failures import Bounds, StepFailed, TupleErrors, failing_at
+from trident.steps.in_batch import aggregate, join, multi_reduce
 from trident.steps.rows import StepRun
 
 logger = logging.getLogger(__name__)
@@ -35,6 +60,8 @@ logger = logging.getLogger(__name__)
 Answer = list[list[Any]]
 
 _CLOSE_WAIT_S = 5.0
+_REQUEST = ""  # no field has this name
+_NUMBER = Fields.of([_REQUEST], ["bigint"])
 
 
 @runtime_checkable
@@ -127,7 +154,8 @@ class RequestExecutor:
     """Answers requests of one function, in one thread at a time; prepares its operations and opens its states."""
 
     def __init__(self, plan: RequestPlan, config: Config, log: CommittedLog | None) -> None:
-        self._function, self._steps = plan.function, RequestSteps(plan)
+        self._function, (self._entry, *nodes), self._last = plan.function, plan.nodes, plan.nodes[-1]
+        self._steps = [(node, _carrying(node)) for node in nodes]  # as declared, and as it runs over numbered rows
         self._gate = log.gate if isinstance(log, OwnLog) else None
         self._states = RequestStates(plan, config, log)
         self._numbers, self._bounds = itertools.count(1), Bounds.of(config.as_mapping())
@@ -138,14 +166,27 @@ class RequestExecutor:
                 operation.prepare(config.as_mapping(), context)
 
     def answers(self, args: Sequence[str]) -> list[Answer]:
-        """Answer all requests at one committed snapshot; raises `StepFailed`, which says nothing about single requests."""
+        """Answer all requests in order, at one committed snapshot; `StepFailed` does not say for which one a step failed."""
         run = StepRun(TransactionAttempt(next(self._numbers), 0), TupleErrors(bounds=self._bounds), self._states)
 
         def read() -> list[Answer]:
             self._states.renew()
-            return self._steps.answers(args, run)
+            return self._apply_steps(args, run)
 
         return read_in_rounds(read, lambda error: isinstance(cause_of(error), StaleTransactionError), self._gate)
+
+    def _apply_steps(self, args: Sequence[str], run: StepRun) -> list[Answer]:
+        numbers = pa.array(range(len(args)), pa.int64())
+        tables = {self._entry.id: pa.table([strict_array(args, pa.string()), numbers], [*self._entry.fields, _REQUEST])}
+        for node, carrying in self._steps:
+            with failing_at(node.id):
+                tables[node.id] = _apply(node, carrying, [tables[id_] for id_ in node.parents], len(args), run)
+        table, rows_of = tables[self._last.id], [Answer() for _ in args]
+        columns = [python_of(table.column(name)) for name in self._last.fields.names]
+        rows = zip(*columns, strict=True) if columns else itertools.repeat((), table.num_rows)
+        for number, row in zip(table.column(_REQUEST).to_pylist(), rows, strict=True):
+            rows_of[number].append(list(row))
+        return rows_of
 
     def answer(self, args: str) -> Answer:
         """Answer one request, in the thread that asks; `DRPCExecutionException` if it fails."""
@@ -162,6 +203,71 @@ class RequestExecutor:
                 end()
             except Exception:
                 logger.exception("DRPC: closing failed")
+
+
+def _carrying(node: Node) -> Step:
+    """Return the step that keeps the number of the request beside all fields."""
+    if isinstance(node, AggregateNode):
+        members = tuple(replace(one, group=_NUMBER.concat(one.group)) for one in node.members)
+        node = replace(node, fields=_NUMBER.concat(node.fields), members=members)
+    elif isinstance(node, JoinNode):
+        keys = len(node.groups[0])
+        names, types = list(node.fields.names), list(node.fields.types)
+        node = replace(
+            node,
+            fields=Fields.of([*names[:keys], _REQUEST, *names[keys:]], [*types[:keys], "bigint", *types[keys:]]),
+            inputs=tuple(fields.concat(_NUMBER) for fields in node.inputs),
+            groups=tuple(group.concat(_NUMBER) for group in node.groups),
+        )
+    elif isinstance(node, SelectNode):
+        node = replace(node, fields=node.fields.concat(_NUMBER), expressions=(*node.expressions, col(_REQUEST)))
+    elif isinstance(node, MergeNode):
+        inputs = tuple(fields.concat(_NUMBER) for fields in node.inputs)
+        node = replace(node, fields=node.fields.concat(_NUMBER), inputs=inputs)
+    return Step(node.id, node.parents, node, tuple(dict.fromkeys([*node.fields.names, _REQUEST])))
+
+
+def _apply(node: Node, carrying: Step, sources: list[pa.Table], requests: int, run: StepRun) -> pa.Table:
+    if isinstance(node, JoinNode) and not node.preserve:
+        return join(carrying.node, sources, run.on_error.bounds)
+    from_unknown_rows = isinstance(node, MapNode) and isinstance(node.function, ArrowFunction)
+    if from_unknown_rows or isinstance(node, (JoinNode, MultiReduceNode)):
+        return _one_by_one(node, sources, requests, run)
+    if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
+        # The rows of the only partition; a user's function may send a row there several times, or nowhere.
+        sink, exchange = (
+            Sink(node.id, node.parents[0], node.fields, routing=node.routing),
+            Exchange(node, (node.fields,), 1),
+        )
+        frames = route(sink, exchange, sources, (node.id, 0, 0), run)
+        return pa.concat_tables([sources[0].slice(0, 0), *(frame.data for frame in frames)])
+    done = run_step(carrying, sources, run)
+    if not isinstance(node, AggregateNode) or len(node.group) or node.partial:
+        return done
+    without_rows = sorted(set(range(requests)).difference(sources[0].column(_REQUEST).to_pylist()))
+    nothing = sources[0].slice(0, 0)
+    tables = [_with_number(aggregate(node.id, node, nothing, run), number, done) for number in without_rows]
+    return pa.concat_tables([done, *tables])
+
+
+def _one_by_one(node: Node, sources: list[pa.Table], requests: int, run: StepRun) -> pa.Table:
+    tables = []
+    for number in range(requests):
+        own = [source.filter(pc.equal(source.column(_REQUEST), number)) for source in sources]
+        if isinstance(node, JoinNode):
+            table = join(node, own)
+        elif isinstance(node, MultiReduceNode):
+            table = multi_reduce(node, own, run)
+        else:
+            table = run_step(Step(node.id, node.parents, node, node.fields.names), own, run)
+        tables.append(_with_number(table, number))
+    return pa.concat_tables(tables)
+
+
+def _with_number(table: pa.Table, number: int, like: pa.Table | None = None) -> pa.Table:
+    column = pa.array([number] * table.num_rows, pa.int64())
+    numbered = table.append_column(_REQUEST, column)
+    return numbered if like is None else numbered.select(like.column_names)
 
 
 def check_args(function: str, args: object) -> None:

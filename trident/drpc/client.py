@@ -86,9 +86,6 @@ class DRPCClient(Closes):
             self._connection().close()
             cause = f"{self._shown} cannot be reached ({describe(error)})"
             raise DRPCExecutionException(function, cause, reason="unreachable") from error
-        return self._read(function, status, data)
-
-    def _read(self, function: str, status: int, data: bytes) -> Any:
         try:
             answer = json.loads(data)
             if status == 200:

@@ -85,7 +85,9 @@ class LocalDRPC(Closes):
             self._log = OwnLog(running)
         elif updated:
             self._log = ForeignLog(graph.name, config, updated.values(), _INSTEAD)
-        plans = _as_stored(graph, plans, self._log)
+        if self._log is not None:  # states are opened as former declarations have left them
+            stored = graph_to_read(graph, self._log.now().declared)
+            plans = [make_request_plan(stored, node.function) for node in stored.functions()]
         self._functions: dict[str, DRPCFunction] = {}
         with close_on_error(self.close):
             for plan in plans:
@@ -127,14 +129,6 @@ class LocalDRPC(Closes):
 def check_functions(graph: Graph) -> None:
     if not graph.functions():
         raise TopologyError(f"topology {graph.name!r} has no DRPC function; declare one with new_drpc_stream(function)")
-
-
-def _as_stored(graph: Graph, plans: list[RequestPlan], log: CommittedLog | None) -> list[RequestPlan]:
-    """Return the plans of all functions, whose states are opened as former declarations have left them."""
-    if log is None:
-        return plans
-    graph = graph_to_read(graph, log.now().declared)
-    return [make_request_plan(graph, node.function) for node in graph.functions()]
 
 
 def _copies(plan: RequestPlan, count: int) -> list[RequestPlan]:

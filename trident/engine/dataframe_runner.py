@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pyarrow as pa
 
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.runners import InProcessRunner, Runner, pickle_program, tag_of
-from trident.engine.task_output import TaskOutput
 from trident.engine.tasks import Job, Routes, Sent, merge_sent, routes_of, run_level_task, run_parts_task, skips
 from trident.engine.worker import Order, Part, Program, with_empty_parts
 from trident.spark.job_errors import QueryStopped, said_as_failure

@@ -1,26 +1,26 @@
 """Runs a fragment over one partition's tables: its steps one after the other, then what each sink gets, cut into frames.
 
-Dead letters on their way back: each returns at the step that it was left out of, beside the batch's other
-tuples.
-
-A letter returns as a row of the input of a step, or of what a fragment sends to an entry. Other steps of the fragment do not
-see it. So a tuple that was processed on one branch of a stream, and was left out of another, has its effect once on each.
+Dead letters on their way back: a letter returns as a row of the input of the step that it was left out of, or of what a
+fragment sends to an entry, beside the batch's other tuples. Other steps of the fragment do not see it. So a tuple that was
+processed on one branch of a stream, and was left out of another, has its effect once on each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from time import perf_counter_ns
+from typing import Any
 
 import pyarrow as pa
 
 from trident.arrow import one_table, rows_without_columns, schema_of
-from trident.counts import add_counts
+from trident.counts import KeyCounts, add_counts, add_keys
 from trident.engine.routing import RowFrame, route
-from trident.engine.task_output import EACH, HEAD, ROWS, TaskOutput
 from trident.graph import AggregateNode, MergeNode, RepartitionNode
 from trident.plan import Exchange, Fragment, Sink, Step
+from trident.spout.interfaces import PartitionRead
 from trident.steps.aggregates import partial
 from trident.steps.applying import apply_step
 from trident.steps.failures import FailingAt, Failure, StepFailed, calls_user_code
@@ -29,13 +29,121 @@ from trident.steps.key_columns import removals_of
 from trident.steps.rows import StepRun
 from trident.windows.window_rows import join_input, window_input
 
+ROWS, NS = 0, 1
+HEAD = EACH = 2
+"""How many numbers there are before those of the first step, and of each step and sink."""
 
-def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Give the tables of one partition as its steps need them: as they come, or all in one (also if there are none)."""
-    if not fragment.blocking:
-        yield from tables
-        return
-    yield one_table(list(tables) or [schema_of(fragment.fields).empty_table()])
+Figures = Mapping[str, list[int]]
+"""By entry, what the passes over its fragment counted, rows and nanoseconds:
+
+    [ROWS, NS,  rows and nanoseconds of the first step, … of the last step,  … of the first sink, … of the last sink]
+
+`ROWS` are those that the entry gave, `NS` is how long the whole pass took, with the entry's own work. A step counts the rows
+that it gave. Dead letters that come back are rows that no operation gave; they are counted apart. A small batch takes a tenth
+of a millisecond, so nothing is named here; `trident/run/progress.py` knows what each number means.
+"""
+
+
+@dataclass
+class TaskOutput:
+    """The output of one part of a batch.
+
+    `sinks`: the input tables of entries, by the id of the entry.
+    `rows`: how many tuples each spout emitted, by its name.
+    `failure`: why the part failed; everything else is then ignored.
+    `captured`: tuples that were left out as dead letters.
+    `frames`: rows for exchanges that have not run yet.
+    `metrics`: what operations counted, as `operation/counter`.
+    `bytes_shuffled`, `bytes_collected`: what tasks sent to tasks of the next stage, and what they returned to the driver. 0 in
+    this process.
+    `bytes_spilled`: what Spark wrote to disk because its stages had more rows than memory. Asked for where much was shuffled.
+    `metadata`: what emitters returned besides rows, by spout and partition. It comes from the run of the task that gave the
+    rows.
+    `level`, `task`: the level that it comes from (0: a spout) and the number of the task in it. Outputs are merged in this
+    order, in whatever order they arrive, and the failure of the lowest one is the cause.
+    `sources`: on Spark, by stage, a digest of the runs that it read of the stage's tasks; equal for all that read the stage.
+    `touched`, `keys`, `key_counts`: the partitions of each state that tasks have committed, how many keys each state got, and
+    what became of them.
+    `written`: by state and partition, the marks of the keys that tasks have written, where any partition may write any key.
+    `staged`: by state and partition, what the driver has yet to publish; see `State.stage`.
+    `timers`: before which times no timer by the time of the batch is due in the partitions that tasks have committed, in
+    milliseconds since 1970.
+    `fenced`: the arguments of the `FencedError`, if the task failed because a store refused the writers of this driver.
+    `kept`: what the runner needs to commit in a later job; Spark keeps the rows as long as this is referred to.
+    `figures`: by entry, what the passes over its fragment counted; see `Figures`.
+    `put_back`: by step, or entry, how many dead letters came back there, if any did.
+    """
+
+    sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    failure: Failure | None = None
+    captured: list[Failure] = field(default_factory=list)
+    frames: list[RowFrame] = field(default_factory=list)
+    level: int = 0
+    task: int = 0
+    sources: dict[int, str] = field(default_factory=dict)
+    metrics: dict[str, int] = field(default_factory=dict)
+    bytes_shuffled: int = 0
+    bytes_spilled: int = 0
+    bytes_collected: int = 0
+    metadata: dict[str, dict[str, PartitionRead]] = field(default_factory=dict)
+    touched: dict[str, list[int]] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)
+    key_counts: dict[str, KeyCounts] = field(default_factory=dict)
+    written: dict[str, dict[int, list[bytes]]] = field(default_factory=dict)
+    staged: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    timers: list[int] = field(default_factory=list)
+    fenced: tuple[Any, ...] = ()
+    kept: object | None = None
+    figures: dict[str, list[int]] = field(default_factory=dict)
+    put_back: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def tuples(self) -> int:
+        """How many tuples all spouts emitted."""
+        return sum(self.rows.values())
+
+
+def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
+    """Merge outputs; the first failure of the lowest level is the failure."""
+    failed = min((output for output in outputs if output.failure is not None), key=lambda o: o.level, default=None)
+    if failed is not None:
+        # Nothing of the others: the attempt does not count.
+        return TaskOutput(failure=failed.failure, fenced=failed.fenced)
+    merged = TaskOutput()
+    for output in outputs:
+        add_counts(merged.rows, output.rows)
+        add_counts(merged.metrics, output.metrics)
+        add_counts(merged.keys, output.keys)
+        merged.captured.extend(output.captured)
+        merged.frames.extend(output.frames)
+        merged.timers.extend(output.timers)
+        for entry, figures in output.figures.items():  # whose lists stay as they are
+            before = merged.figures.get(entry)
+            merged.figures[entry] = figures if before is None else list(map(add, before, figures))
+        if output.put_back:
+            add_counts(merged.put_back, output.put_back)
+        merged.bytes_shuffled += output.bytes_shuffled
+        merged.bytes_collected += output.bytes_collected
+        merged.bytes_spilled += output.bytes_spilled
+        for spout, read in output.metadata.items():
+            merged.metadata.setdefault(spout, {}).update(read)
+        for state, partitions in output.touched.items():
+            merged.touched[state] = sorted({*merged.touched.get(state, ()), *partitions})
+        for state, written in output.written.items():
+            merged.written.setdefault(state, {}).update(written)
+        for state, staged in output.staged.items():
+            merged.staged.setdefault(state, {}).update(staged)
+        for state, counts in output.key_counts.items():
+            add_keys(merged.key_counts, state, counts)
+        for target, tables in output.sinks.items():
+            merged.sinks.setdefault(target, []).extend(tables)
+    return merged
+
+
+def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> pa.Table:
+    """Return the tables of one partition as one, for a fragment that needs them so; an empty one if there are none."""
+    return one_table(list(tables) or [schema_of(fragment.fields).empty_table()])
 
 
 def send(
@@ -57,7 +165,7 @@ def send(
     if figures is None:
         figures = output.figures[fragment.entry] = list(fragment.zero_counts)
     with FailingAt(fragment.entry, given=lambda: output.rows.get(fragment.entry)) as here:
-        pieces: Iterable[pa.Table] = whole(fragment, tables)
+        pieces: Iterable[pa.Table] = [whole(fragment, tables)] if fragment.blocking else tables
         if letters:
             for (step, _), rows in letters.items():
                 add_counts(output.put_back, {step: rows.num_rows})

@@ -24,19 +24,10 @@ import pyarrow as pa
 from trident.arrow import one_table, schema_of
 from trident.comparing import first_difference, row_text
 from trident.counts import counting
-from trident.engine.fragment_runs import PutBack, entry_input, run_step, send, whole
+from trident.engine.fragment_runs import PutBack, TaskOutput, entry_input, run_step, send, whole
 from trident.engine.routing import RowFrame, apply_exchange
 from trident.engine.runners import InProcessRunner, pickle_program, process_or_raise, unseen
-from trident.engine.task_output import TaskOutput
-from trident.engine.worker import (
-    Order,
-    Part,
-    Program,
-    aggregators_of,
-    operations_of,
-    read_part,
-    with_empty_parts,
-)
+from trident.engine.worker import Order, Part, Program, aggregators_of, operations_of, read_part, with_empty_parts
 from trident.graph import AggregateNode, RepartitionNode
 from trident.observe.events import StepDifference
 from trident.operations import ArgMax, ArgMin, Collect, First, Last, MaxWithComparator, MinWithComparator, TopN
@@ -134,7 +125,9 @@ class ReplayCheck:
         runner = self._runner = self._runner or _copy_of(self._program, self._parallelism)
         run = StepRun(order.attempt, TupleErrors(bounds=runner.worker.bounds), runner.worker.state)
         first = output or process_or_raise(runner, parts, order)
-        for reordered in self._ways_of(order.attempt.txid):
+        # Whether rows come in another order: of a share of the batches in one way each, of all in both.
+        ways = [False, True] if self._may_turn else [False]
+        for reordered in ways if self._share == 1 else [ways[self._hash(order.attempt.txid) % len(ways)]]:
             backwards = ((spout, replace(part, tables=_reverse(part.tables))) for spout, part in reversed(parts))
             again = process_or_raise(runner, list(backwards) if reordered else parts, order)
             found = self._differing(first, again, run, reordered)
@@ -142,11 +135,6 @@ class ReplayCheck:
                 steps = _compared_steps(runner.program, run, parts)
                 return next((one for one in steps if one is not None), found)
         return None
-
-    def _ways_of(self, txid: int) -> Sequence[bool]:
-        """Return whether the rows come in another order: of a share of the batches in one way each, of all in both."""
-        ways = (False, True) if self._may_turn else (False,)
-        return ways if self._share == 1 else (ways[self._hash(txid) % len(ways)],)
 
     def _hash(self, txid: int) -> int:
         return crc32(f"{self._program.topology}/{txid}".encode())
@@ -218,7 +206,6 @@ def _reaching(sink: Sink, tables: Sequence[pa.Table], run: StepRun) -> pa.Table:
 
 
 def _difference_of(step: str, one: pa.Table, other: pa.Table, reordered: bool) -> StepDifference | None:
-    """Return the difference between what a step, or a state, was given by two runs; None if there is none."""
     pair = first_difference(one, other, rounding=reordered)
     if pair is None:
         return None
@@ -254,7 +241,7 @@ def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> It
 
 def _of_fragment(fragment: Fragment, given: Iterable[pa.Table], run: StepRun) -> Iterator[StepDifference | None]:
     """Compare each step, and what is sent to each entry, over the tables of a partition."""
-    for table in whole(fragment, given):
+    for table in [whole(fragment, given)] if fragment.blocking else given:
         tables = {fragment.entry: table}
         for step in fragment.steps:
             sources = [tables[source] for source in step.sources]
@@ -286,7 +273,6 @@ def _of_step(step: Step, sources: list[pa.Table], run: StepRun) -> StepDifferenc
 def _compare_runs(
     step: str, once: Callable[[], pa.Table], in_other_order: Callable[[], pa.Table] | None
 ) -> StepDifference | None:
-    """Compare what a step gives twice, and then in another order."""
     first = once()
     found = _difference_of(step, first, once(), reordered=False)
     if found is None and in_other_order is not None:

@@ -20,9 +20,9 @@ from zlib import crc32
 
 import cloudpickle
 
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.resident_worker import AttemptOver, DriverHeartbeat, StageResult, StageWork, run_resident
 from trident.engine.spark_runner import ExecutorRunner
-from trident.engine.task_output import TaskOutput
 from trident.engine.tasks import merge_sent
 from trident.engine.worker import Order, Part, Program
 from trident.errors import EnvironmentProblem

@@ -3,8 +3,6 @@
 Its main thread processes one part of a stage after the other, the oldest attempt first, a second thread commits in the same
 way, and the thread of its mailbox listens. It ends if its driver says so, or is silent, or if it is still at work on an
 attempt that was cancelled a while ago.
-
-First, what a driver and its resident workers tell each other about batches.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ import cloudpickle
 import pyarrow as pa
 
 from trident.arrow import ipc_of, table_of_ipc
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.routing import RowFrame
-from trident.engine.task_output import TaskOutput
 from trident.engine.tasks import Job, close_program, output_of_destination, outputs_of_parts, pack_within
 from trident.spark.mailbox import MailboxPeer, PeerAway
 from trident.spark.worker_group import GroupWorker, WorkerTicket

@@ -3,8 +3,6 @@
 The runners on Spark are in `spark_runner.py`, `resident_runner.py` and `dataframe_runner.py`. With `engine="auto"` small
 batches run in this process, large ones on Spark. Which of the two takes a batch follows from its definition alone, so a
 replay of a batch runs where the batch ran. Both run the same plan with the same numbers of partitions.
-
-A program as bytes for Spark's workers; what cannot be pickled is named.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from typing import Any, Protocol
 
 import cloudpickle
 
+from trident.engine.fragment_runs import TaskOutput, merge_outputs
 from trident.engine.routing import RowFrame
-from trident.engine.task_output import TaskOutput, merge_outputs
 from trident.engine.worker import Order, Part, Program, operations_of, run_entry, run_parts
 from trident.errors import ConfigError, EnvironmentProblem, TopologyError, describe
 from trident.graph import Node, PeekNode, ProjectNode

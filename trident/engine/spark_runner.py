@@ -1,8 +1,4 @@
-"""SparkRunner: each attempt is one Spark job, or two if it is committed later.
-
-The shuffles between the stages of a job; what they wrote to disk because memory was short, as Spark counted it: a sign that
-batches are too large.
-"""
+"""SparkRunner: each attempt is one Spark job, or two if it is committed later."""
 
 from __future__ import annotations
 
@@ -18,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JError
 
+from trident.engine.fragment_runs import TaskOutput, merge_outputs
 from trident.engine.runners import Runner, pickle_program, tag_of
-from trident.engine.task_output import TaskOutput, merge_outputs
 from trident.engine.tasks import Job, Routes, Sent, merge_sent, routes_of, run_level_task, run_parts_task, skips
 from trident.engine.worker import Order, Part, Program, with_empty_parts
 from trident.errors import describe

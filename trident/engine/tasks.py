@@ -24,9 +24,8 @@ from typing import NamedTuple
 import cloudpickle
 
 from trident.arrow import ipc_of, table_of_ipc
-from trident.engine.fragment_runs import PutBack
+from trident.engine.fragment_runs import PutBack, TaskOutput, merge_outputs
 from trident.engine.routing import RowFrame
-from trident.engine.task_output import TaskOutput, merge_outputs
 from trident.engine.worker import Destination, Order, Part, Program, WorkerProgram, run_entry, run_part
 from trident.spark.job_errors import cannot_import
 from trident.steps.failures import MOST_SHIPPED, Failure, TooManyRows, check_shippable, failure_of
@@ -108,20 +107,6 @@ def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Route
     `apart`: whether a later job commits, so that the driver must be told before the last stage.
     `width`: how many numbers the driver has, if it gets rows.
     """
-    entries, levels = _partition_numbers(program)
-    stages = [tuple(program.emitters), *program.levels]
-    sends = [{sink.target for entry in stage for sink in program.fragments[entry].sinks} for stage in stages[:-1]]
-    readers = [_readers(program, entries, stage, any_way, targets) for stage, targets in enumerate(sends)]
-    sources = [
-        tuple(stage for stage, ranges in enumerate(readers) if any(numbers[0] in level for numbers in ranges))
-        for level in levels
-    ]
-    rows, tasks = any_way or any(targets - entries.keys() for targets in sends), sum(map(len, levels))
-    driver = range(tasks, tasks + (width if rows else int(apart)))
-    return Routes(entries, tuple(levels), tuple(sources), (*readers, ()), driver)
-
-
-def _partition_numbers(program: Program) -> tuple[dict[str, range], list[range]]:
     entries: dict[str, range] = {}
     levels: list[range] = []
     number = 0
@@ -131,7 +116,16 @@ def _partition_numbers(program: Program) -> tuple[dict[str, range], list[range]]
             entries[entry] = range(number, number + (program.exchanges[entry].partitions or 1))
             number = entries[entry].stop
         levels.append(range(first, number))
-    return entries, levels
+    stages = [tuple(program.emitters), *program.levels]
+    sends = [{sink.target for entry in stage for sink in program.fragments[entry].sinks} for stage in stages[:-1]]
+    readers = [_readers(program, entries, stage, any_way, targets) for stage, targets in enumerate(sends)]
+    sources = [
+        tuple(stage for stage, ranges in enumerate(readers) if any(numbers[0] in level for numbers in ranges))
+        for level in levels
+    ]
+    rows, tasks = any_way or set().union(*sends) - entries.keys(), sum(map(len, levels))
+    driver = range(tasks, tasks + (width if rows else int(apart)))
+    return Routes(entries, tuple(levels), tuple(sources), (*readers, ()), driver)
 
 
 def _readers(

@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from trident.arrow import cast_table, schema_of
 from trident.counts import counting
-from trident.engine.fragment_runs import PutBack, PutBacks, put_backs_of, send
+from trident.engine.fragment_runs import NS, PutBack, PutBacks, TaskOutput, put_backs_of, send
 from trident.engine.routing import RowFrame, apply_exchange, check_gathered
-from trident.engine.task_output import NS, TaskOutput
 from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
 from trident.plan import Exchange, Fragment, Sink

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, free_name, is_nested, unquote
-from trident.fluent.base import StreamBase, check_streams, key_of, refuse_state
-from trident.fluent.declaration import Declaration
+from trident.fluent.base import Declaration, StreamBase, check_streams, key_of, refuse_state
 from trident.graph import (
     REMOVED,
     AggregateNode,
@@ -85,7 +84,6 @@ class Aggregating(StreamBase):
         return self._keep_one(MaxWithComparator(comparator), "max")
 
     def _full_aggregate(self, group: Fields, args: Sequence[Any]) -> Self:
-        """Add a full aggregate, of one aggregator or of several by name."""
         named = by_name(self, args, "aggregates", "aggregate", group)
         if named is None:
             return declare(self, [member_of(self, args, "aggregate", group)], full=True)
@@ -200,8 +198,12 @@ _IN_BATCH = "[fields,] aggregator, output fields", ", reduce (ReducerAggregator)
 
 def declare(stream: S, members: Sequence[Aggregation], full: bool, label: str | None = None) -> S:
     """Add the nodes of an aggregate, whose members all have the same key."""
-    group = members[0].group
-    fields = _results(stream, members)
+    fields = group = members[0].group
+    names = [name for member in members for name in member.outputs.names]
+    if len(set(names)) < len(names):
+        raise stream._wrong(f"output fields of chained aggregators must be distinct, got {names}")
+    for member in members:
+        fields = fields.concat(member.outputs, stream.get_name())
     call = "aggregate" if full else "partition_aggregate"
     id_ = stream._child_id(label or (step_label(call, members[0].aggregator) if len(members) == 1 else call))
     parent, sent = stream._node.id, stream.fields
@@ -216,23 +218,17 @@ def declare(stream: S, members: Sequence[Aggregation], full: bool, label: str | 
     return type(stream)(stream._topology, stream._topology._add(node))
 
 
-def _results(stream: StreamBase, members: Sequence[Aggregation]) -> Fields:
-    """Return the fields of the key and of all results; `TopologyError` if two are of one name."""
-    key = members[0].group
-    names = [name for member in members for name in member.outputs.names]
-    if len(set(names)) < len(names):
-        raise stream._wrong(f"output fields of chained aggregators must be distinct, got {names}")
-    for member in members:
-        key = key.concat(member.outputs, stream.get_name())
-    return key
-
-
 def remove(topology: Declaration, state: StateNode, given: object, fields: FieldsLike | None) -> None:
     """Let a stream name keys that a state is to remove; see `TridentState.remove`."""
     writer = _writer(topology.graph(), state)
     (stream,) = check_streams(topology, "remove", [given])
     refuse_state(stream, "remove")
-    key = _key(stream, state, fields)
+    key = key_of(stream, state.key_fields.names if fields is None else fields, "remove")
+    if key.types != state.key_fields.types:
+        raise TopologyError(
+            f"remove keys of state {state.name!r}: the fields ({key}) of stream {stream.get_name()!r} must be as many as the "
+            f"key has ({state.key_fields}), of the same types in the same order. Use each or map to change types"
+        )
     if stream._node.id in _behind(topology.graph(), writer):
         raise TopologyError(
             f"remove keys of state {state.name!r}: stream {stream.get_name()!r} exists only after the state's own "
@@ -259,16 +255,6 @@ def _writer(graph: Graph, state: StateNode) -> PersistNode:
     else:
         return writer
     raise TopologyError(f"remove keys of state {state.name!r}: {why}")
-
-
-def _key(stream: StreamBase, state: StateNode, fields: FieldsLike | None) -> Fields:
-    key = key_of(stream, state.key_fields.names if fields is None else fields, "remove")
-    if key.types != state.key_fields.types:
-        raise TopologyError(
-            f"remove keys of state {state.name!r}: the fields ({key}) of stream {stream.get_name()!r} must be as many as the "
-            f"key has ({state.key_fields}), of the same types in the same order. Use each or map to change types"
-        )
-    return key
 
 
 def _behind(graph: Graph, writer: PersistNode) -> set[str]:

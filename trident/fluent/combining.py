@@ -9,8 +9,16 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, unquote
-from trident.fluent.base import StreamBase, check_streams, child_of, is_fields, key_of, refuse_state
-from trident.fluent.declaration import Declaration, spec_of
+from trident.fluent.base import (
+    Declaration,
+    StreamBase,
+    check_streams,
+    child_of,
+    is_fields,
+    key_of,
+    refuse_state,
+    spec_of,
+)
 from trident.fluent.windowing import check_own_names, event_time_type, keeping
 from trident.graph import JoinNode, JoinSide, JoinWithinNode, MergeNode, MultiReduceNode, Node, StateNode
 from trident.operations.adapters import output_fields
@@ -67,31 +75,28 @@ def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
         raise TopologyError(f"topology {topology.name!r}: multi_reduce takes (streams, reducer, output fields)")
     *before, reducer, out = args
     given, handles = _inputs_and_streams(before)
-    grouped = [isinstance(handle, GroupedStream) for handle in handles]
-    if any(grouped) and not all(grouped):
+    kinds = {isinstance(handle, GroupedStream) for handle in handles}
+    if len(kinds) > 1:
         raise TopologyError("multi_reduce takes streams that are all grouped (group_by) or all ungrouped; got both")
-    streams = check_streams(topology, "multi_reduce", [one.to_stream() if any(grouped) else one for one in handles])
-    _check_reducer(streams[0], reducer, any(grouped))
+    grouped = True in kinds
+    streams = check_streams(topology, "multi_reduce", [one.to_stream() if grouped else one for one in handles])
+    if isinstance(reducer, type) or not has(reducer, "init", "execute", "complete"):
+        raise streams[0]._wrong(
+            f"multi_reduce takes (streams, reducer, output fields); got {reducer!r}, a reducer has the methods init, execute "
+            "and complete"
+        )
+    if isinstance(reducer, MultiReducer if grouped else GroupedMultiReducer):
+        raise streams[0]._wrong(
+            f"multi_reduce of streams that are {'grouped takes a Grouped' if grouped else 'not grouped takes a '}MultiReducer, "
+            f"got a {type(reducer).__name__}"
+        )
     inputs = _inputs(streams, given)
-    groups = [handle.get_group_fields() for handle in handles] if any(grouped) else [Fields()] * len(streams)
+    groups = [handle.get_group_fields() for handle in handles] if grouped else [Fields()] * len(streams)
     check_keys("multi_reduce", streams, groups)
     fields = output_fields(reducer, Fields(out), streams[0].get_name())
     return child_of(
         streams, "multi_reduce", MultiReduceNode, fields, inputs=tuple(inputs), groups=tuple(groups), reducer=reducer
     )
-
-
-def _check_reducer(stream: StreamBase, reducer: Any, grouped: bool) -> None:
-    if isinstance(reducer, type) or not has(reducer, "init", "execute", "complete"):
-        raise stream._wrong(
-            f"multi_reduce takes (streams, reducer, output fields); got {reducer!r}, a reducer has the methods init, execute "
-            "and complete"
-        )
-    if isinstance(reducer, MultiReducer if grouped else GroupedMultiReducer):
-        raise stream._wrong(
-            f"multi_reduce of streams that are {'' if grouped else 'not '}grouped takes a "
-            f"{'Grouped' if grouped else ''}MultiReducer, got a {type(reducer).__name__}"
-        )
 
 
 def _inputs_and_streams(args: Sequence[Any]) -> tuple[list[Fields], list[Any]]:
@@ -166,7 +171,18 @@ def join(topology: Declaration, args: Sequence[Any], null_keys_match: bool) -> N
     """Add a join; see `TridentTopology.join`."""
     rest, mode = _trailing(list(args), JoinOutFieldsMode, JoinOutFieldsMode.COMPACT)
     rest, types = _trailing(rest, JoinType, JoinType.INNER)
-    streams, keys, out = _sides(topology, rest)
+    if len(rest) == 3 and not is_fields(rest[0]) and isinstance(rest[0], (list, tuple)):
+        handles, key_fields = list(rest[0]), list(rest[1])
+    else:
+        handles, key_fields = list(rest[:-1:2]), list(rest[1:-1:2])
+    if len(handles) < 2 or len(handles) != len(key_fields) or not is_fields(rest[-1]):
+        raise TopologyError(
+            f"topology {topology.name!r}: join takes (stream, key fields, stream, key fields, …, output fields[, join type"
+            "[, mode]]) or (streams, key fields of each, output fields[, join type[, mode]]), of two streams or more"
+        )
+    streams = check_streams(topology, "join", handles)
+    keys = [key_of(stream, fields, "join") for stream, fields in zip(streams, key_fields, strict=True)]
+    out = Fields(rest[-1])
     inputs = [stream.fields for stream in streams]
     check_keys("join", streams, keys)
     fields = rename_to("join", streams[0], out, joined_fields(mode, inputs, keys))
@@ -185,21 +201,6 @@ def _trailing(args: list[Any], kind: type[Enum], default: Any) -> tuple[list[Any
     ):
         return args[:-1], last
     return args, default
-
-
-def _sides(topology: Declaration, args: list[Any]) -> tuple[list[StreamBase], list[Fields], Fields]:
-    if len(args) == 3 and not is_fields(args[0]) and isinstance(args[0], (list, tuple)):
-        handles, key_fields = list(args[0]), list(args[1])
-    else:
-        handles, key_fields = list(args[:-1:2]), list(args[1:-1:2])
-    if len(handles) < 2 or len(handles) != len(key_fields) or not is_fields(args[-1]):
-        raise TopologyError(
-            f"topology {topology.name!r}: join takes (stream, key fields, stream, key fields, …, output fields[, join type"
-            "[, mode]]) or (streams, key fields of each, output fields[, join type[, mode]]), of two streams or more"
-        )
-    streams = check_streams(topology, "join", handles)
-    keys = [key_of(stream, fields, "join") for stream, fields in zip(streams, key_fields, strict=True)]
-    return streams, keys, Fields(args[-1])
 
 
 def joined_fields(mode: JoinOutFieldsMode, inputs: Sequence[Fields], keys: Sequence[Fields]) -> Fields:
@@ -222,9 +223,11 @@ def joined_fields(mode: JoinOutFieldsMode, inputs: Sequence[Fields], keys: Seque
 
 def outer_of(types: Any, sides: int) -> tuple[bool, ...]:
     """Return for each side whether it may be missing."""
-    each = [types] * sides if isinstance(types, JoinType) else list(types)
-    if len(each) != sides:
-        raise TopologyError(f"join of {sides} streams got {len(each)} join types; give one, or one for each stream")
+    each = types if isinstance(types, list | tuple) else [types] * sides
+    if len(each) != sides or not all(isinstance(one, JoinType) for one in each):
+        raise TopologyError(
+            f"join of {sides} streams got the join type {types!r}; give a JoinType, or one for each stream"
+        )
     return tuple(one is JoinType.OUTER for one in each)
 
 
@@ -256,7 +259,16 @@ def join_within(
     groups = [key_of(stream, key, "join_within") for stream, key in zip(handles, keys, strict=True)]
     check_keys("join_within", handles, groups)
     sides = _sides_in_time(handles, groups, times, delay, outer_of(join_type, 2))
-    earliest, latest = _bounds(handles[0], within)
+    # How much later the right time may be, least and most.
+    found = _pair(within, timedelta)
+    if isinstance(within, timedelta) and -_MOST <= within <= _MOST:
+        found = (-within, within)
+    if found is None or found[0] > found[1] or not all(-_MOST <= one <= _MOST for one in found):
+        raise handles[0]._wrong(
+            f"join_within got within={within!r}; give a timedelta that is not negative, or two, the least and the most by "
+            "which the right time may be later than the left one (100 years at most)"
+        )
+    earliest, latest = found[0] // _US, found[1] // _US
     inputs = [stream.fields for stream in handles]
     fields = rename_to("join_within", handles[0], Fields(out), joined_fields(JoinOutFieldsMode.COMPACT, inputs, groups))
     name = handles[0]._state_name(state_name, f"{fields.names[0]}-join")
@@ -286,17 +298,6 @@ def _sides_in_time(
         JoinSide(stream.fields, key, field, one // _US, missing)
         for stream, key, field, one, missing in zip(streams, keys, names, delays, outer, strict=True)
     )
-
-
-def _bounds(stream: StreamBase, within: Any) -> tuple[int, int]:
-    """Return how much later the right time may be, least and most, in microseconds."""
-    found = (-within, within) if isinstance(within, timedelta) else _pair(within, timedelta)
-    if found is None or found[0] > found[1] or any(abs(one) > _MOST for one in found):
-        raise stream._wrong(
-            f"join_within got within={within!r}; give a timedelta that is not negative, or two, the least and the most by "
-            "which the right time may be later than the left one (100 years at most)"
-        )
-    return found[0] // _US, found[1] // _US
 
 
 def _pair(value: Any, kind: type) -> Pair | None:

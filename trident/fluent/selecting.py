@@ -66,7 +66,9 @@ class Selecting(StreamBase):
         if not columns:
             raise self._wrong("select needs at least one field")
         types = [self._type_of(name, expression) for name, expression in columns.items()]
-        self._explodes_once(columns)
+        exploded = [name for name, expression in columns.items() if expression.kind == "explode"]
+        if len(exploded) > 1:
+            raise self._wrong(f"select explodes one column, not {exploded}")
         return self._then("select", SelectNode, Fields.of(list(columns), types), expressions=tuple(columns.values()))
 
     def where(self, condition: Expression | str) -> Self:
@@ -112,8 +114,3 @@ class Selecting(StreamBase):
                 f"{expression.operands[0]!r} is {found}"
             )
         return found[len("array<") : -1]
-
-    def _explodes_once(self, columns: dict[str, Expression]) -> None:
-        exploded = [name for name, expression in columns.items() if expression.kind == "explode"]
-        if len(exploded) > 1:
-            raise self._wrong(f"select explodes one column, not {exploded}")

@@ -10,8 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import by_name, member_of
-from trident.fluent.base import StreamBase, is_fields, refuse_state
-from trident.fluent.declaration import spec_of
+from trident.fluent.base import StreamBase, is_fields, refuse_state, spec_of
 from trident.graph import Aggregation, FilterNode, ProjectNode, SelectNode, StateNode, WindowNode
 from trident.naming import TridentNames
 from trident.operations.adapters import output_fields
@@ -29,9 +28,9 @@ from trident.operations.windows import (
     TumblingDurationWindow,
     WindowConfig,
     late_field,
-    milliseconds,
 )
 from trident.roles import has
+from trident.state.encoding.serializers import type_not_written
 from trident.state.interfaces import REPLAY_WINDOW_S, StateSpec, StateType, is_factory
 
 S = TypeVar("S", bound=StreamBase)
@@ -43,11 +42,7 @@ class Windowing(TridentNames, Generic[S]):
     """The calls of `Stream` and of `GroupedStream` that make windows."""
 
     def window(
-        self,
-        config: WindowConfig,
-        *args: Any,
-        bounds: FieldsLike | None = None,
-        state_name: str | None = None,
+        self, config: WindowConfig, *args: Any, bounds: FieldsLike | None = None, state_name: str | None = None
     ) -> S:
         """Aggregate each window: `(config, [state,] [in,] aggregator, out)`; gives the grouping fields and the result.
 
@@ -110,11 +105,7 @@ class Windowing(TridentNames, Generic[S]):
         return windows, _where(fired, "late", col(LATE))._then("select", SelectNode, stream.fields, expressions=rows)
 
     def tumbling_window(
-        self,
-        length: int | timedelta,
-        *args: Any,
-        bounds: FieldsLike | None = None,
-        state_name: str | None = None,
+        self, length: int | timedelta, *args: Any, bounds: FieldsLike | None = None, state_name: str | None = None
     ) -> S:
         """Aggregate every `length` tuples, or each duration: `(length, [state,] [in,] aggregator, out)`; as `window`."""
         by_time = isinstance(length, timedelta)
@@ -156,7 +147,20 @@ def _declare(
     late: Fields,
 ) -> S:
     refuse_state(stream, "a window")
-    _check_config(stream, key, config, late)
+    if not isinstance(config, WindowConfig):
+        raise stream._wrong(
+            f"window takes (config, [state,] [fields,] aggregator, output fields); {config!r} is not a window configuration, "
+            "as TumblingCountWindow.of(100) is"
+        )
+    if isinstance(config, SessionWindow) and not key:
+        raise stream._wrong(
+            f"a window of {config} needs a key that the sessions belong to: group the stream first, group_by('user').window(…)"
+        )
+    if len(late) and config.event_time is None:
+        raise stream._wrong(
+            f"no tuple is late for a window of {config}: call window, or give a config by event time, such as "
+            "TumblingDurationWindow.of(…).by_event_time('at')"
+        )
     if config.event_time is not None:
         config = config.with_time_type(event_time_type(stream, config.event_time.field))
     spec, rest = spec_and_rest(args)
@@ -180,7 +184,6 @@ def _add_timed_node(
     name: str | None,
     **more: Fields,
 ) -> S:
-    """Add the node of a window or of a process, and its state."""
     name = stream._state_name(name, f"{member.outputs.names[0]}-{config.what}")
     kept = keeping(stream, config.what, name, spec, config.kept_ms, by_key=len(member.group) > 0)
     stream._topology._add_state(StateNode(name, kept))
@@ -193,23 +196,6 @@ def check_own_names(stream: StreamBase, what: str, names: Iterable[str]) -> None
     reserved = [name for name in names if name.startswith("$")]
     if reserved:
         raise stream._wrong(f"{what} {reserved[0]!r}: names that begin with $ are reserved; rename the field")
-
-
-def _check_config(stream: StreamBase, group: Fields, config: WindowConfig, late: Fields) -> None:
-    if not isinstance(config, WindowConfig):
-        raise stream._wrong(
-            f"window takes (config, [state,] [fields,] aggregator, output fields); {config!r} is not a window configuration, "
-            "as TumblingCountWindow.of(100) is"
-        )
-    if isinstance(config, SessionWindow) and not group:
-        raise stream._wrong(
-            f"a window of {config} needs a key that the sessions belong to: group the stream first, group_by('user').window(…)"
-        )
-    if len(late) and config.event_time is None:
-        raise stream._wrong(
-            f"no tuple is late for a window of {config}: call window, or give a config by event time, such as "
-            "TumblingDurationWindow.of(…).by_event_time('at')"
-        )
 
 
 def _where(stream: S, label: str, condition: Expression) -> S:
@@ -242,6 +228,10 @@ def keeping(
         raise stream._wrong(
             f"the {what} keeps what it holds in state {name!r}, which forgets entries that were not used for long: tuples "
             "would be missing. Use a state that keeps everything"
+        )
+    if type_not_written(spec.facts.serializer, "binary"):
+        raise stream._wrong(
+            f"the {what} keeps bytes in state {name!r}, and serializer='json' has none: leave serializer out of that state"
         )
     _check_expiry(stream, what, name, spec.facts.expires_after_s, kept_ms)
     if by_key:
@@ -305,24 +295,11 @@ def event_time_type(stream: StreamBase, field: str) -> str:
 
 
 def declare_process(
-    stream: S,
-    group: Fields,
-    args: Sequence[Any],
-    event_time: str | None,
-    delay: timedelta,
-    state_name: str | None,
+    stream: S, group: Fields, args: Sequence[Any], event_time: str | None, delay: timedelta, state_name: str | None
 ) -> S:
     """Add the node of a process; see `GroupedStream.process`."""
     refuse_state(stream, "process")
-    spec, rest = spec_and_rest(args)
-    member = _member(stream, rest, group)
-    config = _config(stream, event_time, delay)
-    fields = group.concat(member.outputs, stream.get_name())
-    check_own_names(stream, "a process cannot take or give", (*fields.names, *member.inputs.names))
-    return _add_timed_node(stream, config, member, fields, spec, state_name)
-
-
-def _member(stream: StreamBase, args: Sequence[Any], group: Fields) -> Aggregation:
+    spec, args = spec_and_rest(args)
     if args and not is_fields(args[0]):
         args = [stream.fields, *args]
     inputs, process, out = stream._operation_args(args)
@@ -332,7 +309,11 @@ def _member(stream: StreamBase, args: Sequence[Any], group: Fields) -> Aggregati
             "process(value, tuple, timers, collector) and on_timer(value, time, timers, collector), as a KeyedProcess has "
             "them, and the fields that it emits, with their types"
         )
-    return Aggregation(inputs, process, output_fields(process, out, stream.get_name()), group=group)
+    member = Aggregation(inputs, process, output_fields(process, out, stream.get_name()), group=group)
+    config = _config(stream, event_time, delay)
+    fields = group.concat(member.outputs, stream.get_name())
+    check_own_names(stream, "a process cannot take or give", (*fields.names, *member.inputs.names))
+    return _add_timed_node(stream, config, member, fields, spec, state_name)
 
 
 def _config(stream: StreamBase, event_time: str | None, delay: timedelta) -> TimersConfig:
@@ -342,8 +323,6 @@ def _config(stream: StreamBase, event_time: str | None, delay: timedelta) -> Tim
                 f"process got delay={delay!r}, which is that of an event time: name its field, event_time='at'"
             )
         return TimersConfig()
-    (event_time,) = stream._select([event_time]).names
-    type_ = event_time_type(stream, event_time)
-    return TimersConfig(
-        event_time=EventTime(event_time, milliseconds("delay", delay, 0)).of_type(type_), time_type=type_
-    )
+    times = EventTime.of(event_time, delay)
+    type_ = event_time_type(stream, times.field)
+    return TimersConfig(event_time=times.of_type(type_), time_type=type_)

@@ -232,7 +232,6 @@ def is_running(facts: str) -> bool | None:
 
 
 def _read(facts: str | bytes) -> dict[str, Any]:
-    """Return what a claim says, as far as it can be read."""
     try:
         about = json.loads(facts)
     except ValueError:

@@ -30,8 +30,7 @@ from trident.log.records import (
     with_letters,
 )
 from trident.retention import Retention
-from trident.state.txid import Sentinel, Snapshot, Txid, epoch_of
-from trident.state.winners import CHANGES, FORMER, Epochs, Winners, renamed_facts
+from trident.state.txid import CHANGES, FORMER, Epochs, Sentinel, Snapshot, Txid, Winners, epoch_of, renamed_facts
 
 FORMAT = "trident-log"
 VERSION = 1
@@ -144,7 +143,9 @@ class LogState:
             case ResetRecord():
                 self.touched[record.state] = {}
                 self.adopted.pop(record.state, None)
-                self._end_feed(record.state)
+                facts = self.declared.get("states", {}).get(record.state, {})
+                if CHANGES in facts:  # the feed of its changes ends
+                    self._declare({record.state: {name: fact for name, fact in facts.items() if name != CHANGES}}, {})
             case RenameRecord():
                 self._rename(record)
             case TopologyRecord():
@@ -256,11 +257,6 @@ class LogState:
         self.executors = [names.get(name, name) for name in self.executors]
         self.history = deque((each.with_state_names(names) for each in self.history), maxlen=HISTORY)
         self.renamed = [*self.renamed, (self.txid, record.old, record.new)]
-
-    def _end_feed(self, state: str) -> None:
-        facts = self.declared.get("states", {}).get(state, {})
-        if CHANGES in facts:
-            self._declare({state: {name: fact for name, fact in facts.items() if name != CHANGES}}, {})
 
     def _adopt(self, record: AdoptRecord) -> None:
         txid = max(self.txid, record.txid)

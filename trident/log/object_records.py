@@ -120,7 +120,7 @@ class ObjectRecords(RecordStore):
                 if found is not None and found.data == data:
                     own: _Tag = found.version  # by a request whose answer was lost
                     return own
-                if found is not None and found.version == tag:
+                if (None if found is None else found.version) == tag:
                     raise _UnderWayError from None
                 return None
 

@@ -112,8 +112,14 @@ class PostgresRecords(RecordStore):
     def replace(
         self, head: Head, chunks: Mapping[str, bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
     ) -> str | None:
+        ranges, adopted = committed.winners.ranges, committed.adopted
         given: dict[str, Any] = {"id": head.id, "turn": head.turn, "old_turn": head.turn - 1, "head": head.data}
-        given |= {"names": _array(chunks), "data": list(chunks.values()) or "{}", **_columns(committed)}
+        given |= {"names": _array(chunks), "data": list(chunks.values()) or "{}", "txid": committed.txid}
+        given |= {
+            "winner_txids": _array(first for first, _ in ranges),
+            "winner_attempts": _array(won for _, won in ranges),
+        }
+        given |= {"adopted_states": list(adopted) or "{}", "adopted_txids": _array(adopted.values())}
         if not beside:
             return "" if self._ask(_WRITE, given) or self._ask(_IS_DONE, given) else None
         given["topology"] = self._address.name
@@ -177,7 +183,10 @@ class PostgresRecords(RecordStore):
         with connection.transaction():
             is_new = connection.execute(_WRITE, given).fetchone() is not None
             if is_new:
-                refused = _refusing(beside, connection)
+                try:  # one after the other, up to the first whose store has another sentinel
+                    refused = next((one for one in beside if not one.write(connection)), None)
+                except TridentError as error:
+                    raise NotWrittenError(error) from error
             if refused is not None:
                 raise self._psycopg.Rollback
         if refused is not None:
@@ -195,25 +204,6 @@ class PostgresRecords(RecordStore):
                 f"the table trident_log_heads at {self._address} is of another format version; use the version that made it, "
                 "or another schema"
             ) from error
-
-
-def _refusing(beside: Sequence[LaterWrite], connection: PostgresConnection) -> LaterWrite | None:
-    """Make writes one after the other; return the first whose store has another sentinel."""
-    try:
-        return next((one for one in beside if not one.write(connection)), None)
-    except TridentError as error:
-        raise NotWrittenError(error) from error
-
-
-def _columns(committed: CommittedUpTo) -> dict[str, Any]:
-    ranges, adopted = committed.winners.ranges, committed.adopted
-    return {
-        "txid": committed.txid,
-        "winner_txids": _array(first for first, _ in ranges),
-        "winner_attempts": _array(attempt for _, attempt in ranges),
-        "adopted_states": list(adopted) or "{}",
-        "adopted_txids": _array(adopted.values()),
-    }
 
 
 def _array(values: Iterable[object]) -> str:

@@ -133,7 +133,6 @@ class ZooKeeperRecords(RecordStore):
         self._nodes.close()
 
     def _write(self, *steps: Step) -> Refusal | None:
-        """Carry out steps if this writer's claim is there."""
         return self._nodes.change(Check(f"{_CLAIM}/{self._own}"), *steps)
 
     def _on_event(self, event: NodeEvent) -> None:
@@ -158,7 +157,6 @@ class ZooKeeperRecords(RecordStore):
 
 
 def _paths(name: str) -> list[str]:
-    """Return the paths of the nodes of a chunk, or of the head."""
     parts = _PARTS.fullmatch(name)
     return [f"/{name}"] if parts is None else [f"/{name}.{number}" for number in range(int(parts[1]))]
 

@@ -118,9 +118,12 @@ class ZooKeeperNodes:
         Returns them, None for one of a node that is not there; and whether an earlier try was left without an answer, so that
         it may have been carried out.
         """
-        from kazoo.exceptions import KazooException
+        from kazoo import exceptions
 
-        since, repeated, lost = time.monotonic(), False, _lost_errors()
+        # After these it is not known whether a request was carried out.
+        lost: tuple[type[Exception], ...] = (exceptions.ConnectionClosedError, exceptions.ConnectionLoss, TimeoutError)
+        lost += (exceptions.OperationTimeoutError, exceptions.SessionExpiredError)
+        since, repeated = time.monotonic(), False
         while True:
             self._check(since)
             try:
@@ -130,7 +133,7 @@ class ZooKeeperNodes:
             except lost:
                 repeated = True
                 time.sleep(_PAUSE_S)  # kazoo reports the loss a moment after its requests have failed
-            except KazooException as error:
+            except exceptions.KazooException as error:
                 raise self._request_error(error) from error
 
     def close(self) -> None:
@@ -185,7 +188,6 @@ class ZooKeeperNodes:
                 transaction.check(at, -1)
 
     def _refusal(self, results: Sequence[Any]) -> Refusal | None:
-        """Return why a transaction was refused, None if it was not."""
         from kazoo import exceptions
 
         errors = [each for each in results if isinstance(each, Exception)]
@@ -282,13 +284,6 @@ class ZooKeeperNodes:
             self._tell(NodeEvent("suspended", ""))
 
 
-def _lost_errors() -> tuple[type[Exception], ...]:
-    """Return the errors after which it is not known whether a request was carried out."""
-    from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError
-
-    return ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError, TimeoutError
-
-
 def _client(what: str, hosts: str, timeout_s: float) -> KazooClient:
     with needs_package(what, "zookeeper", "kazoo"):
         from kazoo.client import KazooClient
@@ -305,24 +300,20 @@ def _client(what: str, hosts: str, timeout_s: float) -> KazooClient:
     # lasts, divided by the number of servers; so one of which there are few is named several times.
     servers = hosts.split(",")
     servers *= math.ceil(_TRIES / len(servers))
+    # Each vain try to connect is a warning of kazoo's; what users need to know sessions say. Who wants more adds a handler.
+    logger = logging.getLogger("trident.kazoo")
+    logger.propagate = False
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
     handler, (scheme, _, credentials) = Handler(), os.environ.get(AUTH, "").partition(":")
     return KazooClient(
         ",".join(servers),
         timeout=timeout_s,
         handler=handler,
-        logger=_quiet(),
+        logger=logger,
         connection_retry=KazooRetry(
             max_tries=-1, delay=0.05, max_delay=min(0.5, timeout_s / 4), sleep_func=handler.sleep_func
         ),
         auth_data=[(scheme, credentials)] if scheme else None,
         default_acl=CREATOR_ALL_ACL if scheme else None,
     )
-
-
-def _quiet() -> logging.Logger:
-    # Each vain try to connect is a warning of kazoo's; what users need to know sessions say. Who wants more adds a handler.
-    logger = logging.getLogger("trident.kazoo")
-    logger.propagate = False
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-    return logger

@@ -254,7 +254,21 @@ def _window(
         )
         for id_, operation in operations.items()
     }
-    return WindowStatistics(window_s, difference.seconds, _of_topology(whole, components), components)
+    phases_ms, figures = _phases_ms(whole), [each.figures for each in components.values()]
+    tuples = sum(each.figures.emitted for each in components.values() if each.described.kind == "spout")
+    of_all = Figures(
+        emitted=sum(each.emitted for each in figures),
+        transferred=sum(each.transferred for each in figures),
+        acked=tuples,
+        failed=int(whole.get("failed", 0)),
+        complete_latency_ms=None if phases_ms is None else sum(phases_ms.values()),
+        dead_letters=sum(each.dead_letters for each in figures),
+        batches=int(whole.get("batches", 0)),
+        tuples=tuples,
+        retries=int(whole.get("retries", 0)),
+        phases_ms=phases_ms,
+    )
+    return WindowStatistics(window_s, difference.seconds, of_all, components)
 
 
 def _figures(operation: ComponentDescription, sums: Sums, sent: int, capacity: float, whole: Sums) -> Figures:
@@ -279,23 +293,6 @@ def _figures(operation: ComponentDescription, sums: Sums, sent: int, capacity: f
         keys=int(sums.get("keys", 0)),
         commits=int(batches) if is_state else 0,
         commit_latency_ms=sums.get("commit_ns", 0.0) / batches / _NS_PER_MS if is_state and batches else None,
-    )
-
-
-def _of_topology(sums: Sums, operations: Mapping[str, ComponentStatistics]) -> Figures:
-    phases_ms, figures = _phases_ms(sums), [each.figures for each in operations.values()]
-    tuples = sum(each.figures.emitted for each in operations.values() if each.described.kind == "spout")
-    return Figures(
-        emitted=sum(each.emitted for each in figures),
-        transferred=sum(each.transferred for each in figures),
-        acked=tuples,
-        failed=int(sums.get("failed", 0)),
-        complete_latency_ms=None if phases_ms is None else sum(phases_ms.values()),
-        dead_letters=sum(each.dead_letters for each in figures),
-        batches=int(sums.get("batches", 0)),
-        tuples=tuples,
-        retries=int(sums.get("retries", 0)),
-        phases_ms=phases_ms,
     )
 
 

@@ -21,9 +21,6 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 SPANS = 120
 """How many spans a line has at most."""
 
-LagTrend = Literal["grows", "shrinks", "steady"]
-FailureTrend = Literal["rising", "falling", "steady"]
-
 _MS_PER_S = 1000.0
 _LAG_S, _LAG_SHORTEST_S = 180.0, 15.0
 _SHARE, _AMOUNT = 0.2, 100  # by which a lag must have changed, so that it is no accident
@@ -204,7 +201,7 @@ class TimeSeries:
             spans = line.between(age_s - 10.0, age_s)
         return sum(each.tuples for each in spans) / max(age_s - spans[0].number * line.width_s, 1.0)
 
-    def failures(self, window_s: int, now: float) -> FailureTrend | None:
+    def failures(self, window_s: int, now: float) -> Literal["rising", "falling", "steady"] | None:
         """Return whether failures become more within a window, by more than chance; None if it had none, or is too short."""
         _, spans = self._over(window_s, now)
         half = len(spans) // 2
@@ -214,7 +211,7 @@ class TimeSeries:
         by_chance = 2.0 * math.sqrt(before + after)  # standard deviations: what differs less may be chance
         return "rising" if after - before > by_chance else "falling" if before - after > by_chance else "steady"
 
-    def lag(self, now: float) -> LagTrend | None:
+    def lag(self, now: float) -> Literal["grows", "shrinks", "steady"] | None:
         """Return how the lag has changed in three minutes; None where it is not known, or for too short a time."""
         with self._guard:
             line, age_s = self._lines[0], now - self._began

@@ -17,7 +17,6 @@ from trident.naming import page_entry
 from trident.observe.component_statistics import (
     ComponentStatistics,
     EdgeStatistics,
-    ExecutorStatistics,
     Figures,
     TopologyStatistics,
     WindowStatistics,
@@ -203,6 +202,7 @@ class TopologyStatus:
 
     def _component_figures(self, window: WindowStatistics, component: ComponentStatistics) -> Entry:
         id_, is_spout = component.described.id, component.described.kind == "spout"
+        workers = {each.number: each for each in self.workers}
         return {
             **self._component(component),
             "componentType": "spout" if is_spout else "bolt",
@@ -214,7 +214,11 @@ class TopologyStatus:
             ],
             "inputStats": [_along(window, each, each.edge.source) for each in component.inputs if not each.edge.reads],
             "outputStats": [_along(window, each, each.edge.target, is_spout) for each in component.outputs],
-            "executorStats": [self._executor(each) | _figures(each.figures, is_spout) for each in component.executors],
+            "executorStats": [  # with the port of the worker, 0 for one of this process
+                {"id": each.name, "worker": each.worker, **_place(workers.get(each.worker))}
+                | _figures(each.figures, is_spout)
+                for each in component.executors
+            ],
         }
 
     def _states(self, window: WindowStatistics) -> list[Entry]:
@@ -240,11 +244,6 @@ class TopologyStatus:
             "executorsTotal": len(executors),
             "componentNumTasks": tasks,
         }
-
-    def _executor(self, executor: ExecutorStatistics) -> Entry:
-        """Return an executor and where it runs; `port` is its worker's, 0 for a worker of this process."""
-        worker = next((each for each in self.workers if each.number == executor.worker), None)
-        return {"id": executor.name, "worker": executor.worker, **_place(worker)}
 
 
 def _place(worker: WorkerStatus | None) -> Entry:

@@ -3,8 +3,6 @@
 A plain function given with input fields (`each("line", f, "word")`, `filter("n", f)`) gets their values as arguments; one
 given without (`map(f)`, `flat_map(f)`, `peek(f)`, `filter(f)`) gets the whole `TridentTuple`. A generator emits what it
 yields; any other function emits exactly what it returns, None included.
-
-Which types built-in operations take and give is checked here, too, at the declaration.
 """
 
 from __future__ import annotations
@@ -242,7 +240,6 @@ def _name(operation: Any) -> str:
 
 
 def _hinted_types(function: Any, yields: bool) -> Sequence[str] | None:
-    """Return the DDL types of a function's return hint, None if it says nothing usable."""
     if function is None:
         return None
     try:
@@ -323,10 +320,7 @@ def _type_of(aggregator: Any, inputs: Fields, stream: str) -> str | None:
 
 
 def _family(type_: str) -> str:
-    """Return the family of a type.
-
-    Types of one family hold each other's values if they are wide enough; all numbers are one family.
-    """
+    """Return the family of a type: its types hold each other's values if they are wide enough. All numbers are one."""
     return "number" if family_of(type_) == "decimal" else family_of(type_)
 
 

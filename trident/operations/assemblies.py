@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from trident.errors import TopologyError
 from trident.fields import is_nested, unquote
 from trident.operations.interfaces import Aggregator
+from trident.setting_types import Whole, check_arguments
 from trident.tuples import TridentCollector, TridentTuple
 
 if TYPE_CHECKING:
@@ -35,11 +36,10 @@ class FirstN:
         The largest first; nulls still come last.
     """
 
-    def __init__(self, n: int, sort_field: str | None = None, reverse: bool = False) -> None:
-        if not isinstance(n, int) or isinstance(n, bool) or n < 0:
-            raise ValueError(f"FirstN({n!r}): expected a whole number of tuples, 0 or more")
+    @check_arguments
+    def __init__(self, n: Whole, sort_field: str | None = None, reverse: bool = False) -> None:
         self.n, self.reverse = n, reverse
-        self.sort_field = unquote(sort_field) if isinstance(sort_field, str) else sort_field
+        self.sort_field = None if sort_field is None else unquote(sort_field)
 
     def apply(self, input: Stream) -> Stream:
         """Take the first of each partition, then the first of those."""
@@ -73,15 +73,12 @@ class FirstRows(Aggregator[list[TridentTuple]]):
 
     def complete(self, val: list[TridentTuple], collector: TridentCollector) -> None:
         """Emit the first ones, in order; equal ones in the order in which they came."""
-        for row in self._sort_rows(val)[: self.n]:
+        rows, field = val, self.sort_field
+        if field is not None:
+            numbers = [row for row in rows if row[field] is not None and row[field] == row[field]]
+            nans = [row for row in rows if row[field] is not None and row[field] != row[field]]
+            nulls = [row for row in rows if row[field] is None]
+            numbers.sort(key=lambda row: row[field], reverse=self.reverse)
+            rows = [*nans, *numbers, *nulls] if self.reverse else [*numbers, *nans, *nulls]
+        for row in rows[: self.n]:
             collector.emit(row.values)
-
-    def _sort_rows(self, rows: list[TridentTuple]) -> list[TridentTuple]:
-        field = self.sort_field
-        if field is None:
-            return rows
-        numbers = [row for row in rows if row[field] is not None and row[field] == row[field]]
-        nans = [row for row in rows if row[field] is not None and row[field] != row[field]]
-        nulls = [row for row in rows if row[field] is None]
-        numbers.sort(key=lambda row: row[field], reverse=self.reverse)
-        return [*nans, *numbers, *nulls] if self.reverse else [*numbers, *nans, *nulls]

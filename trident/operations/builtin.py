@@ -1,7 +1,4 @@
-"""The built-in operations.
-
-Most also have an Arrow kernel that gives equal results (`trident.steps.applying`, `trident.steps.aggregates`).
-"""
+"""The built-in operations. Most also have an Arrow kernel that gives equal results, in `trident.steps`."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ from trident.operations.interfaces import (
     TridentOperationContext,
 )
 from trident.roles import has
+from trident.setting_types import check_arguments
 from trident.tuples import TridentCollector, TridentTuple
 
 logger = logging.getLogger(__name__)
@@ -44,6 +42,7 @@ class Split(Function):
 
     output_types = ("string",)
 
+    @check_arguments
     def __init__(self, separator: str = " ") -> None:
         if not separator:
             raise ValueError("Split needs a separator of at least one character")
@@ -108,6 +107,7 @@ class Sum(CombinerAggregator[Any]):
         The field to sum, if it is not named before the aggregator: `Sum("euros")` is `"euros", Sum()`.
     """
 
+    @check_arguments
     def __init__(self, field: str | None = None) -> None:
         self.of = () if field is None else (field,)
 
@@ -126,18 +126,19 @@ class Sum(CombinerAggregator[Any]):
         return 0
 
 
-_PLAIN = frozenset({int, float})
+_SUM, _PLAIN = Sum(), frozenset({int, float})
 
 
 def sums(ones: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     """Add many as `Sum` and `Count` do; plain numbers without a call of Python's for each."""
     are_plain = _PLAIN.issuperset(map(type, ones)) and _PLAIN.issuperset(map(type, others))
-    return list(map(add if are_plain else Sum().combine, ones, others))
+    return list(map(add if are_plain else _SUM.combine, ones, others))
 
 
 class Min(CombinerAggregator[Any]):
     """The smallest value of one field, None skipped; a NaN is greater than any number. `field`: as for `Sum`."""
 
+    @check_arguments
     def __init__(self, field: str | None = None) -> None:
         self.of = () if field is None else (field,)
 

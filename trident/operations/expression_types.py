@@ -82,25 +82,21 @@ def _lit(types: Types, options: Options) -> str:
     (value,) = options
     if value is None:
         return "void"
-    if isinstance(value, datetime.datetime):
+    if isinstance(value, datetime.datetime) and value == value:  # not NaT
         return "timestamp_ntz" if value.tzinfo is None else "timestamp"
     if isinstance(value, Decimal) and value.is_finite():
-        return _decimal(value)
+        _, digits, exponent = value.as_tuple()
+        scale = max(0, -int(exponent))
+        precision = max(len(digits) + max(0, int(exponent)), scale, 1)
+        if precision > 38:
+            raise _MistypedError("a decimal has at most 38 digits")
+        return f"decimal({precision},{scale})"
     type_ = type_of_hint(type(value))
     if type_ is None or isinstance(value, Decimal):
         raise _MistypedError(f"a literal is a plain value such as a text or a number, not {type(value).__name__}")
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         raise _MistypedError("a whole number has 64 bits")
     return type_
-
-
-def _decimal(value: Decimal) -> str:
-    _, digits, exponent = value.as_tuple()
-    scale = max(0, -int(exponent))
-    precision = max(len(digits) + max(0, int(exponent)), scale, 1)
-    if precision > 38:
-        raise _MistypedError("a decimal has at most 38 digits")
-    return f"decimal({precision},{scale})"
 
 
 def _number(types: Types) -> str:

@@ -23,6 +23,7 @@ from trident.graph import Aggregation
 from trident.operations.builtin import Count, Min, Sum, at_least, sums
 from trident.operations.interfaces import CombinerAggregator
 from trident.roles import has
+from trident.setting_types import Limit, check_arguments
 from trident.tuples import TridentTuple
 from trident.types import total_type
 
@@ -65,6 +66,7 @@ class Avg(WideAggregator):
     which, so the mean stays exact for any number of values.
     """
 
+    @check_arguments
     def __init__(self, field: str) -> None:
         self.of = (field,)
         self._digits: Decimal | None = None
@@ -145,6 +147,7 @@ class StdDev(WideAggregator):
     It remembers the count, the mean and the sum of squared differences, and adds parts as Chan, Golub and LeVeque do.
     """
 
+    @check_arguments
     def __init__(self, field: str) -> None:
         self.of = (field,)
 
@@ -177,6 +180,7 @@ class ArgMax(WideAggregator):
     `ArgMax("item", by="price")`. Tuples in which `by` is null are skipped; a NaN is greater than any number.
     """
 
+    @check_arguments
     def __init__(self, field: str, by: str) -> None:
         self.of = _distinct(field, by)
 
@@ -215,8 +219,9 @@ class CountDistinct(WideAggregator):
     `trident-spark[sketches]`) has at most 2.1 kB and is off by 1.6 % in two of three cases; few values are counted exactly.
     """
 
-    def __init__(self, field: str, approximate: bool = False, most: int = 10_000) -> None:
-        self.of, self.approximate, self.most = (field,), approximate, _how_many(self, most)
+    @check_arguments
+    def __init__(self, field: str, approximate: bool = False, most: Limit = 10_000) -> None:
+        self.of, self.approximate, self.most = (field,), approximate, most
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         _refuse_nested(self, inputs, 0)
@@ -238,7 +243,12 @@ class CountDistinct(WideAggregator):
         if not val1[0] or not val2[0]:
             return val1 if val1[0] else val2
         if self.approximate:
-            return self._unite_sketches(val1[1], val2[1])
+            library = _sketches()
+            union = library.hll_union(_LG_K)
+            for data in (val1[1], val2[1]):
+                union.update(library.hll_sketch.deserialize(bytes(data)))
+            sketch = union.get_result()
+            return round(sketch.get_estimate()), sketch.serialize_compact()
         values = sorted({*map(_Distinct, val1[1]), *map(_Distinct, val2[1])})
         if len(values) > self.most:
             raise ValueError(
@@ -249,14 +259,6 @@ class CountDistinct(WideAggregator):
 
     def zero(self) -> Values:
         return (0, b"" if self.approximate else [])
-
-    def _unite_sketches(self, one: bytes, other: bytes) -> Values:
-        library = _sketches()
-        union = library.hll_union(_LG_K)
-        for data in (one, other):
-            union.update(library.hll_sketch.deserialize(bytes(data)))
-        sketch = union.get_result()
-        return (round(sketch.get_estimate()), sketch.serialize_compact())
 
 
 _LG_K = 12
@@ -290,8 +292,9 @@ class TopN(WideAggregator):
     is greatest, of equal ones the earlier.
     """
 
-    def __init__(self, n: int, field: str, by: str | None = None) -> None:
-        self.n, self.of = _how_many(self, n), _distinct(field, by or field)
+    @check_arguments
+    def __init__(self, n: Limit, field: str, by: str | None = None) -> None:
+        self.n, self.of = n, _distinct(field, field if by is None else by)
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         _refuse_nested(self, inputs, -1)
@@ -313,8 +316,9 @@ class TopN(WideAggregator):
 class Collect(WideAggregator):
     """The values of one field as an array, in the order in which they come, nulls skipped: the first `most` of them."""
 
-    def __init__(self, field: str, most: int = 1_000) -> None:
-        self.of, self.most = (field,), _how_many(self, most)
+    @check_arguments
+    def __init__(self, field: str, most: Limit = 1_000) -> None:
+        self.of, self.most = (field,), most
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         return Fields.of([name], [f"array<{inputs.types[0]}>"])
@@ -327,12 +331,6 @@ class Collect(WideAggregator):
 
     def zero(self) -> Values:
         return ([],)
-
-
-def _how_many(aggregator: WideAggregator, values: Any) -> int:
-    if not isinstance(values, int) or isinstance(values, bool) or values < 1:
-        raise ValueError(f"{type(aggregator).__name__} takes how many values to keep, at least 1; got {values!r}")
-    return values
 
 
 def _in_order(row: tuple[Any, ...]) -> tuple[bool, Any]:
@@ -501,7 +499,9 @@ def _part(name: str, given: Any, fields: Fields, stream: str, typed: Callable[..
 def fields_read(aggregator: Any) -> tuple[str, ...]:
     """Return the fields that an aggregator, or one of several, names itself; none if it names none."""
     if isinstance(aggregator, Mapping):
-        read = [Fields(one[0]).names if isinstance(one, tuple) else fields_read(one) for one in aggregator.values()]
+        read = [
+            Fields(one[0]).names if isinstance(one, tuple) and one else fields_read(one) for one in aggregator.values()
+        ]
         return tuple(dict.fromkeys(name for names in read for name in names))
     return tuple(map(unquote, aggregator.of)) if isinstance(aggregator, Sum | Min | WideAggregator) else ()
 

@@ -2,8 +2,6 @@
 
 A text means what it means in Spark with ANSI mode and its session in UTC, or it is refused, or a tuple fails: each function is
 compared with Spark over awkward values. docs/streams.md has a table of what differs on purpose.
-
-The tables at the end have the functions and operators that a text may use, and the expression that each becomes.
 """
 
 from __future__ import annotations
@@ -51,6 +49,8 @@ def sql(text: str) -> Expression:
 
 def named_sql(text: str) -> tuple[str | None, Expression]:
     """Return the name that an SQL text gives with `AS`, None if it gives none, and its expression."""
+    if not isinstance(text, str) or not text.strip():
+        raise TopologyError(f"{text!r} is not an SQL expression: give text, such as 'euros * 2'")
     with needs_package("SQL text", "sql"):
         import sqlglot
         from sqlglot.errors import SqlglotError
@@ -137,14 +137,20 @@ def _literal_of(type_: str, value: Any) -> Expression | None:
         if re.search(IN_SPARK, value, re.ASCII) is None:
             raise SqlError(f"Spark does not read {value!r} as a {type_}; write its offset behind the seconds")
         return made
-    if type_ == "double" and isinstance(value, (int, Decimal)):
-        return lit(float(value))
     if type_.startswith("decimal") and isinstance(value, str) and _DIGITS.fullmatch(value):
         made = lit(Decimal(value))
         return made if type_of(made, Fields(), "").replace(",", ", ") == type_ else None
-    return lit(value) if type_ == "bigint" and isinstance(value, int) else None
+    match type_, value:
+        case "float", int() | float() | Decimal() if abs(Decimal(value)) > _GREATEST_FLOAT:
+            raise SqlError(f"{value} is beyond the range of a float")
+        case "double", int() | float() | Decimal():
+            return lit(float(value))
+        case "bigint", int():
+            return lit(value)
+    return None
 
 
+_GREATEST_FLOAT = 2**128 - 2**104
 _DIGITS = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)  # not all that Python reads: 1_0
 
 

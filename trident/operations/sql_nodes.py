@@ -2,8 +2,6 @@
 
 sqlglot knows more of SQL than there are expressions for, and the words of other dialects. So a text is read only if each of its
 functions is one that is compared with Spark, and each part of each node was asked for by the rule of that node.
-
-Of regular expressions Spark has Java's, we RE2's: what the two read differently is written again or refused, too.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from trident.moments import MOMENTS
 from trident.operations.expressions import Expression
 
 Rule = Callable[["SqlNode"], Expression]
@@ -100,17 +99,22 @@ class SqlNode:
 
 def check_words(text: str, tokens: list[Any], functions: Collection[str]) -> None:
     """Refuse a function that is none of those that are compared with Spark, and what Spark reads as another text."""
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
-        raw, kind = text[token.start : token.end + 1], token.token_type.name
-        follower = following.token_type.name if following else ""
+    known = {*functions, *_NO_FUNCTIONS}
+    kinds = [*(token.token_type.name for token in tokens), "", ""]
+    for token, kind, follower, third in zip(tokens, kinds, kinds[1:], kinds[2:], strict=False):
+        raw = text[token.start : token.end + 1]
         name = raw.strip("`").lower()
-        if follower == "L_PAREN" and _NAME.fullmatch(name) and name not in functions and name not in _NO_FUNCTIONS:
+        if follower == "L_PAREN" and _NAME.fullmatch(name) and name not in known:
             raise SqlError(no_such(name, functions))
-        if name == "at" and follower == "TIME":
+        if (follower, third) == ("STRING", "DCOLON") and name in (*MOMENTS, "timestamp_ltz"):
+            raise SqlError(
+                f"Spark casts the {name}, not its text: put parentheses around it at character {token.start + 1}"
+            )
+        if (name, follower) == ("at", "TIME"):
             raise SqlError("Spark has no AT TIME ZONE: write from_utc_timestamp(at, 'Europe/Berlin')")
         if kind == "STRING" and (strange := _STRANGE.search(raw)):
             raise SqlError(f"Spark reads {strange[0]} in the text at character {token.start + 1} in its own way")
-        if kind == follower == "STRING" and following.start == token.end + 1:
+        if kind == follower == "STRING" and text[token.end + 1] in "'\"":
             raise SqlError(f"two texts in one at character {token.start + 1}: a quote in a text is \\'")
 
 

@@ -57,6 +57,12 @@ class EventTime:
     lateness_ms: int = 0
     per_ms: int = 1
 
+    @classmethod
+    def of(cls, field: str, delay: timedelta, lateness: timedelta = timedelta(0)) -> EventTime:
+        if not isinstance(field, str) or not field:
+            raise TopologyError(f"an event time takes the name of one field, got {field!r}")
+        return cls(unquote(field), milliseconds("delay", delay, 0), milliseconds("allowed_lateness", lateness, 0))
+
     @property
     def delay(self) -> int:
         return self.delay_ms * self.per_ms
@@ -168,12 +174,7 @@ class _DurationWindow(WindowConfig):
         reaches its end. It is kept until the watermark is `allowed_lateness` beyond; a tuple that comes in that time makes
         it fire once more, complete. Later tuples are dropped and counted.
         """
-        if not isinstance(field, str) or not field:
-            raise TopologyError(f"by_event_time takes the name of one field, got {field!r}")
-        times = EventTime(
-            unquote(field), milliseconds("delay", delay, 0), milliseconds("allowed_lateness", allowed_lateness, 0)
-        )
-        return replace(self, event_time=times)
+        return replace(self, event_time=EventTime.of(field, delay, allowed_lateness))
 
     def __str__(self) -> str:
         if (times := self.event_time) is None:
@@ -238,10 +239,8 @@ class SessionWindow(WindowConfig):
         The *watermark* is the latest time seen so far, of all keys, less `delay`; it never goes back. A session is complete
         when the watermark is beyond its last tuple and the gap. Tuples may be out of order by as much as `delay`.
         """
-        if not isinstance(field, str) or not field:
-            raise TopologyError(f"SessionWindow.of takes the name of one field with the time, got {field!r}")
         length = milliseconds("gap", gap, 1)
-        return cls(length, length, EventTime(unquote(field), milliseconds("delay", delay, 0)))
+        return cls(length, length, EventTime.of(field, delay))
 
     def __str__(self) -> str:
         times = self.event_time or EventTime("")

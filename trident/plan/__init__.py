@@ -1,7 +1,7 @@
 """From the declared graph to a plan that either runner executes.
 
 Begin with `plan.py`, the plan as data, then `planner.py` (`make_plan`), which decides which steps run in one task.
-`guarantees.py` has the matrix of what is exact, `meaning.py` says which parts of a topology a log depends on.
+The matrix of what is exact is in `plan.py`, too; `meaning.py` says which parts of a topology a log depends on.
 """
 
 from trident.plan.plan import Exchange, Fragment, Plan, Sink, Step

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from trident.fields import struct_fields, struct_type, widens
 from trident.graph import Evolution
 from trident.state.kinds import StateType
-from trident.state.winners import BESIDE_MEANING, CALLED, FORMER, KEPT, LIMITS, SERIALIZER, STORED_UNDER
+from trident.state.txid import BESIDE_MEANING, CALLED, FORMER, KEPT, LIMITS, SERIALIZER, STORED_UNDER
 
 MEMBERS = "members"
 """Among the facts of a state: of each aggregate in its value what it is, over which fields, and the fields that it has."""
@@ -29,11 +29,11 @@ REWRITTEN = "rewritten"
 GENERATION = "generation"
 """Among the facts of a state: how often what was stored has got another meaning."""
 
-ALLOW = "--conf allow_changed_topology=true"
+ALLOW = "allow_changed_topology=True (--conf allow_changed_topology=true)"
 _BESIDE = (
     'count again beside it: declare the topology under another name, as in TridentTopology("{name}-2"), with places of their '
-    "own for states that have a table, path or prefix, and for its log if you name one. It reads its sources from where they "
-    "begin, and counts all that they still have"
+    "own for states that have a table, path or prefix, and for its log and checkpoint if you name one. It reads its sources "
+    "from where they begin, and counts all that they still have"
 )
 
 

@@ -26,9 +26,9 @@ from trident.plan.evolution import (
     names_exchanged,
     renaming,
 )
-from trident.plan.guarantees import spout_type_of
+from trident.plan.plan import spout_type_of
 from trident.state.encoding.serializers import name_of_serializer
-from trident.state.winners import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, renamed_facts
+from trident.state.txid import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, renamed_facts
 
 Facts = Mapping[str, Mapping[str, Any]]
 
@@ -201,10 +201,7 @@ def _taken_names(before: Facts, now: Meaning) -> list[RefusedChange]:
     """Return the states that would get a name by which the log, or the store of another one, knows something else."""
     there = [(old, new) for old, new in now.rename.items() if {old, new} <= before.keys() and new in now.states]
     exchanged = [
-        RefusedChange(
-            f"states {old!r} and {new!r}: each has the name of the other now",
-            names_exchanged(old, new),
-        )
+        RefusedChange(f"states {old!r} and {new!r}: each has the name of the other now", names_exchanged(old, new))
         for old, new in there
         if old < new and old in now.states and now.rename.get(new) == old
     ]
@@ -216,18 +213,15 @@ def _taken_names(before: Facts, now: Meaning) -> list[RefusedChange]:
         for old, new in there
         if old not in now.states
     ]
-    return (
-        exchanged
-        + in_use
-        + [
-            RefusedChange(
-                f"state {name!r} is new, and {other!r}, which used to have this name, is kept in its store under it",
-                f'give the new state an unused name, state_name="{name}-2"',
-            )
-            for other, facts in before.items()
-            if (name := facts.get(STORED_UNDER)) in now.states and name not in before
-        ]
-    )
+    in_store = [
+        RefusedChange(
+            f"state {name!r} is new, and {other!r}, which used to have this name, is kept in its store under it",
+            f'give the new state an unused name, state_name="{name}-2"',
+        )
+        for other, facts in before.items()
+        if (name := facts.get(STORED_UNDER)) in now.states and name not in before
+    ]
+    return exchanged + in_use + in_store
 
 
 def _only_in(one: Meaning, other: Meaning) -> tuple[str, ...]:

@@ -5,9 +5,6 @@ and ends at sinks, each the input of a later entry. A fragment that only spouts 
 the fragments of spouts, then the exchanges that they feed, and so on. A fragment that a state feeds runs where the state is
 committed.
 
-Which entries keep the partitions of the stream in front of them: a `partition_persist` of several, and queries
-before one.
-
 As in Storm, an updater gets the tuples as the last `partition_by`, `shuffle`, `global_` … spread them: partition i of the
 stream goes to partition i of the state; where the stream has more, i modulo the number of the state's. So if all tuples of
 a key are in one partition of the stream, one partition of the state writes the key (R16). A query on the way passes the
@@ -19,11 +16,12 @@ rows go to the partition of an exchange. So a batch, or its second half, is one 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.graph import (
     AggregateNode,
@@ -39,6 +37,8 @@ from trident.graph import (
     StateNode,
     WindowNode,
 )
+from trident.spout.interfaces import DeclaresSpoutType, SpoutType
+from trident.state.interfaces import StateType
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,6 @@ def _reason(plan: Plan, node: PersistNode | QueryNode, here: set[str]) -> str:
 
 
 def _feeders(plan: Plan) -> dict[str, set[str]]:
-    """Return by entry the entries whose fragments send rows to it."""
     feeders: dict[str, set[str]] = {}
     for entry, fragment in plan.fragments.items():
         for sink in fragment.sinks:
@@ -284,7 +283,6 @@ def _levels(plan: Plan, here: set[str]) -> dict[str, int]:
 
 
 def _route_by_key(plan: Plan, sink: Sink, here: Collection[str]) -> Sink:
-    """Return a sink that sends the rows of a commit to the state partition of their key."""
     if sink.target not in here or sink.routing is not None or sink.kept:
         return sink
     node = next(node for node in plan.commits if node.id == sink.target)
@@ -349,3 +347,63 @@ def commit_loads(plan: Plan, in_executors: Collection[str] = ()) -> list[str]:
     stages = [stage.entries for stage in stages_of(plan, in_executors) if not stage.driver]
     in_workers = {id_ for entries in stages for entry in entries for id_ in plan.fragments[entry].ids}
     return [id_ for id_ in plan.memory_mb if id_ not in in_workers]
+
+
+# The guarantee matrix: which spout and which state are exact together, and which reads break that.
+
+EXACT = frozenset(
+    {
+        (SpoutType.TRANSACTIONAL, StateType.TRANSACTIONAL),
+        (SpoutType.TRANSACTIONAL, StateType.OPAQUE),
+        (SpoutType.OPAQUE, StateType.OPAQUE),
+    }
+)
+
+
+def spout_type_of(spout: Any) -> SpoutType:
+    """Return what a spout promises, a `SpoutType` or its name; non-transactional for an `IBatchSpout` that declares none."""
+    kind: Any = spout.spout_type if isinstance(spout, DeclaresSpoutType) else None
+    if kind is None:
+        return SpoutType.NON_TRANSACTIONAL
+    try:
+        return SpoutType(kind.replace("_", "-") if isinstance(kind, str) else kind)
+    except ValueError as error:
+        names = ", ".join(repr(known.value) for known in SpoutType)
+        raise TopologyError(
+            f"{type(spout).__name__}.spout_type is {kind!r}, which is unknown; use one of {names}"
+        ) from error
+
+
+def is_exact(promise: SpoutType, kind: StateType, keeps_attempts: bool | None) -> bool:
+    """Whether a replayed batch counts once. A state without attempts treats what a lost attempt wrote as committed."""
+    return (promise, kind) in EXACT and not (promise is SpoutType.OPAQUE and keeps_attempts is False)
+
+
+def lack_text(kind: StateType, keeps_attempts: bool | None) -> str:
+    """Return what the stored fields of an opaque state lack, if anything."""
+    return " without attempts" if kind is StateType.OPAQUE and keeps_attempts is False else ""
+
+
+class EarlyRead(NamedTuple):
+    """A query that runs before its batch updates the state that it reads, and the states that its answers flow into.
+
+    Unless the state can be read as of the batch before, a replay reads what a failed attempt has written. Behind the
+    update a query reads the state as after its own batch, in every attempt.
+    """
+
+    query: str
+    state: str
+    into: tuple[str, ...]
+
+
+def early_reads(graph: Graph, commits: Sequence[Node]) -> Iterator[EarlyRead]:
+    """Iterate over the early reads of a plan's commits."""
+    updated: set[str] = set()
+    written = {node.state for node in commits if isinstance(node, PersistNode)}
+    for node in commits:
+        if isinstance(node, PersistNode):
+            updated.add(node.state)
+        elif isinstance(node, QueryNode) and node.state in written - updated:
+            into = tuple(behind.state for behind in graph.behind(node.id) if isinstance(behind, PersistNode))
+            if into:
+                yield EarlyRead(node.id, node.state, into)

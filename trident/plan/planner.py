@@ -1,11 +1,8 @@
-"""Turns a graph into a plan: which steps run together, what is exchanged, in what order; and the plan of a DRPC function.
-
-The steps between an entry and the next entries, with the columns that they need, are one fragment.
-"""
+"""Turns a graph into a plan: which steps run together, what is exchanged, in what order; and the plan of a DRPC function."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trident.errors import TopologyError
@@ -66,10 +63,7 @@ def make_plan(graph: Graph) -> Plan:
 
 
 def _fragments(graph: Graph) -> tuple[dict[str, Fragment], dict[str, Exchange]]:
-    """All fragments and exchanges, in order of declaration.
-
-    They are made last to first, because a fragment sends to an exchange only what the fragment behind it reads.
-    """
+    """All fragments and exchanges; made last to first, because a fragment sends only what the one behind it reads."""
     fragments: dict[str, Fragment] = {}
     exchanges: dict[str, Exchange] = {}
     kept: dict[str, int] = {}
@@ -102,29 +96,20 @@ def _commit_order(graph: Graph) -> tuple[PersistNode | QueryNode | ExchangeNode,
     before persists too, because of the queries behind them. A query that sees its own batch goes after the state's update.
     That cannot be a circle: the state that a query names was declared before it, with all that feeds it.
     """
-    waiting = [n for n in graph.nodes if isinstance(n, (PersistNode, QueryNode, ExchangeNode)) and is_entry(graph, n)]
-    states = {node.id for node in waiting if not isinstance(node, ExchangeNode)}
-    waiting = [node for node in waiting if node.id in states or graph.above(node.id) & states]
-    before = _before(graph, waiting)
-    order: list[PersistNode | QueryNode | ExchangeNode] = []
-    done: set[str] = set()
-    while waiting:
-        ready = [node for node in waiting if before[node.id] <= done]
-        node = min(ready, key=lambda one: 0 if isinstance(one, QueryNode) else 2 if isinstance(one, PersistNode) else 1)
-        order.append(node)
-        done.add(node.id)
-        waiting.remove(node)
-    return tuple(order)
-
-
-def _before(graph: Graph, nodes: Sequence[PersistNode | QueryNode | ExchangeNode]) -> dict[str, set[str]]:
-    """Return for each of these nodes the others that go before it."""
-    updates = {node.state: node.id for node in nodes if isinstance(node, PersistNode)}
-    before = {node.id: graph.above(node.id) & {node.id for node in nodes} for node in nodes}
-    for node in nodes:
+    entries = [n for n in graph.nodes if isinstance(n, (PersistNode, QueryNode, ExchangeNode)) and is_entry(graph, n)]
+    states = {node.id for node in entries if not isinstance(node, ExchangeNode)}
+    before = {node.id: graph.above(node.id) for node in entries}
+    waiting = {node.id: node for node in entries if node.id in states or before[node.id] & states}
+    updates = {node.state: node.id for node in entries if isinstance(node, PersistNode)}
+    for node in entries:
         if isinstance(node, QueryNode) and node.sees_batch:
             before[node.id].add(updates[node.state])
-    return before
+    order: list[PersistNode | QueryNode | ExchangeNode] = []
+    while waiting:
+        ready = [node for node in waiting.values() if before[node.id].isdisjoint(waiting)]
+        node = min(ready, key=lambda one: 0 if isinstance(one, QueryNode) else 2 if isinstance(one, PersistNode) else 1)
+        order.append(waiting.pop(node.id))
+    return tuple(order)
 
 
 # How many partitions an exchange has: hints of the steps from it to the next exchange, and of states that keep them.
@@ -137,7 +122,13 @@ def width_of(graph: Graph, entry: Node, fragment: Fragment) -> int | None:
 
     Raises `TopologyError`: the hints behind an `identity_partition` ask for another number than there is before it.
     """
-    behind = _behind_identity(fragment)
+    behind: dict[str, set[str]] = {}  # for each identity partition of the fragment, the steps from it on
+    for step in fragment.steps:
+        if isinstance(step.node, RepartitionNode):
+            behind[step.id] = {step.id}
+        for ids in behind.values():
+            if any(source in ids for source in step.sources):
+                ids.add(step.id)
     before = set(fragment.ids).difference(*behind.values())
     width = 1 if _is_single(entry) else max(_largest(graph, before) or 0, most_kept(fragment.sinks)) or None
     for id_, ids in behind.items():
@@ -161,18 +152,6 @@ def _largest(graph: Graph, ids: set[str]) -> int | None:
     return max((hint for node, hint in graph.hints.items() if node in ids), default=None)
 
 
-def _behind_identity(fragment: Fragment) -> dict[str, set[str]]:
-    """For each identity partition of a fragment, the steps from it on."""
-    found: dict[str, set[str]] = {}
-    for step in fragment.steps:
-        if isinstance(step.node, RepartitionNode):
-            found[step.id] = {step.id}
-        for ids in found.values():
-            if any(source in ids for source in step.sources):
-                ids.add(step.id)
-    return found
-
-
 @dataclass(frozen=True)
 class RequestPlan:
     """How requests are answered.
@@ -190,30 +169,26 @@ class RequestPlan:
 
 def make_request_plan(graph: Graph, function: str) -> RequestPlan:
     """Return the plan of a function; `TopologyError` naming those that there are."""
-    entry = next((node for node in graph.functions() if node.function == function), None)
-    if entry is None:
+    entries = {node.function: node for node in graph.functions()}
+    if function not in entries:
         raise TopologyError(
-            f"topology {graph.name!r} has no DRPC function {function!r}; it has "
-            f"{[node.function for node in graph.functions()]}. Declare one with new_drpc_stream(function)"
+            f"topology {graph.name!r} has no DRPC function {function!r}; it has {list(entries)}. Declare one with "
+            "new_drpc_stream(function)"
         )
-    nodes = _in_one_place(graph.behind(entry.id))
-    queried = {node.state: graph.state(node.state) for node in nodes if isinstance(node, QueryNode)}
-    return RequestPlan(graph.name, function, nodes, queried)
-
-
-def _in_one_place(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return the nodes with each two-step aggregate as one step, because there is one partition only."""
-    known = {node.id: node for node in nodes}
+    # Each two-step aggregate is one step, because there is one partition only.
+    known = {node.id: node for node in graph.behind(entries[function].id)}
     needless: set[str] = set()
     found = []
-    for node in nodes:
+    for node in known.values():
         exchange = known.get(node.parents[0]) if isinstance(node, AggregateNode) else None
         part = known.get(exchange.parents[0]) if isinstance(exchange, RepartitionNode) else None
         if isinstance(node, AggregateNode) and exchange and isinstance(part, AggregateNode) and part.partial:
             needless |= {exchange.id, part.id}
             node = replace(node, parents=part.parents, members=part.members)
         found.append(node)
-    return tuple(node for node in found if node.id not in needless)
+    nodes = tuple(node for node in found if node.id not in needless)
+    queried = {node.state: graph.state(node.state) for node in nodes if isinstance(node, QueryNode)}
+    return RequestPlan(graph.name, function, nodes, queried)
 
 
 def is_entry(graph: Graph, node: Node) -> bool:
@@ -236,7 +211,13 @@ def fragment_of(graph: Graph, entry: Node, exchanges: Mapping[str, Exchange]) ->
         for port, parent in enumerate(node.parents)
         if parent == source.id
     )
-    needed = _live_columns(inner, sinks)
+    needed: dict[str, set[str]] = {}  # for each step and for the entry, the columns that a later step or a sink reads
+    for sink in sinks:
+        needed.setdefault(sink.source, set()).update(sink.fields.names)
+    for node in reversed(inner):
+        own = needed.setdefault(node.id, set())
+        for port, parent in enumerate(node.parents):
+            needed.setdefault(parent, set()).update(_reads(node, port, own))
     steps = tuple(
         Step(node.id, node.parents, node, tuple(n for n in node.fields.names if n in needed.get(node.id, ())))
         for node in inner
@@ -303,18 +284,6 @@ def _routing(node: ExchangeNode, port: int) -> Routing:
     if isinstance(node, RepartitionNode):
         return node.routing
     return Routing("hash", node.groups[port]) if len(node.groups[port]) else Routing("global")
-
-
-def _live_columns(nodes: list[Node], sinks: tuple[Sink, ...]) -> dict[str, set[str]]:
-    """For each step and for the entry, the columns that a later step or a sink reads."""
-    needed: dict[str, set[str]] = {}
-    for sink in sinks:
-        needed.setdefault(sink.source, set()).update(sink.fields.names)
-    for node in reversed(nodes):
-        own = needed.setdefault(node.id, set())
-        for port, parent in enumerate(node.parents):
-            needed.setdefault(parent, set()).update(_reads(node, port, own))
-    return needed
 
 
 def _reads(node: Node, port: int, needed: set[str]) -> set[str]:

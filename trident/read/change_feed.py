@@ -13,13 +13,13 @@ from trident.log.log_state import LogState
 from trident.plan.meaning import with_kept_options
 from trident.read.open_partitions import former_types
 from trident.read.state_reader import FollowedView, ForeignLog
-from trident.read.views import StateView
 from trident.roles import Closes, close_on_error
+from trident.setting_types import count_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
 from trident.state.maps import migrate_values
-from trident.state.winners import Winners
+from trident.state.txid import Winners
 
 _SHORTEST_S, _LONGEST_S = 0.05, 1.0
 _BATCHES, _ROWS = 1000, 10_000  # of one request to the store, at most; a batch is read whole
@@ -61,9 +61,9 @@ class FeedPosition(NamedTuple):
         return "-".join(map(str, (self.txid, *(self.by or ()))))
 
     @classmethod
-    def of(cls, given: int | str) -> FeedPosition:
+    def of(cls, given: int | str | FeedPosition) -> FeedPosition:
         """Read what `str` gives, or the number of a batch alone; ValueError if it is neither."""
-        txid, *by = str(given).split("-")
+        txid, *by = str(given if isinstance(given, str | cls) else count_of("since", given)).split("-")
         if not txid.isdecimal() or len(by) not in (0, 2) or not all(map(str.isdecimal, by[:1])):
             raise ValueError(f"since={given!r}: expected the number of a batch, or the position of a feed")
         return cls(int(txid), (int(by[0]), by[1]) if by else None)
@@ -102,8 +102,8 @@ class ChangeFeed(Closes):
         if not node.spec.facts.keeps_changes:
             self._log.close()
             raise UnsupportedOperation(
-                f"state {name!r} of {graph.name!r} keeps no changes: declare it with changes=, as in "
-                'PostgresState(url, changes="7d") or RedisState(url, changes="7d")'
+                f"state {name!r} of {graph.name!r} keeps no changes: one in PostgreSQL or Redis does that is "
+                'declared with changes=, as in PostgresState(url, changes="7d") or RedisState(url, changes="7d")'
             )
         self._lock, self._closed = threading.RLock(), threading.Event()
         self._is_total = not len(node.key_fields) and not node.free_keys
@@ -137,7 +137,7 @@ class ChangeFeed(Closes):
         with a `snapshot`.
         Raises `StateReadError`: the store does not belong to the log: it was set back, for example. Nothing of it is given.
         """
-        return self._up_to(None, _BATCHES if most is None else min(most, _BATCHES))
+        return self._up_to(None, _BATCHES if most is None else min(count_of("most", most), _BATCHES))
 
     def _up_to(self, end: int | None, most: int) -> list[ChangedBatch]:
         """Return the next batches, none of them behind `end`, if it is given."""
@@ -236,7 +236,16 @@ class ChangeFeed(Closes):
         if since is None or self.txid < since:
             raise self._gone_error(log, log.txid if since is None else since)
         writers = log.writers(self.name)  # before the read: it is compared before the next one
-        found, last = self._batches(view, until, log.winners_of(self.name))
+        found: list[ChangedBatch] = []
+        rows, last, winners = 0, until, log.winners_of(self.name)
+        for txid, pairs in view.kept_changes.read(self.txid, until):
+            batch = self._changed_batch(txid, pairs, winners)
+            if batch.changes:
+                found.append(batch)
+            rows += len(pairs)
+            if rows >= _ROWS and txid < until:
+                last = txid
+                break
         gone = view.kept_changes.last_gone()
         if self.txid < gone:
             raise self._gone_error(log, gone)
@@ -245,34 +254,17 @@ class ChangeFeed(Closes):
         self.at = self.place_of(last)
         return found
 
-    def _batches(self, view: StateView, until: int, winners: Winners) -> tuple[list[ChangedBatch], int]:
-        """Return batches up to `until`, some thousand rows of them, and the last batch of which all is read."""
-        found: list[ChangedBatch] = []
-        rows = 0
-        for txid, pairs in view.kept_changes.read(self.txid, until):
-            batch = self._changed_batch(txid, pairs, winners)
-            if batch.changes:
-                found.append(batch)
-            rows += len(pairs)
-            if rows >= _ROWS and txid < until:
-                return found, txid
-        return found, until
-
     def _gone_error(self, log: LogState, first: int) -> ChangesGoneError:
         return ChangesGoneError(self.topology, self.name, self.txid, first, log.txid)
 
     def _changed_batch(self, txid: int, pairs: Sequence[tuple[Key, Any]], winners: Winners) -> ChangedBatch:
         won = [(key, value) for key, value in pairs if winners.won(txid, value.attempt)]
         last = dict(zip(encode_keys([key for key, _ in won]), won, strict=True))  # 1 and True are two keys
-        ordered = (last[name] for name in sorted(last))  # the same in each reading
-        some = self._changes(list(ordered), winners)
-        return ChangedBatch(txid, [one for one in some if one.before is not None or one.after is not None])
-
-    def _changes(self, rows: Sequence[tuple[Key, Any]], winners: Winners) -> Iterator[Change]:
-        types = former_types(self._view.node)
+        rows, types = [last[name] for name in sorted(last)], former_types(self._view.node)  # the same in each reading
         values: Sequence[Any] = migrate_values([value for _, value in rows], winners, types)
         sides = [[value[at] for value in values] for at in (2, 3)]
         if types is not None:
             sides = list(map(types.narrow, sides))
-        for (key, _), before, after in zip(rows, *sides, strict=True):
-            yield Change(() if self._is_total else key, before, after)
+        keys = [() if self._is_total else key for key, _ in rows]
+        changes = map(Change._make, zip(keys, *sides, strict=True))
+        return ChangedBatch(txid, [one for one in changes if one.before is not None or one.after is not None])

@@ -22,8 +22,9 @@ from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of
 from trident.read.state_partitions import CommitGate
 from trident.read.views import StateView, columns_of, results_in
 from trident.state.interfaces import FormerTypes, State, StateType, kind_of, state_of
+from trident.state.map_state import committed_map
 from trident.state.sentinel import compare_stores
-from trident.state.txid import Snapshot
+from trident.state.txid import Sentinel, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -155,15 +156,15 @@ def refused_by_stores(
         if plan.states[name].spec.facts.in_memory or not (reader or name in compared.evolutions):
             continue
         why = _refusal(plan, config, name, former.get(name, name), compared, reader)
-        if why is not None:
-            refused.append(RefusedChange(f"state {name!r}, where it is declared now", str(why)))
+        if why:
+            refused.append(RefusedChange(f"state {name!r}, where it is declared now", why))
     return refused
 
 
 def _refusal(
     plan: Plan, config: Config, name: str, known: str, compared: TopologyChanges, reader: TransactionLogReader | None
-) -> Exception | None:
-    layouts, evolution = reader.refresh().layouts if reader else {}, compared.evolutions.get(name)
+) -> str:
+    layouts, evolution, move = reader.refresh().layouts if reader else {}, compared.evolutions.get(name), ""
     try:
         with ExitStack() as opened:
             states = readers_of(plan, config, name, layouts.get(known, (plan.partitions[name],))[0])
@@ -172,14 +173,25 @@ def _refusal(
             if evolution is not None:
                 check_stores(replace(compared, evolutions={name: evolution}), {name: states})
             if reader:
+                sentinels = [one.read_sentinel() for one in states if one.offers("read_sentinel")]
+                move = move_advice(name, states[0], sentinels)
                 compare_stores(known, states, reader.refresh)
     except BackendError as error:  # of one that changes or is new, a start makes what is missing
-        return error if not error.retryable and evolution is None and known in layouts else None
+        return str(error) if not error.retryable and evolution is None and known in layouts else ""
     except (TopologyError, ConfigError, StateMismatchError) as error:
-        return error
+        return f"{move}{error}"
     except Exception as error:  # noqa: BLE001  a factory may be a user's; and a new state has nothing for readers
         logger.debug("state %s cannot be compared: %s", name, error)
-    return None
+    return ""
+
+
+def move_advice(name: str, state: State, sentinels: Sequence[Sentinel | None]) -> str:
+    """Return what to do if a state is only declared in another place: to its old one, an empty place looks the same."""
+    kept = committed_map(state)
+    if any(sentinels) or kept is None or not kept.backing.offers("key_pages"):
+        return ""
+    move = f"trident state move OLD.py:topology {name} --to NEW.py:topology"
+    return f"if state {name!r} was in another place before, move it to this one: {move}. Else "
 
 
 def view_of(

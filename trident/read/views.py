@@ -30,6 +30,7 @@ from trident.naming import counted
 from trident.notebook import pre_block, table
 from trident.operations.several import MultiAggregate, result_fields
 from trident.read.state_partitions import RankedRow, Row, StatePartitions, begins
+from trident.setting_types import count_of
 from trident.state.encoding.equal_keys import CanonicalKeys, declared_keys, declared_prefix, keys_of_list
 from trident.state.interfaces import State
 from trident.state.kinds import KeptChanges
@@ -151,6 +152,7 @@ class StateView:
         `prefix`: only these keys: a text that the first field begins with, or a tuple of the first fields.
         `limit`: the most rows to return; None: all.
         """
+        limit = None if limit is None else count_of("limit", limit)
         return self._tuples(self._current(), self._prefix(prefix), limit)
 
     def top(self, count: int, by: str | None = None, prefix: Any = None) -> list[Row]:
@@ -169,18 +171,7 @@ class StateView:
         """
         if self._is_total:
             raise WrongKeyError(f"state {self._name!r} holds a single value; read it with get()")
-        member = self._ordered_by(by)
-        rows = self._tuples(self._current(), self._prefix(prefix), None)
-        try:
-            return nlargest(count, rows, lambda row: RankedRow(row[:-1], row[-1][member] if member else row[-1]))
-        except TypeError as error:
-            raise StateError(
-                f"list the greatest values of state {self._name!r}: they have no order: {error}"
-            ) from error
-
-    def _ordered_by(self, by: str | None) -> str | None:
-        """Return which aggregate of several in one value is meant; None if the value is not several."""
-        value = Fields.of(self._columns.names[-1:], self._columns.types[-1:])
+        count, value = count_of("count", count), Fields.of(self._columns.names[-1:], self._columns.types[-1:])
         columns = self._results if len(self._results) else value
         names = list(columns.names)
         wanted = names[0] if by is None and len(names) == 1 else by
@@ -190,7 +181,14 @@ class StateView:
             raise StateError(
                 f"list the greatest values of state {self._name!r}: {wanted!r} is {type_}, which has no order"
             )
-        return wanted if len(self._results) else None
+        member = wanted if len(self._results) else None
+        rows = self._tuples(self._current(), self._prefix(prefix), None)
+        try:
+            return nlargest(count, rows, lambda row: RankedRow(row[:-1], row[-1][member] if member else row[-1]))
+        except TypeError as error:
+            raise StateError(
+                f"list the greatest values of state {self._name!r}: they have no order: {error}"
+            ) from error
 
     def _tuples(self, parts: StatePartitions, prefix: Any, limit: int | None) -> Iterator[tuple[Any, ...]]:
         rows: Iterable[Row] | None
@@ -236,7 +234,7 @@ class StateView:
         """
         parts = self._current()
         snapshot = parts.snapshot()
-        if txid > snapshot.txid:
+        if (txid := count_of("txid", txid)) > snapshot.txid:
             raise StateError(f"read state {self._name!r} as of batch {txid}: {snapshot.txid} is the last one committed")
         then = Snapshot(txid, snapshot.winners)
         with parts.lock:

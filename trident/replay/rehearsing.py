@@ -104,7 +104,6 @@ def _check(former: Graph, new: Graph) -> None:
 
 
 def _with_former_names(former: Graph, new: Graph) -> Graph:
-    """Return the new declaration with the names that its states have in the log."""
     names = {now: old for old, now in compare(meaning_of(former), meaning_of(new)).renamed.items()}
     states = tuple(replace(state, name=names.get(state.name, state.name)) for state in new.states)
     nodes = tuple(

@@ -131,7 +131,10 @@ class _Comparison:
     def run(self, keys: Sequence[Any], share: float) -> Verified:
         name, replay = self._node.name, self._replay
         with closing(StateReader(self._graph, name, self._config)) as reader:
-            named = self._keys_to_verify(keys) if keys else []
+            given = keys_of_list(keys, name) if keys else []
+            if given and self._is_total:
+                raise WrongKeyError(f"verify the keys {given} of state {name!r}: it is a single value; name no key")
+            named = [key for key in declared_keys(given, self._node.key_fields, name) if key is not None]
             chunks = self._read(reader, named) if keys else self._all(reader, share)
             wrong, count = self._differing(chunks)
             if wrong:  # what is not opaque may have been read in the middle of a commit
@@ -145,14 +148,6 @@ class _Comparison:
         ]
         keys_wrong = [WrongKey(key, *both, _since(own[key], last.get(key))) for key, both in wrong.items()]
         return Verified(name, replay.txid, count - len(wrong), keys_wrong, notes=self._notes)
-
-    def _keys_to_verify(self, keys: Sequence[Any]) -> list[Key]:
-        given, fields = keys_of_list(keys, self._node.name), self._node.key_fields
-        if self._is_total:
-            raise WrongKeyError(
-                f"verify the keys {given} of state {self._node.name!r}: it is a single value; name no key"
-            )
-        return [key for key in declared_keys(given, fields, self._node.name) if key is not None]
 
     def _all(self, reader: StateReader, share: float) -> Chunks:
         """Read the keys in the store, then those that have to be there besides."""
@@ -272,7 +267,14 @@ def origins_of(
     graph: Graph, name: str, key: Any, config: Config, last: int | None = None, rows: int = 100
 ) -> list[ValueOrigin]:
     """Return the batches that made a value, in order; see `trident.why`."""
-    writer = _writer(graph, name)
+    if graph.state(name).static:
+        raise UnsupportedOperation(f"explain state {name!r}: no batch of topology {graph.name!r} writes it")
+    (writer,) = (each for each in graph.nodes if isinstance(each, PersistNode) and each.state == name)
+    if isinstance(writer, WindowNode | JoinWithinNode):
+        raise UnsupportedOperation(
+            f"explain state {name!r}: it keeps tuples of open windows, or of a join, in a form of its own. Ask for a value of "
+            "the state behind it"
+        )
     watch = KeyWatch(name, *_watched_key(graph, writer, key), most=rows)
     origins: deque[ValueOrigin] = deque(maxlen=last)
     with Replay(graph, config, watch) as replay:
@@ -288,18 +290,6 @@ def origins_of(
             before = None if stored is None else stored.curr
             watch.begin()
     return list(origins)
-
-
-def _writer(graph: Graph, name: str) -> PersistNode:
-    if graph.state(name).static:
-        raise UnsupportedOperation(f"explain state {name!r}: no batch of topology {graph.name!r} writes it")
-    (writer,) = (each for each in graph.nodes if isinstance(each, PersistNode) and each.state == name)
-    if isinstance(writer, WindowNode | JoinWithinNode):
-        raise UnsupportedOperation(
-            f"explain state {name!r}: it keeps tuples of open windows, or of a join, in a form of its own. Ask for a value of "
-            "the state behind it"
-        )
-    return writer
 
 
 def _watched_key(graph: Graph, writer: PersistNode, key: Any) -> tuple[Key, Sequence[str]]:

@@ -12,11 +12,11 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
-from trident.errors import StartMismatchError, StateMismatchError, StateMovedError, StatePlaceError
+from trident.errors import StartMismatchError, StateMismatchError
 from trident.log.log_state import LogState
 from trident.naming import counted
+from trident.read.open_partitions import move_advice
 from trident.spout.interfaces import OnNewLog
-from trident.state.map_state import committed_map
 from trident.state.txid import Sentinel, epoch_of
 
 _NOTHING = Sentinel("", 0, 0)
@@ -37,12 +37,6 @@ class Found:
     known: int
     sentinels: list[Sentinel | None]
     mismatches: dict[int, StateMismatchError] = field(default_factory=dict)
-
-    @property
-    def in_the_way(self) -> StateMismatchError | None:
-        """What is not for a recovery: another state's values are not ours, and a state that was moved is not there."""
-        found = self.mismatches.values()
-        return next((one for one in found if isinstance(one, (StatePlaceError, StateMovedError))), None)
 
     @property
     def can_be_emptied(self) -> bool:
@@ -75,7 +69,9 @@ class Accidents:
         """Return the error of a start; whether rewinding would be accepted, and which policy was `refused`, if any."""
         line = "partition {1} of state {0!r}: the log expects {2}, the store has {3}"
         numbers = [line.format(*one.args) for found in self.founds for one in found.mismatches.values()]
-        return StartMismatchError(self.said, refused, self._move_advice() + self._remedy(rewinds), "; ".join(numbers))
+        emptied = self.founds if {*self._kinds} == {Accident.EMPTIED} else ()
+        moves = filter(None, (move_advice(one.name, one.instances[0], one.sentinels) for one in emptied))
+        return StartMismatchError(self.said, refused, next(moves, "") + self._remedy(rewinds), "; ".join(numbers))
 
     @property
     def said(self) -> str:
@@ -175,15 +171,6 @@ class Accidents:
     def _without_totals(self) -> list[str]:
         """Return the states whose store has nothing, where the log is new and another one has totals."""
         return [found.name for found in self.founds if Accident.LOG_LOST in self._kinds and not any(found.sentinels)]
-
-    def _move_advice(self) -> str:
-        """Return what to do if a state is only declared in another place: to its old one, an empty place looks the same."""
-        for found in self.founds if {*self._kinds} == {Accident.EMPTIED} else ():
-            kept = committed_map(found.instances[0])
-            if not any(found.sentinels) and kept is not None and kept.backing.offers("key_pages"):
-                move = f"trident state move OLD.py:topology {found.name} --to NEW.py:topology"
-                return f"if state {found.name!r} was in another place before, move it to this one: {move}. Else "
-        return ""
 
     def _remedy(self, rewinds: bool) -> str:
         """Return the way on that the next start accepts, and that keeps the totals right."""

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.replay_check import Checked
 from trident.engine.runners import Runner
-from trident.engine.task_output import TaskOutput
 from trident.graph import WindowNode
 from trident.log.records import TIME
 from trident.operations.windows import TimersConfig

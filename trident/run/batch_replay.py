@@ -1,7 +1,4 @@
-"""Replay: processes recorded batches again, by their definitions, and commits them to states aside, as the loop does.
-
-Its graph has all states aside in memory, and nothing that only looks at tuples.
-"""
+"""Replay: processes recorded batches again, by their definitions, and commits them to states aside, as the loop does."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ import cloudpickle
 
 from trident.channel import Clock
 from trident.config import Config
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.runners import process_or_raise, unseen
-from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order
 from trident.errors import HistoryStartError, ReplayFailedError, UnsupportedOperation
 from trident.graph import Graph, Node, PeekNode, PersistNode, QueryNode, SpoutNode
@@ -34,7 +31,7 @@ from trident.log.records import (
 )
 from trident.plan import make_plan
 from trident.plan.evolution import MEMBERS, SINCE, goes_on
-from trident.plan.guarantees import spout_type_of
+from trident.plan.plan import spout_type_of
 from trident.read.open_partitions import make_state
 from trident.read.state_reader import ForeignLog, log_place
 from trident.roles import Closes
@@ -158,7 +155,6 @@ class Replay(Closes):
         self._opened.log.append(CommitRecord(*attempt, record.spouts, committed.touched, {}, record.at_ms))
 
     def _begin_aggregates(self, txid: int) -> None:
-        """Let aggregates begin with nothing that count only from a batch on."""
         for name, facts in self._declared.items():
             begun = [one for one, first in facts.get(SINCE, {}).items() if first == txid]
             if begun and name in self._values:
@@ -169,7 +165,11 @@ class Replay(Closes):
                 values.put([key for key, _ in there], now)
 
     def _process_and_commit(self, attempt: TransactionAttempt, record: CommitRecord) -> Committed:
-        opened, definitions = self._opened, self._definitions(record)
+        opened, definitions = self._opened, {name: one for name, one in record.spouts.items() if one is not None}
+        # What was a dead letter, and is none in this replay, is not put back.
+        letters = {txid: one for txid, one in definitions.pop(LETTERS, {}).items() if txid not in self._fixed}
+        if letters:
+            definitions[LETTERS] = letters
         gone = [name for name in definitions if name not in opened.spouts and name not in (TIME, LETTERS)]
         if gone:
             raise self._error(
@@ -199,12 +199,6 @@ class Replay(Closes):
     def _commit(self, record: CommitRecord, output: TaskOutput, order: Order) -> Committed:
         """Apply a processed batch to the states; `order` gets its txids."""
         return self._opened.committer.commit(order._replace(txids=self._txids(record)), output)
-
-    def _definitions(self, record: CommitRecord) -> dict[str, Any]:
-        """Return what the sources gave a batch; what was a dead letter, and is none in this replay, is not put back."""
-        definitions = {name: one for name, one in record.spouts.items() if one is not None}
-        letters = {txid: one for txid, one in definitions.pop(LETTERS, {}).items() if txid not in self._fixed}
-        return {**definitions, LETTERS: letters} if letters else definitions
 
     def _other_count(self, record: CommitRecord, what: str, found: int) -> ReplayFailedError:
         recorded = record.counts[what.replace(" ", "_")]

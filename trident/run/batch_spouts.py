@@ -20,14 +20,9 @@ from trident.config import Config
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields
 from trident.plan import Plan
-from trident.plan.guarantees import spout_type_of
+from trident.plan.plan import spout_type_of
 from trident.roles import adapt
-from trident.run.partitioned_spouts import (
-    PartitionedTridentSpoutExecutor,
-    checksum,
-    read_said,
-    table_of_emitted,
-)
+from trident.run.partitioned_spouts import PartitionedTridentSpoutExecutor, checksum, read_said, table_of_emitted
 from trident.spout.interfaces import (
     Away,
     BatchCoordinator,
@@ -135,7 +130,14 @@ class BatchSpoutExecutor(_DriverBatches):
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         table, said = self._emit_batch(txid)
         if not table.num_rows and said is not True and plain_number(said) is not True:  # NumPy's True is one, too
-            self._warn(txid, said)
+            if said is None and not self._has_warned:  # neither that there is nothing now nor that a batch is empty
+                _log.warning(
+                    "%s.emit_batch(%d) emitted nothing and returned None, so it is asked for batch %d again until it emits "
+                    "something. Return False to say that there is nothing now, or True if the batch is empty and the next "
+                    "one is to be asked for",
+                    type(self._spout).__name__, txid, txid,
+                )  # fmt: skip
+                self._has_warned = True
             return None
         self._tables[txid] = table
         return self._definition(table)
@@ -144,7 +146,15 @@ class BatchSpoutExecutor(_DriverBatches):
         """Return the batch's rows in slices; after a restart the spout is asked to emit the batch again."""
         if attempt.txid not in self._tables:
             again, _ = self._emit_batch(attempt.txid)
-            self._check_replay(attempt.txid, definition, self._definition(again))
+            found = self._definition(again)
+            if any(found.get(each, was) != was for each, was in definition.items() if each in ("rows", "checksum")):
+                call = f"{type(self._spout).__name__}.emit_batch({attempt.txid})"
+                now, then = (read_said(each["rows"], each.get("checksum")) for each in (found, definition))
+                raise ReplayMismatchError(
+                    f"{call} gave other rows than when the batch was defined: {now} in place of {then}. A "
+                    "transactional spout gives the same again. Let it do so and start again, or declare it as what it is: "
+                    "spout_type = SpoutType.OPAQUE"
+                )
             self._tables[attempt.txid] = again
         return super().parts(attempt, definition, parallelism)
 
@@ -154,17 +164,6 @@ class BatchSpoutExecutor(_DriverBatches):
 
     def close(self) -> None:
         self._spout.close()
-
-    def _warn(self, txid: int, said: object) -> None:
-        """Tell the author of a spout that says neither that there is nothing now nor that a batch is empty."""
-        if said is None and not self._has_warned:
-            _log.warning(
-                "%s.emit_batch(%d) emitted nothing and returned None, so it is asked for batch %d again until it emits "
-                "something. Return False to say that there is nothing now, or True if the batch is empty and the next one is "
-                "to be asked for",
-                type(self._spout).__name__, txid, txid,
-            )  # fmt: skip
-            self._has_warned = True
 
     def _emit_batch(self, txid: int) -> tuple[pa.Table, object]:
         """Let the spout emit a batch; return its rows, and what it says: True if this is the batch even without rows."""
@@ -176,16 +175,6 @@ class BatchSpoutExecutor(_DriverBatches):
     def _definition(self, table: pa.Table) -> dict[str, int]:
         counted = {"rows": table.num_rows, "bytes": table.nbytes if table.num_rows else 0}
         return counted | {"checksum": checksum([table])} if self.spout_type is SpoutType.TRANSACTIONAL else counted
-
-    def _check_replay(self, txid: int, defined: dict[str, int], found: dict[str, int]) -> None:
-        if any(found.get(each, was) != was for each, was in defined.items() if each in ("rows", "checksum")):
-            call = f"{type(self._spout).__name__}.emit_batch({txid})"
-            now, then = (read_said(each["rows"], each.get("checksum")) for each in (found, defined))
-            raise ReplayMismatchError(
-                f"{call} gave other rows than when the batch was defined: {now} in place of {then}. A "
-                "transactional spout gives the same again. Let it do so and start again, or declare it as what it is: "
-                "spout_type = SpoutType.OPAQUE"
-            )
 
 
 class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):

@@ -1,7 +1,5 @@
 """Commits a processed batch to its states: queries, persists and the steps between them, in the plan's order.
 
-A partition of a state is one `PartitionCommit`, wherever it is committed: here, or in a task (`committing.py`).
-
 The garbage collector stands still during a commit.
 """
 
@@ -18,9 +16,8 @@ import pyarrow as pa
 from trident.arrow import COLLECTOR_PAUSE, one_array, one_table, schema_of, strict_cast
 from trident.channel import DaemonPool
 from trident.counts import add_counts, add_keys, counting, counting_keys
-from trident.engine.fragment_runs import put_backs_of, send
+from trident.engine.fragment_runs import TaskOutput, put_backs_of, send
 from trident.engine.routing import RowFrame, apply_exchange
-from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order
 from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
 from trident.plan import Exchange, Plan

@@ -24,9 +24,9 @@ import pyarrow as pa
 from trident.arrow import COLLECTOR_PAUSE
 from trident.channel import DaemonPool
 from trident.counts import counting_keys
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.routing import RowFrame
 from trident.engine.runners import Runner
-from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order, Program, WorkerProgram
 from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode

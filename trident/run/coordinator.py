@@ -11,8 +11,6 @@
 - R1  txids are +1 steps; t+1 is never started before t.
 - R2  commit(t+1) is offered only after `mark_committed(t)`, which the driver calls once the record of t is durable.
 - R3  a failure of t ends the attempts of t and of all later ones; messages about an ended attempt are ignored.
-
-`StartGate` brings together all that the start of the next batch depends on, and tells who waits for the end of the spouts.
 """
 
 from __future__ import annotations

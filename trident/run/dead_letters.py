@@ -289,7 +289,6 @@ def _ranges(data: Any) -> list[list[int]]:
 
 
 def _read(path: Path) -> list[DeadLetter]:
-    """The letters in a file, none if there is no such file."""
     try:
         return [DeadLetter.of_line(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     except FileNotFoundError:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trident.channel import Clock
 from trident.config import Config
 from trident.errors import FencedError, StoreAwayError, describe
-from trident.graph import Graph, JoinWithinNode, WindowNode
+from trident.graph import Graph, JoinWithinNode, WindowNode, name_of_state
 from trident.log.log_state import LogState
 from trident.naming import amount
 from trident.notebook import RunningGlance
@@ -232,7 +232,7 @@ class Drive:
 
     def state(self, state: TridentState | str) -> StateView:
         """Return a state for reading, at the snapshot of the last committed batch."""
-        name = state if isinstance(state, str) else state.state_name
+        name = name_of_state(state)
         return self.opened.view(name)
 
     def _repr_html_(self) -> str:
@@ -270,7 +270,7 @@ class TopologyFigures:
 
     @cached_property
     def _components(self) -> tuple[dict[str, ComponentDescription], list[Edge]]:
-        from trident.explain.drawing import edges_of_plan, operations_of_plan
+        from trident.drawing import edges_of_plan, operations_of_plan
 
         opened = self._opened
         slots = max(1, opened.runner.parallelism)
@@ -278,7 +278,7 @@ class TopologyFigures:
 
     @cached_property
     def _descriptions(self) -> list[dict[str, Any]]:
-        from trident.explain.text import describe
+        from trident.explain import describe
 
         return describe(self._drive.graph)
 
@@ -355,7 +355,14 @@ class TopologyFigures:
 
     def _states(self, batches: RecentBatches) -> list[dict[str, Any]]:
         """Return what is known of the states now: how exact, where each commits, and which batch changed it last."""
-        last = _last_commits(self._opened.log.state)
+        log = self._opened.log.state
+        last: dict[str, tuple[int | None, int | None]] = {  # of one long ago only the batch is known
+            name: (max(int(sentinel.txid) for sentinel in list(partitions.values())), None)
+            for name, partitions in list(log.touched.items())
+            if partitions
+        }
+        for commit in list(log.history):
+            last |= {name: (commit.txid, commit.at_ms) for name, partitions in commit.touched.items() if partitions}
         entries = []
         for described in self._descriptions:
             name = described["state"]
@@ -380,17 +387,3 @@ class TopologyFigures:
 
 def _without_secrets(value: Any) -> Any:
     return redacted(value) if isinstance(value, str) else value
-
-
-def _last_commits(log: LogState) -> dict[str, tuple[int | None, int | None]]:
-    """Return by state the last batch that changed it, and when; of one long ago only the batch."""
-    touched = {name: partitions for name, partitions in list(log.touched.items()) if partitions}
-    commits: dict[str, tuple[int | None, int | None]] = {
-        name: (max(int(sentinel.txid) for sentinel in list(partitions.values())), None)
-        for name, partitions in touched.items()
-    }
-    for commit in list(log.history):
-        for name, partitions in commit.touched.items():
-            if partitions:
-                commits[name] = (commit.txid, commit.at_ms)
-    return commits

@@ -14,7 +14,7 @@ from trident.config import Config
 from trident.engine.runners import AutoRunner, InProcessRunner, Runner, cores
 from trident.engine.worker import Program
 from trident.errors import ConfigError
-from trident.extras import check_pyspark, needs_package
+from trident.extras import needs_package
 from trident.plan import Plan
 from trident.plan.plan import commit_loads, stage_memory
 from trident.run.batch_spouts import SpoutHandle
@@ -51,12 +51,6 @@ def giving_up_if(is_asked: Callable[[], bool], awaits_batch: bool = False) -> It
 def is_given_up() -> bool:
     """Whether the start that is under way here is to end."""
     return _gives_up.get()()
-
-
-def check_engine(config: Config) -> None:
-    """Refuse an engine that may be Spark where there is no PySpark that it runs on."""
-    if config.engine != "in_process":
-        check_pyspark('engine="in_process"')
 
 
 def open_runner(

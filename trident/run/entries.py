@@ -110,8 +110,13 @@ def _entries(node: PersistNode, tables: list[pa.Table], columns: Merging | None)
         rows = [row for table in tables for row in tuples_of(table, node.inputs)]
         return Entries(rows, [None] * len(rows))
     if not aggregation.combines:
-        return _grouped_rows(aggregation, tables)
-    is_many = sum(table.num_rows for table in tables) > PIECE
+        groups: dict[Key, list[Any]] = {}
+        for table in tables:
+            of_rows = keys_of(table, aggregation.group.names)
+            for key, row in zip(of_rows, tuples_of(table, aggregation.inputs), strict=True):
+                groups.setdefault(key, []).append(row)
+        return Entries(CanonicalKeys(groups), list(groups.values()))
+    is_many = sum(map(len, tables)) > PIECE
     if (columns is not None or is_many) and (table := merge_all(aggregation, tables)) is not None:
         return Entries(table=table, merging=columns)
     keys, values = merge_partials(aggregation, tables)
@@ -119,15 +124,6 @@ def _entries(node: PersistNode, tables: list[pa.Table], columns: Merging | None)
         return Entries(keys, values)
     zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
     return Entries() if zero is None else Entries([()], [zero])
-
-
-def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> Entries:
-    groups: dict[Key, list[Any]] = {}
-    for table in tables:
-        keys = keys_of(table, aggregation.group.names)
-        for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
-            groups.setdefault(key, []).append(row)
-    return Entries(CanonicalKeys(groups), list(groups.values()))
 
 
 def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> Merging | None:

@@ -24,9 +24,9 @@ from types import FrameType
 from typing import NamedTuple
 
 from trident.channel import Channel, DaemonPool
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.replay_check import ReplayCheck
 from trident.engine.runners import AutoRunner, Runner
-from trident.engine.task_output import TaskOutput
 from trident.engine.worker import Order, Part
 from trident.errors import FencedError, describe
 from trident.log.log_state import LogState
@@ -162,7 +162,15 @@ class Attempts:
         before = 0.0 if batch.undecided is None else thread_time()  # a system call, which only an idle look needs
         result: Result
         try:
-            result = self._process(batch, parts, order)
+            if batch.commits_now:
+                order = self._fence(batch, order)
+            check = None if self._replays is None else self._check_of(self._replays, batch, parts)
+            if check is not None and batch.runner.here:
+                parts = check.read(parts)  # once for all that processes it
+            output = batch.runner.process(parts, order)
+            if check is not None and output.failure is None:
+                batch.checked = check.check(parts, order, output if batch.runner.here else None)
+            result = _cause(output) or output
         except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             result = _meaning(error, "spark")
         finally:
@@ -170,17 +178,6 @@ class Attempts:
         if batch.undecided is not None:
             batch.cost_s = thread_time() - before
         self._report(LoopMessage(batch.attempt, result))
-
-    def _process(self, batch: Batch, parts: Sequence[Part], order: Order) -> Result:
-        if batch.commits_now:
-            order = self._fence(batch, order)
-        check = None if self._replays is None else self._check_of(self._replays, batch, parts)
-        if check is not None and batch.runner.here:
-            parts = check.read(parts)  # once for all that processes it
-        output = batch.runner.process(parts, order)
-        if check is not None and output.failure is None:
-            batch.checked = check.check(parts, order, output if batch.runner.here else None)
-        return output if output.failure is None else _cause(output) or output
 
     def _check_of(self, check: ReplayCheck, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
         """Return what processes the batch twice; None for most batches."""

@@ -172,7 +172,13 @@ class ForeachBatch(Closes):
             self._checked = query_run
         if self._run is None:
             graph = self.graph
-            self._displace()
+            # A notebook's cell runs twice: another function of this process may hold the log, and is not called.
+            place = os.path.abspath(self.config.log_folder(self.name))  # noqa: PTH100  it may be an address
+            with _opening:
+                other, _open_runs[place] = _open_runs.get(place), self
+            if other is not None and other is not self:
+                with suppress(TridentError):  # it is called just now: the log refuses a second one
+                    other.close()
             check_lasting(self.config.log_folder(self.name))
             self._handed = HandedBatches(begins)
             plan = plan_of_query(graph, self._handed)
@@ -198,15 +204,6 @@ class ForeachBatch(Closes):
         assert self._spout is not None
         begun = log.definitions.get(log.txid + 1, {}).get(self._spout.id)
         return define(log.txid, log.spouts.get(self._spout.id), begun)
-
-    def _displace(self) -> None:
-        """Close another function of this process that holds the log and is not called: a notebook's cell runs twice."""
-        place = os.path.abspath(self.config.log_folder(self.name))  # noqa: PTH100  it may be an address
-        with _opening:
-            other, _open_runs[place] = _open_runs.get(place), self
-        if other is not None and other is not self:
-            with suppress(TridentError):  # it is called just now: the log refuses a second one
-                other.close()
 
     def _end(self, error: BaseException | None = None) -> None:
         run, self._run = self._run, None
@@ -304,10 +301,8 @@ def _when_free(open_it: Callable[[], TransactionLog], waits: bool) -> Transactio
     while True:
         try:
             return open_it()
-        except AlreadyRunningError:
-            raise
-        except LogHeldError:
-            if not waits or time.monotonic() > deadline:
+        except LogHeldError as held:
+            if isinstance(held, AlreadyRunningError) or not waits or time.monotonic() > deadline:
                 raise
         time.sleep(_LOOK_S)
 

@@ -111,7 +111,8 @@ def _problem(found: QueryBatch, txid: int, last: Mapping[str, Any] | None) -> st
             return None
         return (
             f"Spark gives batch {found.batch} of query {found.query}, but the log has no batch of any query: the log was lost, "
-            "or the checkpoint is that of another program. Restore the log, or name the folder where it is (log_dir)"
+            "the function was renamed, or the checkpoint is that of another program. Restore the log, name the folder where it "
+            "is (log_dir), or give the function its former name"
         )
     ends = f"the log ends with batch {last['batch']} of query {last['query']} (txid {txid})"
     gives = f"Spark gives batch {found.batch}"
@@ -312,7 +313,13 @@ def mode_of_totals(df: DataFrame) -> str | None:
 def _plans_of_queries(df: DataFrame) -> Iterator[tuple[str, bool]]:
     """Iterate over the plans of the queries that may give a batch, each with whether it is known that it does."""
     if is_connect(df):
-        yield from ((_plan_of_connect_query(query), False) for query in df.sparkSession.streams.active)
+        from pyspark.sql.connect.proto import StreamingQueryCommand
+
+        command = StreamingQueryCommand()
+        command.explain.extended = True
+        for one in df.sparkSession.streams.active:
+            connected: Any = one
+            yield str(connected._execute_streaming_query_cmd(command).explain.result), False  # noqa: SLF001
         return
     session: Any = df._jdf.sparkSession()  # noqa: SLF001
     query = session.sparkContext().getLocalProperty(_QUERY_ID)
@@ -324,11 +331,3 @@ def _plans_of_queries(df: DataFrame) -> Iterator[tuple[str, bool]]:
     for execution in (stream.lastExecution() for stream in found if stream is not None):
         if execution is not None:  # else it has planned no batch yet
             yield str(execution.toString()), query is not None
-
-
-def _plan_of_connect_query(query: Any) -> str:
-    from pyspark.sql.connect.proto import StreamingQueryCommand
-
-    command = StreamingQueryCommand()
-    command.explain.extended = True
-    return str(query._execute_streaming_query_cmd(command).explain.result)  # noqa: SLF001

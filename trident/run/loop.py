@@ -15,21 +15,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trident.channel import Channel, Clock
-from trident.engine.task_output import TaskOutput
+from trident.engine.fragment_runs import TaskOutput
 from trident.errors import BatchFailedError, FencedError
 from trident.log.log_interface import DurableLog
 from trident.log.record_store import NotWrittenError
 from trident.log.records import CommitRecord
 from trident.observe.health import RunningBatch
-from trident.run.batch import (
-    Batch,
-    BatchTimes,
-    Definitions,
-    LoopMessage,
-    Observer,
-    Undecided,
-    with_timers,
-)
+from trident.run.batch import Batch, BatchTimes, Definitions, LoopMessage, Observer, Undecided, with_timers
 from trident.run.committer import Committed
 from trident.run.coordinator import AttemptStatus, MasterBatchCoordinator, StartGate
 from trident.run.execution import Attempts, LaneOf
@@ -298,7 +290,6 @@ class BatchLoop:
         self._attempts.start_commit(batch)
 
     def _begin_writing(self, txid: int) -> None:
-        """Let an attempt of a batch write from now on."""
         if self._opened.gate.is_held():
             self._opened.gate.pass_through()
         if self._opened.carrier is None:

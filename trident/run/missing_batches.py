@@ -7,6 +7,7 @@ lacks. `RecordedPast` is what the history says of each state beside its batches,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from trident.errors import RewindError
@@ -97,7 +98,14 @@ class Lacking:
         self.goal = max((each.txid for each in self._of_behind(self.expected) if each is not None), default=0)
         self.lacks = max(0, self.goal - min(self.done))
         if is_read and found.mismatches:
-            self._lower_together()
+            first = min(self.done) + 1
+            if self.content > first:
+                why = (
+                    f"partition {self.done.index(first - 1)} lacks batch {first}, another one has batch {self.content}, and "
+                    "the topology reads what the state was before each batch"
+                )
+                raise RewindError(self.name, why, 0)
+            self.lower_to(first - 1)
 
     def lower_to(self, txid: int) -> None:
         """Let all partitions that a batch has written take part from a batch on."""
@@ -154,16 +162,6 @@ class Lacking:
             why = f"partition {partition} has {sentinel}, so the store is ahead of the log, which has no commit there"
         if why:
             raise RewindError(name, why, 0)
-
-    def _lower_together(self) -> None:
-        first = min(self.done) + 1
-        if self.content > first:
-            why = (
-                f"partition {self.done.index(first - 1)} lacks batch {first}, another one has batch {self.content}, and the "
-                "topology reads what the state was before each batch"
-            )
-            raise RewindError(self.name, why, 0)
-        self.lower_to(first - 1)
 
 
 def _is_of_before(sentinel: Sentinel | None, emptied: Mark | None) -> bool:
@@ -324,14 +322,17 @@ class RecordedPast:
 
     def _beside(self, record: Record, txid: int) -> None:
         if isinstance(record, StartRecord):
-            self._note_start(record, txid)
+            # A start empties states before its record, and writes to none before that.
+            self.whole_after = txid if self.whole_after is None else self.whole_after
+            for name, mark in self.emptied.items():
+                self.emptied[name] = mark if mark.attempt else mark._replace(attempt=record.epoch << RETRY_BITS)
         elif isinstance(record, ResetRecord):
             self.emptied[record.state] = Mark(txid, 0)
             self._begun.pop(record.state, None)
             self.adopted.pop(record.state, None)
             self._next = {place: first for place, first in self._next.items() if place[0] != record.state}
         elif isinstance(record, AdoptRecord):
-            attempts = [attempt for _, attempt in record.sentinels.values()]
+            attempts = map(itemgetter(1), record.sentinels.values())
             self.adopted[record.state] = Mark(record.txid, min(attempts, default=0))
         elif isinstance(record, LayoutRecord):
             if self._partitions.setdefault(record.state, record.partitions) != record.partitions:
@@ -341,12 +342,6 @@ class RecordedPast:
         elif isinstance(record, TopologyRecord):
             self._note_meanings("states", record.states, txid)
             self._note_meanings("streams", record.streams, txid)
-
-    def _note_start(self, record: StartRecord, txid: int) -> None:
-        """Note whose epoch emptied states: a start does it before its record, and writes to none before that."""
-        self.whole_after = txid if self.whole_after is None else self.whole_after
-        for name, mark in self.emptied.items():
-            self.emptied[name] = mark if mark.attempt else mark._replace(attempt=record.epoch << RETRY_BITS)
 
     def _note_meanings(self, kind: str, facts_of: Mapping[str, Mapping[str, Any]], txid: int) -> None:
         there = self._begun if kind == "states" else self._streams

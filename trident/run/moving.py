@@ -54,8 +54,7 @@ from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import migrate_values
 from trident.state.sentinel import compare_stores, is_foreign, move_note, with_note
-from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
-from trident.state.winners import CHANGES, FORMER, SERIALIZER, STORED_UNDER, Winners
+from trident.state.txid import CHANGES, FORMER, RETRY_BITS, SERIALIZER, STORED_UNDER, Sentinel, Txid, Winners, epoch_of
 from trident.steps.key_columns import partition_of_total, partitions_of
 
 Progress = Callable[[str, int, int], None]
@@ -230,8 +229,7 @@ def _opened_place(
 ) -> Iterator[tuple[TransactionLog, StatePlace, TopologyChanges]]:
     """Open a state to be written where its topology has it, under its log; also how it differs from that.
 
-    Raises `TopologyChangedError`: the log does not go on with this declaration.
-    Raises `StateError`: nothing was committed to the state yet.
+    Raises `TopologyChangedError`: the log does not go on with this declaration; `StateError`: nothing was committed yet.
     """
     with _held_log(graph.name, [graph.state(name)], config, "Keep it in a store") as (log, opened):
         graph = with_kept_options(graph, log.state.declared.get("states", {}))
@@ -324,7 +322,15 @@ class _Move:
         if self._is_there(found):
             self._mark_source(self._sides[0].partitions)
             return Moved(self._txid)
-        source = self._open_source()
+        log = self._log.state
+        source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
+        compare_stores(self._name, source.states, lambda: log)
+        keep = [place.states[0].facts.keeps_attempts() for place in (source, self._target)]
+        if keep[0] and not keep[1]:
+            raise UnsupportedOperation(
+                f"move state {self._name!r}: the target's serializer does not store which attempt wrote a value, so what a "
+                "failed one wrote would count there; give the new declaration another serializer"
+            )
         self._claim_target(found)
         total = 0
         for keys in source.pages():
@@ -337,10 +343,7 @@ class _Move:
         return Moved(self._txid, total, self._written)
 
     def _is_there(self, found: Sequence[Sentinel | None]) -> bool:
-        """Whether the log has the state in the target already, and only the source has yet to be marked.
-
-        Raises `ConfigError` if source and target are one place.
-        """
+        """Whether only the source has yet to be marked; `ConfigError` if source and target are one place."""
         log, source = self._log.state, self._sides[0].open(self._sides[0].partitions, read_only=True)
         if found[0] is not None and found[0] == source.states[0].read_sentinel():
             raise ConfigError(
@@ -350,25 +353,19 @@ class _Move:
         expected = [log.expected_sentinel(self._name, partition) for partition in range(len(found))]
         return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
 
-    def _open_source(self) -> StatePlace:
-        log = self._log.state
-        source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
-        compare_stores(self._name, source.states, lambda: log)
-        keep = [place.states[0].facts.keeps_attempts() for place in (source, self._target)]
-        if keep[0] and not keep[1]:
-            raise UnsupportedOperation(
-                f"move state {self._name!r}: the target's serializer does not store which attempt wrote a value, so what a "
-                "failed one wrote would count there; give the new declaration another serializer"
-            )
-        return source
-
     def _claim_target(self, found: Sequence[Sentinel | None]) -> None:
         """Note in each partition that it is being filled, if all are empty or were being filled."""
         own = list(filter(self._is_of_move, filter(None, found)))
-        others = [sentinel for sentinel in found if sentinel is not None and sentinel not in own]
+        others = [sentinel for sentinel in filter(None, found) if sentinel not in own]
         if others or (not own and any(self._target.pages())):
-            raise self._not_empty(others)
-        self._resumes = bool(own) and all(sentinel.txid == self._txid for sentinel in own)
+            what = f"it has {others[0]} of {others[0].place!r}" if others else "it has keys"
+            remedy = "give the new declaration another table, prefix or path"
+            if not others or not is_foreign(others[0], self._target.states[0].place):
+                remedy += "; or, if nothing needs what is there any more, empty it by the store's own means"
+            raise StateError(
+                f"move state {self._name!r} to {self._to}: the place is not empty, {what}. Nothing was written. To do: {remedy}"
+            )
+        self._resumes = {sentinel.txid for sentinel in own} == {self._txid}
         for state in self._target.states if own and not self._resumes else ():
             empty(self._log, state)  # it is of a batch before: keys may have been removed since
         self._attempt += 1
@@ -376,15 +373,6 @@ class _Move:
             self._laid.append(Sentinel(with_note(self._log.state.incarnation, _MOVING), self._txid, self._attempt))
             state.read_sentinel()
             lay(self._log, state, self._laid[-1])
-
-    def _not_empty(self, others: Sequence[Sentinel]) -> StateError:
-        what = f"it has {others[0]} of {others[0].place!r}" if others else "it has keys"
-        remedy = "give the new declaration another table, prefix or path"
-        if not others or not is_foreign(others[0], self._target.states[0].place):
-            remedy += "; or, if nothing needs what is there any more, empty it by the store's own means"
-        return StateError(
-            f"move state {self._name!r} to {self._to}: the place is not empty, {what}. Nothing was written. To do: {remedy}"
-        )
 
     def _is_of_move(self, found: Sentinel) -> bool:
         """Whether a move of this state under this log left a sentinel: at work, or before the log knew of its end."""

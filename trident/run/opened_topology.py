@@ -11,6 +11,7 @@ from typing import Any
 from trident.config import Config
 from trident.engine.replay_check import ReplayCheck
 from trident.errors import TridentError, UnsupportedOperation
+from trident.extras import check_pyspark
 from trident.graph import Graph
 from trident.plan import Plan
 from trident.read.open_partitions import check_stores, make_state, view_of, writers_as_left, writers_of
@@ -20,7 +21,7 @@ from trident.roles import close_on_error
 from trident.run.batch_spouts import open_spouts
 from trident.run.committing import open_committer, programs_of
 from trident.run.dead_letters import dead_letters_of
-from trident.run.engine_choice import RunnerOf, check_engine, open_runner, with_workers
+from trident.run.engine_choice import RunnerOf, open_runner, with_workers
 from trident.run.placements import (
     OpenLog,
     States,
@@ -113,7 +114,8 @@ class OpenedTopology:
     def _open_stored(self, graph: Graph, open_log: OpenLog, rewind: Callable[..., None]) -> None:
         """Open and compare states and log; nothing is written before topology, log and stores are known to belong together."""
         plan, config, to_close = self.plan, self.config, partial(self.closers.add, "states")
-        check_engine(config)
+        if config.engine != "in_process":  # an engine that may be Spark needs a PySpark that it runs on
+            check_pyspark('engine="in_process"')
         self.states: States = writers_as_left(graph, plan, config, to_close)
         check_states(plan, graph, self.states, config.allow_inexact)
         self.placements = placements_of(plan, config, self.states)

@@ -1,7 +1,5 @@
 """At start: what the opened states can do, where each is committed, which log there is, and whether the record goes with them.
 
-A state is committed by this process or by tasks in Spark's executors.
-
 The writes of a batch to its states and its record in the log are one transaction where the log and all states of a topology are
 in one database of PostgreSQL. Then a batch waits for the disk once, and neither states nor log are ever ahead of the other. The
 driver leaves the last write of each state to the log, which makes it on its own connection when the record is appended.
@@ -20,8 +18,7 @@ from trident.log.log_interface import MemoryLog, TransactionLog
 from trident.log.stored_log import StoredLog
 from trident.observe.batch_committed import Placement
 from trident.plan import Plan
-from trident.plan.guarantees import early_reads, is_exact, kind_text, spout_type_of
-from trident.plan.plan import misplaced_states
+from trident.plan.plan import early_reads, is_exact, lack_text, misplaced_states, spout_type_of
 from trident.retention import Retention
 from trident.servers.log_addresses import Database, PostgresAddress, is_postgres
 from trident.spark.connect import server_of
@@ -41,9 +38,25 @@ def check_states(plan: Plan, graph: Graph, states: States, allow_inexact: bool) 
     """Refuse a topology whose states cannot do what it asks, or are not exact together with its spouts and queries."""
     kinds = kinds_of(plan, states)
     _check_capabilities(plan, states, kinds)
-    if not allow_inexact:
-        _check_pairings(plan, graph, states, kinds)
-        _check_reads(plan, graph, states, kinds)
+    if allow_inexact:
+        return
+    for node in _persists(plan):
+        kind, keeps = kinds[node.state], states[node.state][0].facts.keeps_attempts()
+        if kind is None:
+            continue  # a user's own state: what it does with a replay is up to the state
+        for spout in graph.sources_of(node.id):
+            promise = spout_type_of(spout.spout)
+            if not is_exact(promise, kind, keeps):
+                text = f"{kind.value}{lack_text(kind, keeps)}"
+                raise InexactPairingError(spout.id, promise.value, node.state, text)
+    # A query may read what a failed attempt wrote; then nothing is exact that its answers flow into.
+    for query, state, into in early_reads(graph, plan.commits):
+        read, kind = states[state][0], kinds[state]
+        if read.facts.multi_get_at is not None and (read.facts.get_at is not None or not read.offers("get")):
+            continue  # a view reads it as of a batch, by whatever method the query uses
+        for fed in into:
+            if kinds[fed] is not None:
+                raise DirtyReadError(query, state, "of a kind of its own" if kind is None else kind.value, fed)
 
 
 def _check_capabilities(plan: Plan, states: States, kinds: Kinds) -> None:
@@ -53,7 +66,13 @@ def _check_capabilities(plan: Plan, states: States, kinds: Kinds) -> None:
         needed = {"begin_commit": own, "commit": own}
         if isinstance(node, (WindowNode, JoinWithinNode)):
             what = node.config.what if isinstance(node, WindowNode) else "join"
-            _check_window(node, what, state, kinds[node.state])
+            kind = kinds[node.state]
+            if kind is not StateType.OPAQUE:
+                found = kind.value if kind is not None else "of a kind that it does not say"
+                raise TopologyError(
+                    f"state {node.state!r} ({type(state).__name__}) is {found}, but {what} {node.id!r} needs an opaque map: "
+                    f"only that lets a replay take back what a failed attempt put into a {what}"
+                )
             needed = dict.fromkeys((*needed, "multi_get", "multi_put"), f"a {what} needs an opaque map state")
         elif node.aggregation is not None and node.aggregation.group.names:
             needed["multi_update"] = "a grouped persistent_aggregate needs a MapState"
@@ -85,39 +104,6 @@ def kinds_of(plan: Plan, states: States) -> dict[str, StateType | None]:
                 f"state {name!r} ({type(state).__name__} of {type(factory).__name__}): {error}"
             ) from error
     return kinds
-
-
-def _check_window(node: PersistNode, what: str, state: State, kind: StateType | None) -> None:
-    if kind is not StateType.OPAQUE:
-        found = kind.value if kind is not None else "of a kind that it does not say"
-        raise TopologyError(
-            f"state {node.state!r} ({type(state).__name__}) is {found}, but {what} {node.id!r} needs an opaque map: "
-            f"only that lets a replay take back what a failed attempt put into a {what}"
-        )
-
-
-def _check_pairings(plan: Plan, graph: Graph, states: States, kinds: Kinds) -> None:
-    """Refuse a spout and a state that are not exact together; see the guarantee matrix."""
-    for node in _persists(plan):
-        kind, keeps = kinds[node.state], states[node.state][0].facts.keeps_attempts()
-        if kind is None:
-            continue  # a user's own state: what it does with a replay is up to the state
-        for spout in graph.sources_of(node.id):
-            promise = spout_type_of(spout.spout)
-            if not is_exact(promise, kind, keeps):
-                raise InexactPairingError(spout.id, promise.value, node.state, kind_text(kind, keeps))
-
-
-def _check_reads(plan: Plan, graph: Graph, states: States, kinds: Kinds) -> None:
-    """Refuse a query that may read what a failed attempt wrote, if its answers flow into a state that is to be exact."""
-    for query, state, into in early_reads(graph, plan.commits):
-        read = states[state][0]
-        if read.facts.multi_get_at is not None and (read.facts.get_at is not None or not read.offers("get")):
-            continue  # a view reads it as of a batch, by whatever method the query uses
-        for fed in into:
-            if kinds[fed] is not None:
-                kind = kinds[state]
-                raise DirtyReadError(query, state, "of a kind of its own" if kind is None else kind.value, fed)
 
 
 def lasting_states(plan: Plan, states: States) -> set[str]:

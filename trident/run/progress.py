@@ -2,8 +2,6 @@
 
 Each thing that happens becomes one event here; `Monitoring` passes it on. The counts of several batches are collected and then
 added up together, because adding up one batch after the other, by name, would take longer than some steps do.
-
-`meanings_of` names what the passes over fragments count: which operation each number belongs to, and as what.
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ from typing import Any
 
 from trident.channel import Clock
 from trident.counts import add_counts, take_remarks
+from trident.engine.fragment_runs import EACH, HEAD, NS, ROWS, TaskOutput
+from trident.engine.fragment_runs import Figures as Counts
 from trident.engine.replay_check import Checked
-from trident.engine.task_output import EACH, HEAD, NS, ROWS, TaskOutput
-from trident.engine.task_output import Figures as Counts
 from trident.graph import PersistNode
 from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read, sum_lags
 from trident.observe.component_statistics import TOPOLOGY, Key
@@ -276,7 +274,12 @@ class OperationTotals:
             with self._lock:
                 self._add_up()
                 if rare:
-                    self._add_rare(event, output, committed)
+                    amounts: dict[Key, float] = {Key(TOPOLOGY, "retries"): event.tries - 1}
+                    put_back = dict(output.put_back)
+                    add_counts(put_back, committed.put_back)
+                    for step, rows in put_back.items():
+                        amounts[Key(step, "executed")] = rows
+                    self._windows.add(amounts, event.recorded_at)
 
     def add_failure(self, step: str, now: float) -> None:
         self.count("failed", (TOPOLOGY, step), now)
@@ -305,25 +308,34 @@ class OperationTotals:
             return
         plan: _Lists = defaultdict(list)
         placed: _Lists = defaultdict(list)
-        took: dict[str, int] = defaultdict(int)
-        keys: dict[str, int] = defaultdict(int)
+        took: dict[str, int] = {}
+        keys: dict[str, int] = {}
         for in_executors, processed, committed, took_ns, event in batches:
             here = placed if in_executors else plan
             for entry, figures in processed.items():
                 here[entry].append(figures)
             for entry, figures in committed.items():
                 plan[entry].append(figures)
-            for node, nanoseconds in took_ns.items():
-                took[node] += nanoseconds
-            for state, updated in event.keys_updated.items():
-                keys[state] += updated
+            add_counts(took, took_ns)
+            add_counts(keys, event.keys_updated)
         amounts = self._amounts_by_key(plan, placed, took, keys)
         events = [batch[-1] for batch in batches]
         amounts[Key(TOPOLOGY, "batches")] += len(events)
         for phase, seconds in zip(Phases._fields, _columns([event.phases for event in events]), strict=True):
             amounts[Key(TOPOLOGY, f"{phase}_s")] += seconds
         self._windows.add(amounts, events[-1].recorded_at)
-        self.series.add(_span_of(events), events[-1].recorded_at)
+        totals, lags = [event.phases.total for event in events], events[-1].read.lags.values()
+        self.series.add(
+            TimeSpan(
+                tuples=sum(event.tuples for event in events),
+                timed=len(events),
+                took_s=sum(totals),
+                longest_s=max(totals),
+                lags={each.unit: each.amount for each in sum_lags(filter(None, lags))},
+                is_whole=None not in lags,
+            ),
+            events[-1].recorded_at,
+        )
 
     def _amounts_by_key(
         self, plan: _Lists, placed: _Lists, took: Mapping[str, int], keys: Mapping[str, int]
@@ -340,26 +352,6 @@ class OperationTotals:
         for state, updated in keys.items():
             amounts[Key(self._steps[state], "keys")] += updated
         return amounts
-
-    def _add_rare(self, event: BatchCommitted, output: TaskOutput, committed: Committed) -> None:
-        amounts: dict[Key, float] = {Key(TOPOLOGY, "retries"): event.tries - 1}
-        put_back = dict(output.put_back)
-        add_counts(put_back, committed.put_back)
-        for step, rows in put_back.items():
-            amounts[Key(step, "executed")] = rows
-        self._windows.add(amounts, event.recorded_at)
-
-
-def _span_of(events: Sequence[BatchCommitted]) -> TimeSpan:
-    took, lags = [event.phases.total for event in events], events[-1].read.lags.values()
-    return TimeSpan(
-        tuples=sum(event.tuples for event in events),
-        timed=len(events),
-        took_s=sum(took),
-        longest_s=max(took),
-        lags={each.unit: each.amount for each in sum_lags(filter(None, lags))},
-        is_whole=None not in lags,
-    )
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> Iterator[float]:

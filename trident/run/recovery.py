@@ -28,14 +28,7 @@ from trident.errors import (
 from trident.graph import Graph
 from trident.log.log_interface import TransactionLog
 from trident.log.log_state import LogState
-from trident.log.records import (
-    AdoptRecord,
-    LayoutRecord,
-    RenameRecord,
-    ResetRecord,
-    StartRecord,
-    TopologyRecord,
-)
+from trident.log.records import AdoptRecord, LayoutRecord, RenameRecord, ResetRecord, StartRecord, TopologyRecord
 from trident.plan import Plan
 from trident.plan.evolution import goes_on
 from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
@@ -45,8 +38,7 @@ from trident.run.placements import kinds_of
 from trident.spout.interfaces import SaysWhereItBegins
 from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel, is_foreign, move_note
-from trident.state.txid import RETRY_BITS, Sentinel, epoch_of
-from trident.state.winners import CHANGES, KEPT
+from trident.state.txid import CHANGES, KEPT, RETRY_BITS, Sentinel, epoch_of
 
 logger = logging.getLogger(__name__)
 
@@ -89,9 +81,23 @@ def compared_with_log(
     graph: Graph, plan: Plan, log: TransactionLog, allow: bool
 ) -> tuple[Graph, Plan, TopologyChanges]:
     """Return graph and plan as the log and former declarations have left their states, and what `check_meaning` finds."""
-    graph, kept = _as_log_keeps(graph, plan, log.state)
+    known = log.state.declared.get("states", {})
+    kept = with_kept_options(graph, known)
+    changed = {now.name: now for before, now in zip(graph.states, kept.states, strict=True) if now is not before}
+    for state in graph.states:
+        now, declared = kept.state(state.name).spec.facts.kept, state.spec.facts.kept
+        for option, value in known.get(state.name, {}).get(KEPT, {}).items():
+            what = (graph.name, state.name, option, value)
+            if option not in now:
+                logger.warning("topology %s: the store of state %s cannot keep what the log has: %s=%r", *what)
+            elif option not in declared:
+                logger.info(
+                    "topology %s: state %s keeps %s=%r, which its log has and its declaration does not set", *what
+                )
+    if changed:
+        graph, plan = kept, replace(plan, states={**plan.states, **changed})
     compared = check_meaning(graph.name, log, meaning_of(graph), allow)
-    return graph, with_evolutions(kept, compared.evolutions), compared
+    return graph, with_evolutions(plan, compared.evolutions), compared
 
 
 class NewMeaning:
@@ -131,24 +137,6 @@ class NewMeaning:
 
     def mark_recorded(self) -> None:
         self.declares, self.lasts = {}, False
-
-
-def _as_log_keeps(graph: Graph, plan: Plan, log: LogState) -> tuple[Graph, Plan]:
-    """Return a topology that keeps of its states' past what the log says, and tell what it does not declare."""
-    known = log.declared.get("states", {})
-    kept = with_kept_options(graph, known)
-    changed = {now.name: now for before, now in zip(graph.states, kept.states, strict=True) if now is not before}
-    for state in graph.states:
-        now, declared = kept.state(state.name).spec.facts.kept, state.spec.facts.kept
-        for option, value in known.get(state.name, {}).get(KEPT, {}).items():
-            what = (graph.name, state.name, option, value)
-            if option not in now:
-                logger.warning("topology %s: the store of state %s cannot keep what the log has: %s=%r", *what)
-            elif option not in declared:
-                logger.info(
-                    "topology %s: state %s keeps %s=%r, which its log has and its declaration does not set", *what
-                )
-    return (kept, replace(plan, states={**plan.states, **changed})) if changed else (graph, plan)
 
 
 def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
@@ -238,7 +226,10 @@ def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Se
 def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:
     mismatches = [each for each in found.founds if each.mismatches]
     for each in mismatches:
-        way = each.in_the_way
+        # Not for a recovery: another state's values are not ours, and a state that was moved is not there.
+        way = next(
+            (one for one in each.mismatches.values() if isinstance(one, (StatePlaceError, StateMovedError))), None
+        )
         if way is not None and (policy != "keep_totals_even_if_wrong" or isinstance(way, StateMovedError)):
             raise way
     if not mismatches:

@@ -160,7 +160,6 @@ class Replays:
 
 
 def _fields_at(plan: Plan, place: _Place) -> Fields | None:
-    """The fields of the tuples that come in at a place; None if this topology has no such place."""
     if place.step == place.entry:
         if place.entry in plan.exchanges:
             inputs = plan.exchanges[place.entry].inputs
@@ -180,7 +179,6 @@ def _fields_at(plan: Plan, place: _Place) -> Fields | None:
 
 
 def _table(place: _Place, fields: Fields | None, letters: Iterable[DeadLetter]) -> tuple[pa.Table, list[Failure]]:
-    """The letters that fit as a table, and why the others do not."""
     rows, lost = [], []
     for letter in letters:
         try:

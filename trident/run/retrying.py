@@ -98,7 +98,11 @@ class RetryRule:
         Raises `BatchFailedError`: there is none. Earlier batches may be committed; a restart continues with this one.
         """
         tries, may_retry, txid = self._tries(attempt.txid), self._coordinator.retries_left > 0, attempt.txid
-        waiting = self._wait_for(txid, failure, in_commit)
+        earlier, waiting = self._away.pop(txid, None), None
+        if failure.waits_for:
+            what = f"{failure.waits_for} (step {failure.step!r})" if failure.is_source_away else failure.waits_for
+            waiting = self._away[txid] = Waiting.after(earlier, what, self._clock, in_commit)
+        self._show()
         failure = self._give_up_mistake(txid, failure)
         if waiting is not None and may_retry:
             waited_s = self._clock.monotonic() - waiting.since
@@ -123,16 +127,6 @@ class RetryRule:
             failure = replace(failure, retry=self._captures and txid != self._mistaken)
             self._mistaken = txid
         return failure
-
-    def _wait_for(self, txid: int, failure: Failure, in_commit: bool) -> Waiting | None:
-        """Note what a batch waits for since this failure; None if the failure is another one."""
-        earlier = self._away.pop(txid, None)
-        found = None
-        if failure.waits_for:
-            what = f"{failure.waits_for} (step {failure.step!r})" if failure.is_source_away else failure.waits_for
-            found = self._away[txid] = Waiting.after(earlier, what, self._clock, in_commit)
-        self._show()
-        return found
 
     def has_answered(self, txid: int, committed: bool = True) -> None:
         """Note that a batch got over what it waited for: it is committed, or only processed."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from trident.config import Config
-from trident.engine.task_output import TaskOutput
+from trident.engine.fragment_runs import TaskOutput
 from trident.engine.worker import Order
 from trident.errors import (
     FencedError,

@@ -337,10 +337,7 @@ _running: weakref.WeakSet[RunningTopology] = weakref.WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    """Stop the topologies that the program did not stop, because a thread inside a C library crashes an ending interpreter.
-
-    A topology that hangs is left behind.
-    """
+    """Stop the topologies that the program did not stop, because a thread inside a C library crashes an ending interpreter."""
     until = monotonic() + _STOP_S
     topologies = [each for each in _running if each.is_active]
     for each in topologies:

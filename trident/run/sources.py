@@ -99,7 +99,10 @@ class Sources:
         """
         logged = self._log.state.definitions.get(txid, {})
         if self.pressure.share != self._told_share:
-            self._throttle()
+            self._told_share = self.pressure.share
+            for name in self._throttled:
+                with failing_at(name):
+                    self._coordinators[name].throttle(self._told_share)
         said = {name: self._ask(txid, name, self._say, txid, name, logged, in_flight) for name in self._coordinators}
         letters = logged.get(LETTERS)
         if not logged and (now_s := self._clock.monotonic()) >= self._replays.look_at:
@@ -110,11 +113,12 @@ class Sources:
         sizes = {name: one.size for name, one in said.items() if one.definition is not None}
         undecided = tuple(name for name, one in said.items() if not one.traits.is_complete)
         now = 0 if self._time is None else self._clock.wall_ms()
+        time_if_read = self._time_of(now, txid, in_flight, said)
         if not undecided:
-            definitions = self._settle(txid, logged, said, self._time_of(now, txid, in_flight, said))
+            definitions = self._settle(txid, logged, said, time_if_read)
             return None if definitions is None else (definitions, None, sizes)
         decided = {name: one for name, one in said.items() if name not in undecided}
-        time, time_if_read = (self._time_of(now, txid, in_flight, each) for each in (decided, said))
+        time = self._time_of(now, txid, in_flight, decided)
         self._settle(txid, logged, decided, time)
         return _given_definitions(said, time_if_read), Undecided(undecided, decided, time_if_read, time), sizes
 
@@ -132,12 +136,6 @@ class Sources:
             return NOTHING
         spout, says = self._coordinators[name], name in self._offering["traits"]
         return Said(definition, spout.traits(definition) if says else NOTHING.traits, spout.size(definition))
-
-    def _throttle(self) -> None:
-        self._told_share = self.pressure.share
-        for name in self._throttled:
-            with failing_at(name):
-                self._coordinators[name].throttle(self._told_share)
 
     def complete(self, batch: Batch) -> bool:
         """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
@@ -184,20 +182,16 @@ class Sources:
             now, logged.get(TIME), earlier, _any(said), is_begun=bool(logged), may_begin_again=self._may_begin_again
         )
         if time is not None and self._time.ahead(now, time) and time["now"] != self._warned_ahead:
-            self._warn_ahead(now, time["now"])
+            self._warned_ahead = ahead = time["now"]
+            at = [each.txid for each in self._log.state.history if each.spouts.get(TIME, {}).get("now") == ahead]
+            logger.warning(
+                "topology %s: the time of its batches has been standing still at %s since batch %s, because the clock of "
+                "its driver was ahead then; the clock says %s now. Windows by the time of the batch give nothing until it "
+                "has got there: the time never goes back, as that would give windows a second time. If that is too long, "
+                "start once with reset_batch_time=True: these windows then give what they hold, and begin again at the clock",
+                self._topology, moment_text(ahead), min(at, default=self._log.state.txid), moment_text(now),
+            )  # fmt: skip
         return time
-
-    def _warn_ahead(self, now: int, ahead: int) -> None:
-        """Say that the time of the batch stands still, since when and until when."""
-        self._warned_ahead = ahead
-        at = [each.txid for each in self._log.state.history if each.spouts.get(TIME, {}).get("now") == ahead]
-        logger.warning(
-            "topology %s: the time of its batches has been standing still at %s since batch %s, because the clock of "
-            "its driver was ahead then; the clock says %s now. Windows by the time of the batch give nothing until it "
-            "has got there: the time never goes back, as that would give windows a second time. If that is too long, "
-            "start once with reset_batch_time=True: these windows then give what they hold, and begin again at the clock",
-            self._topology, moment_text(ahead), min(at, default=self._log.state.txid), moment_text(now),
-        )  # fmt: skip
 
     def _settle(
         self, txid: int, logged: Definitions, said: Mapping[str, Said], time: Definition | None
@@ -322,7 +316,12 @@ class BackPressure:
         if share == self.share == 1.0 and seconds <= self._target_s:  # as nearly all are
             self._seen.append((share, seconds))
             return
-        wanted, self._most = self._wanted_share(share, seconds), min(self._most * _FORGIVE, 1.0)
+        self._fixed_s += _TRUST * (self._fixed_seconds(share, seconds) - self._fixed_s)
+        fixed = min(self._fixed_s, seconds)
+        slope = (seconds - fixed) / share
+        # The share with which a batch would take the target's time, at least 1 if less would not help.
+        wanted = max(self._target_s - fixed, fixed) / slope if slope > 0 else 1.0
+        self._most = min(self._most * _FORGIVE, 1.0)
         self._seen.append((share, seconds))
         if wanted < share:
             chosen = min(self.share, max(wanted, share * _SHRINK, _LEAST))
@@ -339,13 +338,6 @@ class BackPressure:
         """Note that a stage of a batch that was defined with `share` had more rows than memory, and wrote them to disk."""
         self._most = min(self._most, share * (1 - _SAME))
         self.share = min(self.share, max(share * _SPILLED, _LEAST))
-
-    def _wanted_share(self, share: float, seconds: float) -> float:
-        """Return the share with which a batch would take the target's time, at least 1 if less would not help."""
-        self._fixed_s += _TRUST * (self._fixed_seconds(share, seconds) - self._fixed_s)
-        fixed = min(self._fixed_s, seconds)
-        slope = (seconds - fixed) / share
-        return max(self._target_s - fixed, fixed) / slope if slope > 0 else 1.0
 
     def _fixed_seconds(self, share: float, seconds: float) -> float:
         """Return the seconds of a batch that do not depend on its size, 0 while all were of about one size."""

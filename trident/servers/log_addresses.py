@@ -120,7 +120,6 @@ class ZooKeeperAddress:
 
 
 def _server(host: str, address: str, what: str) -> str:
-    """Return a server with its port; `ConfigError` if it is none."""
     if "@" in host:
         raise ConfigError(
             f"{what}: an address of ZooKeeper must have no user or password in it, as it is shown in logs. Give them in "

@@ -99,7 +99,10 @@ class PostgresSession:
 
     def run(self, work: Callable[[PostgresConnection], T]) -> T | None:
         """Return what `work` does with the connection, again if it breaks; None if the tables are not there."""
-        return self._patience.run(lambda: self.try_once(work), text_if_away)
+        return self._patience.run(
+            lambda: self.try_once(work),
+            lambda error: text_of(error) if isinstance(error, psycopg.Error) and passes(error) else None,
+        )
 
     def try_once(self, work: Callable[[PostgresConnection], T]) -> T | None:
         """Return what `work` does with the connection, without patience."""
@@ -178,11 +181,6 @@ class PostgresSession:
 
     def _greet(self, connection: PostgresConnection) -> None:
         connection.greet(self._answer_s, self._answer_s, limit_s=self._limit_s)
-
-
-def text_if_away(error: Exception) -> str | None:
-    """Return what an error says if it passes; None for another one."""
-    return text_of(error) if isinstance(error, psycopg.Error) and passes(error) else None
 
 
 def make(connection: psycopg.Connection[Any], statement: bytes, given: Any = ()) -> None:

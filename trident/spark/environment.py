@@ -54,7 +54,22 @@ def check_java() -> JavaVersion:
     was looked for, what was found and how to install it.
     """
     path = _find_java()
-    answer = _ask_version(path)
+    try:
+        done = subprocess.run(
+            [path, "-version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # most Javas answer on stderr
+            timeout=_ANSWER_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise EnvironmentProblem.of_now(
+            f"`{path} -version` gave no answer within {_ANSWER_TIMEOUT_S:g} s. {_INSTALL}"
+        ) from None
+    except OSError as error:
+        raise EnvironmentProblem(f"`{path} -version` cannot be run: {describe(error)}. {_INSTALL}") from error
+    answer = done.stdout.decode(errors="replace")
     match = _VERSION.search(answer)
     if match is None:
         said = answer.strip() or "nothing"
@@ -161,7 +176,6 @@ def _submit_options(*names: str) -> list[str]:
 
 
 def _defaults() -> str:
-    """Return the text of the file with Spark's own settings."""
     folder, files = conf_folder(), _submit_options("--properties-file")
     path = Path(files[-1]) if files else None if folder is None else folder / "spark-defaults.conf"
     return path.read_text(encoding="utf-8", errors="replace") if path is not None and path.is_file() else ""
@@ -218,22 +232,3 @@ def _find_java() -> Path:
     if found is None:
         raise EnvironmentProblem(f"Spark needs Java; JAVA_HOME is not set and no `java` is on PATH. {_INSTALL}")
     return Path(found)
-
-
-def _ask_version(path: Path) -> str:
-    try:
-        answer = subprocess.run(
-            [path, "-version"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,  # most Javas answer on stderr
-            timeout=_ANSWER_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise EnvironmentProblem.of_now(
-            f"`{path} -version` gave no answer within {_ANSWER_TIMEOUT_S:g} s. {_INSTALL}"
-        ) from None
-    except OSError as error:
-        raise EnvironmentProblem(f"`{path} -version` cannot be run: {describe(error)}. {_INSTALL}") from error
-    return answer.stdout.decode(errors="replace")

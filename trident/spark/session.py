@@ -3,8 +3,6 @@
 Precedence of a setting, highest first: what the caller asked for; what spark-submit, PYSPARK_SUBMIT_ARGS or
 spark-defaults.conf say; the defaults of this module. Only adaptive execution is switched off whatever the files say: it
 would split or merge the partitions of a state.
-
-`JvmOutput` reads what the JVM, and its Python workers through it, print to stderr.
 """
 
 from __future__ import annotations
@@ -113,7 +111,22 @@ def spark_session(
     if active is None:
         return _start(app_name, asked, defaults or {}, spare)
     pin_python_of(active.sparkContext)
-    return _adapt(active, asked)
+    differing = {key: value for key, value in asked.items() if active.conf.get(key, None) != value}
+    fixed = [key for key in differing if not active.conf.isModifiable(key)]
+    if fixed:
+        differences = ", ".join(
+            f"{key} is {active.conf.get(key, None)!r}, and {asked[key]!r} was asked for" for key in fixed
+        )
+        raise ConfigError(
+            f"a Spark session is active and cannot be changed: {differences}. "
+            "Stop it first (`spark.stop()`), or ask for the same settings"
+        )
+    if not differing:
+        return active
+    session = active.newSession()
+    for key, value in differing.items():
+        session.conf.set(key, value)
+    return session
 
 
 def stop_session(spark: SparkSession) -> None:
@@ -163,24 +176,6 @@ def _refuse_connect(asked: Mapping[str, str]) -> None:
     if any(wishes) and not is_spark_on():
         name = "SPARK_REMOTE" if wishes[0] else "SPARK_API_MODE"
         raise EnvironmentProblem(f"{cause}the environment variable {name} asks for Spark Connect: unset it")
-
-
-def _adapt(active: SparkSession, asked: Mapping[str, str]) -> SparkSession:
-    current = {key: active.conf.get(key, None) for key in asked}
-    differing = {key: value for key, value in asked.items() if current[key] != value}
-    fixed = [key for key in differing if not active.conf.isModifiable(key)]
-    if fixed:
-        differences = ", ".join(f"{key} is {current[key]!r}, and {asked[key]!r} was asked for" for key in fixed)
-        raise ConfigError(
-            f"a Spark session is active and cannot be changed: {differences}. "
-            "Stop it first (`spark.stop()`), or ask for the same settings"
-        )
-    if not differing:
-        return active
-    session = active.newSession()
-    for key, value in differing.items():
-        session.conf.set(key, value)
-    return session
 
 
 def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], spare: int) -> SparkSession:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,7 +66,10 @@ def _files() -> Iterator[tuple[str, Path]]:
     for name in _OWN:
         yield from _own_files(name)
     for name, module in sorted(sys.modules.items()):
-        place = _place(module)
+        path = next(
+            iter(vars(module).get("__path__") or [vars(module).get("__file__")]), None
+        )  # of a package its folder
+        place = Path(path) if isinstance(path, str) else None
         if "." in name or name in (*_OWN, "__main__") or place is None or place.parent not in _folders:
             continue
         yield from _files_of(place) if place.is_dir() else [(place.name, place)]
@@ -77,13 +80,6 @@ def _own_files(name: str) -> tuple[tuple[str, Path], ...]:
     """Return the files of one of our packages, as at the first start: shipping puts the archive before what is installed."""
     spec = importlib.util.find_spec(name)
     return () if spec is None or spec.origin is None else tuple(_files_of(Path(spec.origin).parent))
-
-
-def _place(module: ModuleType) -> Path | None:
-    """Return the file of a module, or the folder of a package."""
-    paths = vars(module).get("__path__") or [vars(module).get("__file__")]
-    path = next(iter(paths), None)
-    return Path(path) if isinstance(path, str) else None
 
 
 def _files_of(package: Path) -> Iterator[tuple[str, Path]]:

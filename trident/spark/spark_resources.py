@@ -136,7 +136,10 @@ class Slots:
 
         Raises `EnvironmentProblem`: there is none, and there will never be one.
         """
-        self._await_executor()
+        # Before the first executor of a new session registers, Spark has no slot to count.
+        until = monotonic() + _REGISTERED_WITHIN_S
+        while not (self._is_fixed or self.grow or self.total) and monotonic() < until:
+            _pauses.wait(_LOOK_S)
         with _taking:
             count = most if self.grow else max(1, min(most, self.free - spare))
             if self._is_fixed and self.free < count:
@@ -183,12 +186,6 @@ class Slots:
             f"but {self._master} has {self.total} slot{'' if self.total == 1 else 's'}{busy}; Spark would wait for ever. "
             f"Ask for fewer workers, or {way}"
         )
-
-    def _await_executor(self) -> None:
-        """Wait for the first executor of a session that has just begun: before it registers, Spark has no slot to count."""
-        until = monotonic() + _REGISTERED_WITHIN_S
-        while not (self._is_fixed or self.grow or self.total) and monotonic() < until:
-            _pauses.wait(_LOOK_S)
 
     @property
     def _is_fixed(self) -> bool:

@@ -48,7 +48,7 @@ class QueryBatches:
         """Refuse: there is no query yet."""
         raise TopologyError(
             f"stream {conf.get('stream', '')!r} gets its batches from a query, so the topology is not started: give "
-            "topology.foreach_batch() to writeStream.foreachBatch, and start the query"
+            "topology.foreach_batch(), or what exactly_once returned, to writeStream.foreachBatch, and start the query"
         )
 
     def get_emitter(self, conf: Mapping[str, Any]) -> QueryEmitter:

@@ -2,8 +2,6 @@
 
 In a Trident topology it is at-least-once: the tuples of a batch are acknowledged once the batch is committed, and failed
 when an attempt at it has ended, so that their queue hands them out again. A tuple may then be counted twice.
-
-Also which kind of spout an object is; if it is none, what it lacks.
 """
 
 from __future__ import annotations

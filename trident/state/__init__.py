@@ -48,7 +48,7 @@ from trident.state.map_state import (
 )
 from trident.state.maps import NonTransactionalMap, OpaqueMap, TransactionalMap, map_for
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
-from trident.state.txid import Sentinel, Snapshot, Txid
+from trident.state.txid import EVERYTHING_WON, Sentinel, Snapshot, Txid, Winners
 from trident.state.values import (
     CombinerUpdates,
     CombinerValueUpdater,
@@ -56,7 +56,6 @@ from trident.state.values import (
     ReducerValueUpdater,
     TransactionalValue,
 )
-from trident.state.winners import EVERYTHING_WON, Winners
 
 __all__ = [
     "DEFAULT_SNAPSHOT_KEY", "EVERYTHING_WON", "SENTINEL_KEY", "BackingMap", "BackingMapFactory", "CachedBatchReadsMap",

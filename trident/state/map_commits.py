@@ -78,7 +78,10 @@ class CommittedMap(State, ABC):
         self._txid = commit
 
     def commit(self, txid: int) -> None:
-        begun = self._check_begun(txid)
+        begun = self._txid
+        if begun is None or begun != txid or (isinstance(txid, Txid) and txid.attempt != begun.attempt):
+            found = "no commit began" if begun is None else f"the commit that began is of batch {begun!s}"
+            raise CommitOrderError(f"commit({txid!s}) of state {self.name!r} without its begin_commit: {found}")
         if self._puts_at_commit and self._written:
             self.backing.multi_put(list(self._written), list(self._written.values()))
             count_keys(written=len(self._written))
@@ -174,14 +177,6 @@ class CommittedMap(State, ABC):
 
     def close(self) -> None:
         self.backing.close()
-
-    def _check_begun(self, txid: int) -> Txid:
-        """Return the commit that began; refuse to end another one."""
-        begun = self._txid
-        if begun is None or begun != txid or (isinstance(txid, Txid) and txid.attempt != begun.attempt):
-            found = "no commit began" if begun is None else f"the commit that began is of batch {begun!s}"
-            raise CommitOrderError(f"commit({txid!s}) of state {self.name!r} without its begin_commit: {found}")
-        return begun
 
     def _lay_sentinel(self, commit: Txid, sealed: bool) -> None:
         own = commit.sentinel_at(self.name, sealed)

@@ -19,9 +19,8 @@ from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import FormerTypes, IBackingMap, Key, StateType, ValueUpdater, state_type
 from trident.state.map_commits import CommittedMap
 from trident.state.table import KeyColumns, OpaqueTable, as_list
-from trident.state.txid import Snapshot, Txid
+from trident.state.txid import Snapshot, Txid, Winners
 from trident.state.values import Combine, CombinerUpdates, OpaqueValue, TransactionalValue, own, owned, values_to_store
-from trident.state.winners import Winners
 
 
 class OpaqueMap(CommittedMap):

@@ -135,12 +135,9 @@ class NumberTable:
         numbers[:, 0], numbers[:, 1], numbers[:, 2:middle] = table.txids, table.attempts, prevs.numbers
         numbers[:, middle:] = currs.numbers
         self._numbers[rows], self._had[rows], self._has[rows] = numbers, prevs.flags, currs.flags
-        self._note(table.span)
-
-    def _note(self, put: Span | None) -> None:
-        """Widen the span by a put; there is none for two attempts."""
+        put = table.span
         if put is None or (self._span is not None and self._span.attempt != put.attempt):
-            self._span, self._is_of_one_attempt = None, False
+            self._span, self._is_of_one_attempt = None, False  # there is none for two attempts
         elif self._is_of_one_attempt:
             _, lowest, highest = self._span or put
             self._span = Span(put.attempt, min(lowest, put.lowest), max(highest, put.highest))
@@ -370,7 +367,13 @@ class _TextTable:
         if 2 * (self._used + len(rows)) > len(self._slots):
             rows = np.flatnonzero(self._lengths >= 0)
             self._widen(len(rows))
-        self._place(rows)
+        self._used += len(rows)
+        slots = (self._hashes[rows] >> self._shift).view(np.int64)
+        while len(rows):
+            free = self._slots[slots] < 0
+            self._slots[slots[free]] = rows[free]  # of several one stays
+            left = self._slots[slots] != rows
+            rows, slots = rows[left], (slots[left] + 1) % len(self._slots)
 
     def remove(self, row: int) -> None:
         """Forget the text of a row; its slot stays taken until the table is made larger."""
@@ -391,15 +394,6 @@ class _TextTable:
         """Make an empty table, of which so many rows take a quarter at most."""
         bits = max(_SPACE, 4 * count - 1).bit_length()
         self._slots, self._shift, self._used = np.full(1 << bits, -1, np.int32), np.uint64(64 - bits), 0
-
-    def _place(self, rows: Rows) -> None:
-        self._used += len(rows)
-        slots = (self._hashes[rows] >> self._shift).view(np.int64)
-        while len(rows):
-            free = self._slots[slots] < 0
-            self._slots[slots[free]] = rows[free]  # of several one stays
-            left = self._slots[slots] != rows
-            rows, slots = rows[left], (slots[left] + 1) % len(self._slots)
 
 
 def _is_short(name: Any) -> bool:

@@ -12,9 +12,8 @@ from itertools import product, repeat
 from typing import Any, NamedTuple
 
 from trident.state.kinds import Key
-from trident.state.txid import Txid
+from trident.state.txid import Txid, Winners
 from trident.state.values import UNKNOWN_ATTEMPT, Combine, OpaqueValue, stand_before
-from trident.state.winners import Winners
 
 ABSENT = -1
 """In place of the number of a batch, which no batch has: the key was never written."""

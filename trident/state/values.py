@@ -15,8 +15,7 @@ from uuid import UUID
 
 from trident.errors import CorruptValueError
 from trident.state.interfaces import ValueUpdater
-from trident.state.txid import Snapshot
-from trident.state.winners import Winners
+from trident.state.txid import Snapshot, Winners
 
 if TYPE_CHECKING:
     import numpy as np

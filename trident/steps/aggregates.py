@@ -182,11 +182,12 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     schema = schema_of(aggregation.partial)
     if table.num_rows == 0:
         return schema.empty_table()
-    if type(aggregation.aggregator) is Count and not aggregation.group.names:
+    group, counts = aggregation.group, type(aggregation.aggregator) is Count
+    if counts and not group.names:
         return pa.table([pa.array([table.num_rows])], schema=schema)
-    if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
-        return _typed_table(aggregation, _value_counts(table.column(aggregation.group.names[0])))
-    table = one_form(table, aggregation.group.names)
+    if counts and table.num_rows <= _MANY_ROWS and len(group.names) == 1 and is_plain_key(group.types[0]):
+        return _typed_table(aggregation, _value_counts(table.column(group.names[0])))
+    table = one_form(table, group.names)
     if is_pick(aggregation.aggregator):
         return pick_rows(aggregation, table)
     if _has_functions(aggregation.aggregator):
@@ -196,9 +197,17 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
     return _python_partial(step, aggregation, table, on_error)
 
 
-def _counts_one_field(aggregation: Aggregation) -> bool:
-    group = aggregation.group
-    return type(aggregation.aggregator) is Count and len(group.names) == 1 and is_plain_key(group.types[0])
+def _of_tuples(aggregation: Aggregation, table: pa.Table) -> pa.Table:
+    """Aggregate tuples: one row per key; ungrouped, one row."""
+    rows = pa.nulls(table.num_rows)
+    asked = [
+        [
+            ("" if function == "count_all" else part.inputs.names[0], function)
+            for function in _FUNCTIONS[type(part.aggregator)]
+        ]
+        for part in _parts(aggregation)
+    ]
+    return _aggregate(aggregation, table, lambda name: table.column(name) if name else rows, asked)
 
 
 def _value_counts(column: pa.ChunkedArray) -> list[pa.Array]:
@@ -304,7 +313,10 @@ def merge_all(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | Non
 def merged_table(aggregation: Aggregation, table: pa.Table) -> pa.Table | None:
     """Merge the rows of a table of partials, which has some, with a kernel: one row per key. None if no kernel can do it."""
     if is_pick(aggregation.aggregator):
-        return picked_of_partials(aggregation, table)
+        by, values = aggregation.aggregator.by, table.column(aggregation.outputs.names[0])
+        order = None if by is None else pc.struct_field(values, [by])
+        keys, rows = _rows(aggregation, table, order, values.is_valid())
+        return _typed_table(aggregation, [*keys, values.take(rows)])
     if not _has_functions(aggregation.aggregator):
         return None
     partials = _columns_of_partials(aggregation, table)
@@ -355,14 +367,6 @@ def pick_rows(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     )
 
 
-def picked_of_partials(aggregation: Aggregation, table: pa.Table) -> pa.Table:
-    """Merge partials, in their order: one row per key; ungrouped, one row."""
-    by, values = aggregation.aggregator.by, table.column(aggregation.outputs.names[0])
-    order = None if by is None else pc.struct_field(values, [by])
-    keys, rows = _rows(aggregation, table, order, values.is_valid())
-    return _typed_table(aggregation, [*keys, values.take(rows)])
-
-
 def _rows(
     aggregation: Aggregation, table: pa.Table, order: pa.ChunkedArray | None, there: pa.ChunkedArray | None
 ) -> tuple[list[pa.ChunkedArray], pa.Array]:
@@ -411,19 +415,6 @@ def _columns_of_partials(aggregation: Aggregation, table: pa.Table) -> dict[str,
         return {name: table.column(name)}
     value = one_array(table.column(name))
     return dict(zip((field.name for field in value.type), value.flatten(), strict=True))
-
-
-def _of_tuples(aggregation: Aggregation, table: pa.Table) -> pa.Table:
-    """Aggregate tuples: one row per key; ungrouped, one row."""
-    rows = pa.nulls(table.num_rows)
-    asked = [
-        [
-            ("" if function == "count_all" else part.inputs.names[0], function)
-            for function in _FUNCTIONS[type(part.aggregator)]
-        ]
-        for part in _parts(aggregation)
-    ]
-    return _aggregate(aggregation, table, lambda name: table.column(name) if name else rows, asked)
 
 
 def _aggregate(aggregation: Aggregation, table: pa.Table, column: Callable[[str], Any], asked: Asked) -> pa.Table:

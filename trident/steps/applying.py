@@ -4,8 +4,6 @@ The same functions run in Spark's Python workers and in process, so both runners
 
 Plain functions in `each` are called in a loop that does little else. The results of all rows are checked together. Only if a
 result is wrong, the row that gave it is searched for. The outcome is the same as with a check after each row.
-
-`step_runs` and its like say what runs as an Arrow kernel and what row by row.
 """
 
 from __future__ import annotations
@@ -312,7 +310,6 @@ class EmittedRows:
         return None
 
     def _origin(self, at: int) -> TridentTuple:
-        """Return the row that gave a value list."""
         return self._tuple(self._rows[bisect_right(list(accumulate(self._counts)), at)])
 
     def _tuple(self, row: tuple[Any, ...]) -> TridentTuple:
@@ -341,18 +338,15 @@ def step_runs(node: Node) -> str:
     return _KERNEL
 
 
-def aggregation_runs(aggregation: Aggregation) -> str:
-    """Return how the tuples of a task are aggregated before they go to a state."""
-    if not aggregation.combines:
-        return "every tuple goes to the state"
+def sink_runs(aggregation: Aggregation | None, window: WindowNode | None) -> str:
+    """Return how the tuples of a task are aggregated before they go to a state, or to a window."""
+    if window is not None:
+        sends_all, what, aggregation = bool(window.config.counts or len(window.late)), window.config.what, window.member
+    else:
+        sends_all, what = False, "state"
+    if aggregation is None or sends_all or not aggregation.combines:
+        return f"every tuple goes to the {what}"
     return f"aggregated in each task first, {_KERNEL if is_native(aggregation.aggregator) else _ROWS}"
-
-
-def window_runs(node: WindowNode) -> str:
-    """Return how the tuples of a task are aggregated before they go to a window."""
-    if node.config.counts or not node.combines or len(node.late):
-        return f"every tuple goes to the {node.config.what}"
-    return f"aggregated in each task first, {_KERNEL if is_native(node.member.aggregator) else _ROWS}"
 
 
 def only_kernels(plan: Plan) -> bool:

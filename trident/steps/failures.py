@@ -4,8 +4,6 @@ A failure comes back from a worker as data, because an exception of a Spark task
 
 Notes at which step each thread is, so that another thread can name a call of the user's code that does not return. This is
 noted once for all tuples of a step; the one that it is at is found when another thread asks.
-
-`Bounds` limits the rows that user code may make of a tuple and of a batch, so that it cannot use up the memory.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from threading import get_ident
 from types import CodeType
 from typing import Any, NoReturn, Self, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from trident.arrow import Misfit
@@ -61,11 +58,6 @@ class Bounds:
     def step_of(self, rows: int) -> int:
         """Return how many rows a step that got `rows` may give; as many as it got are always allowed."""
         return max(self.per_step, rows)
-
-    def check_parents(self, parents: Any) -> None:
-        """Raise `TooManyRows` if a tuple is the parent of too many rows; `parents` has the parent of each row."""
-        if len(parents) > self.per_tuple < int(np.bincount(parents).max()):
-            self.refuse_tuple()
 
     def check_step(self, rows: int, given: int) -> None:
         """Raise `TooManyRows` if a step that got `given` rows may not give `rows`."""

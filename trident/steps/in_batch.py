@@ -78,14 +78,14 @@ def _extreme(aggregator: MinBy, table: pa.Table) -> pa.Table:
 
 def _first(aggregator: FirstRows, table: pa.Table) -> pa.Table:
     if aggregator.sort_field is None:
-        return table.slice(0, min(aggregator.n, table.num_rows))
+        return table.slice(0, aggregator.n)
     order = "descending" if aggregator.reverse else "ascending"
     at = pc.sort_indices(table, [(aggregator.sort_field, order)])  # stable; NaN, then null, come last in both orders
     column = table.column(aggregator.sort_field)
     if aggregator.reverse and has_nan(column):
         are_nan = pc.fill_null(pc.is_nan(column.take(at)), False).combine_chunks()
         at = pa.concat_arrays([at.filter(are_nan), at.filter(pc.invert(are_nan))])
-    return table.take(at.slice(0, min(aggregator.n, table.num_rows)))
+    return table.take(at.slice(0, aggregator.n))
 
 
 _TABLE_KERNELS: dict[type[Any], Callable[[Any, pa.Table], pa.Table]] = {
@@ -188,7 +188,11 @@ def join(node: JoinNode, sides: list[pa.Table], bounds: Bounds = DEFAULT_BOUNDS)
     Keys come in the order in which they first appear, side by side; those that match nothing come last. Within a key, the
     rows of the last side vary fastest.
     """
-    keys, ids = _keys_of_sides(node, sides)
+    # The distinct keys of all sides, and for each side the number of each row's key.
+    whole, numbers, firsts = _number_keys(node.groups, sides)
+    if not node.null_keys_match:
+        numbers, firsts, _ = nulls_apart(whole, numbers, firsts)
+    keys, ids = whole.take(pa.array(firsts)), _of_tables(numbers, sides)
     groups = keys.num_rows
     rows = [_SideRows(side_ids, groups) for side_ids in ids]
     counts = [np.maximum(side.counts, int(outer)) for side, outer in zip(rows, node.outer, strict=True)]
@@ -222,14 +226,6 @@ class _SideRows:
             return pa.nulls(len(group), pa.int64())
         where = np.where(missing, 0, self.starts[group] + at)
         return pa.array(self.order[where], mask=missing)
-
-
-def _keys_of_sides(node: JoinNode, sides: list[pa.Table]) -> tuple[pa.Table, list[Ints]]:
-    """Return the distinct keys of all sides, and for each side the number of each row's key (int64, one per row)."""
-    whole, ids, firsts = _number_keys(node.groups, sides)
-    if not node.null_keys_match:
-        ids, firsts, _ = nulls_apart(whole, ids, firsts)
-    return whole.take(pa.array(firsts)), _of_tables(ids, sides)
 
 
 def _number_keys(groups: Sequence[Fields], tables: Sequence[pa.Table]) -> tuple[pa.Table, Ints, Ints]:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.alignment import check_decimals, read_in_spark, read_moments
+from trident.alignment import check_decimals, lossless_cast, read_in_spark, read_moments
 from trident.arrow import arrow_type
 from trident.operations.expression_types import digits_of, result_of_decimals
 from trident.types import TYPES
@@ -241,7 +241,9 @@ def extreme(function: str) -> Kernel:
 
 
 def is_in(value: Any, *options: Any) -> Any:
-    """Whether a value is one of some; None if it is null."""
+    """Whether a value is one of some; None if it is null. Beside a double all are compared as doubles, as with `==`."""
+    if any(isinstance(option, float) for option in options) and not pa.types.is_floating(value.type):
+        value = as_float(value, pa.float64())
     wanted = [one for one in (_equal(option, value.type) for option in options) if one is not None]
     if pa.types.is_floating(value.type):
         value = pc.add(value, pa.scalar(0.0, value.type))  # -0.0 is 0.0
@@ -253,8 +255,6 @@ def _equal(value: Any, type_: pa.DataType) -> Any:
     """Return the value of a type that equals another; None if there is none."""
     if pa.types.is_floating(type_):
         value = float(value) + 0.0
-    elif pa.types.is_decimal(type_) and isinstance(value, float):
-        value = Decimal(repr(value))
     elif pa.types.is_integer(type_) and isinstance(value, Decimal) and value == value.to_integral_value():
         value = int(value)
     try:
@@ -291,7 +291,12 @@ def cast(value: Any, type_: pa.DataType, *session: str) -> Any:
         return as_float(value, type_)
     if pa.types.is_decimal(type_) and pa.types.is_floating(value.type):
         return decimals_of_floats(value, type_)
-    return pc.cast(as_decimal(value) if pa.types.is_decimal(type_) else value, type_)
+    if pa.types.is_decimal(type_):
+        return pc.cast(as_decimal(value), type_)
+    try:
+        return pc.cast(value, type_)
+    except pa.ArrowInvalid:
+        return lossless_cast(value, type_)  # Arrow refuses large numbers that are exact
 
 
 def without_zone(value: Any) -> Any:
@@ -310,12 +315,7 @@ def _of_text(text: Any, type_: pa.DataType) -> Any:
         made = pc.cast(pc.replace_substring_regex(text, _PADDED, r"\1\2"), type_)
     if pa.types.is_decimal(type_):
         check_decimals(text, made, "cast")
-    _check_read(text, made)
-    return made
-
-
-def _check_read(text: Any, made: Any) -> None:
-    """Refuse what Arrow reads as a number, and Spark does not: `0x1F`, `nan(1)`, `-nan`."""
+    # What Arrow reads as a number, and Spark does not: `0x1F`, `nan(1)`, `-nan`.
     if pa.types.is_integer(made.type):
         strange = [text.filter(pc.match_substring(text, mark)) for mark in "xX"]
     else:
@@ -324,6 +324,7 @@ def _check_read(text: Any, made: Any) -> None:
     for one in strange:
         if len(one):
             raise pa.ArrowInvalid(f"Failed to parse string: {one[0].as_py()!r} as {made.type}")
+    return made
 
 
 def _text(value: Any) -> Any:

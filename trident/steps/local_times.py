@@ -105,7 +105,6 @@ def _years(days: Ints) -> list[int]:
 
 
 def _convert_times(value: Any, type_: pa.DataType, convert: Callable[[Ints], Ints]) -> Any:
-    """Return timestamps, in an array or a scalar, converted as microseconds."""
     if isinstance(value, pa.Scalar):
         return _convert_times(pa.array([value.as_py()], value.type), type_, convert)[0]
     numbers = pc.fill_null(value.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)

@@ -96,7 +96,7 @@ class Emitted:
             self.step,
             self.fields,
             self.rows,
-            lambda at: tuple_at(table, inputs, self.parents[at]) if self._by_tuple else None,
+            lambda at: next(tuples_of(table.slice(self.parents[at], 1), inputs)) if self._by_tuple else None,
         )
 
 
@@ -162,11 +162,6 @@ def doubted_fields(fields: Fields) -> tuple[str, ...]:
     """Return the fields whose values are, or hold, dates, times or maps."""
     typed = zip(fields.names, fields.types, strict=True)
     return tuple(name for name, type_ in typed if any(one in str(type_) for one in ("date", "timestamp", "map<")))
-
-
-def tuple_at(table: pa.Table, fields: Fields, at: int) -> TridentTuple:
-    """Return one row of a table as user code sees it."""
-    return next(tuples_of(table.slice(at, 1), fields))
 
 
 def tuples_of(table: pa.Table, fields: Fields) -> Iterator[TridentTuple]:

@@ -36,7 +36,8 @@ def parents_and_columns(
     """
     parents, columns = _split_flat(name, fields, result, rows, parents_needed)
     if parents is not None:
-        bounds.check_parents(parents)
+        if len(parents) > bounds.per_tuple < int(np.bincount(parents).max()):
+            bounds.refuse_tuple()
     elif len(columns[0]) > bounds.per_tuple * rows:  # some tuple must have given too many
         bounds.refuse_tuple()
     return parents, columns
@@ -80,10 +81,7 @@ def _kind(result: Any) -> str:
 
 
 def _elements(lists: Any) -> tuple[Any, Any]:
-    """Return the elements of all lists, and the number of the list that each is in (int64).
-
-    A null list has no elements, whatever its memory holds.
-    """
+    """Return the elements of all lists, none of one that is null, and the number of the list that each is in (int64)."""
     if lists.null_count:
         valid = pc.indices_nonzero(lists.is_valid())
         parents, elements = _elements(lists.drop_null())

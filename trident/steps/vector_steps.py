@@ -1,7 +1,4 @@
-"""Steps that work on Arrow arrays: vectorised functions and filters, and expressions.
-
-Expressions computed over Arrow arrays; their types were checked when they were declared.
-"""
+"""Steps that work on Arrow arrays: vectorised functions and filters, and expressions."""
 
 from __future__ import annotations
 
@@ -149,7 +146,6 @@ def select(step: Step, node: SelectNode, table: pa.Table, on_error: TupleErrors)
 
 
 def _together(fields: Fields, pieces: list[list[Any]]) -> list[Any]:
-    """The columns of all pieces, one after the other."""
     types = schema_of(fields).types
     return [pa.chunked_array([piece[at] for piece in pieces], type_) for at, type_ in enumerate(types)]
 

@@ -44,11 +44,7 @@ OWN = "trident_"
 TXID, ATTEMPT, BEFORE = f"{OWN}txid", f"{OWN}attempt", f"{OWN}before"
 NULL, BEFORE_NULL = f"{OWN}null", f"{BEFORE}_null"
 """Whether a value of several columns is null, and the value before; where only its fields are, it is false."""
-_NUMBERS = {
-    StateType.OPAQUE: (TXID, ATTEMPT),
-    StateType.TRANSACTIONAL: (TXID,),
-    StateType.NON_TRANSACTIONAL: (),
-}
+_NUMBERS = {StateType.OPAQUE: (TXID, ATTEMPT), StateType.TRANSACTIONAL: (TXID,), StateType.NON_TRANSACTIONAL: ()}
 
 F = TypeVar("F")
 

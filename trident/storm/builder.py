@@ -1,7 +1,4 @@
-"""`TopologyBuilder`: where a topology of spouts and bolts is declared, and the calls that say how each runs and what it reads.
-
-Each call checks what can be checked, and `create_topology` the whole.
-"""
+"""`TopologyBuilder`: where a topology of spouts and bolts is declared, how each runs and what it reads."""
 
 from __future__ import annotations
 
@@ -59,7 +56,14 @@ class TopologyBuilder:
         """
         has = "a bolt has prepare, execute, cleanup and declare_output_fields. Derive it from BaseBasicBolt or BaseRichBolt"
         self._check("set_bolt", id, parallelism, bolt, IRichBolt, has)
-        _check_signatures(id, bolt)
+        basic = is_basic(bolt)  # then `prepare` has to be that of a basic one too
+        if not takes(bolt.prepare, 2 if basic else 3):
+            kind, found = ("basic", "execute(tuple, collector)") if basic else ("rich", "execute(tuple)")
+            wanted = "prepare(conf, context)" if basic else "prepare(conf, context, collector)"
+            raise TopologyError(
+                f"bolt {id!r}: {type(bolt).__name__} has {found}, so it is a {kind} bolt, which needs {wanted}; its prepare is "
+                f"{signature(bolt.prepare)}"
+            )
         declarer = StreamDeclarer(id)
         bolt.declare_output_fields(declarer)
         self._bolts[id] = BoltSpec(id, parallelism, parallelism, dict(declarer.streams), {}, bolt, ())
@@ -75,7 +79,15 @@ class TopologyBuilder:
             stream is read without `direct_grouping`, or the other way round.
         """
         topology = StormTopology(dict(self._spouts), dict(self._bolts))
-        _check_topology(topology)
+        if not topology.spouts:
+            raise TopologyError("the topology has no spout; add one with set_spout")
+        for bolt in topology.bolts.values():
+            if not bolt.inputs:
+                raise TopologyError(
+                    f"bolt {bolt.id!r} reads nothing; subscribe it to a stream, e.g. .shuffle_grouping('…')"
+                )
+            for each in bolt.inputs:
+                _check_input(topology, bolt, each)
         return topology
 
     def start(
@@ -227,19 +239,6 @@ def _names(bolt: str, fields: FieldsLike) -> tuple[str, ...]:
     return names
 
 
-def _check_topology(topology: StormTopology) -> None:
-    """Raise `TopologyError` for the first thing that is wrong; it names component, stream and field."""
-    if not topology.spouts:
-        raise TopologyError("the topology has no spout; add one with set_spout")
-    for bolt in topology.bolts.values():
-        if not bolt.inputs:
-            raise TopologyError(
-                f"bolt {bolt.id!r} reads nothing; subscribe it to a stream, e.g. .shuffle_grouping('…')"
-            )
-        for each in bolt.inputs:
-            _check_input(topology, bolt, each)
-
-
 def _check_input(topology: StormTopology, bolt: BoltSpec, each: Subscription) -> None:
     source = topology.components.get(each.component)
     if source is None:
@@ -265,15 +264,3 @@ def _check_input(topology: StormTopology, bolt: BoltSpec, each: Subscription) ->
                 f"bolt {bolt.id!r} groups stream {each.stream!r} of component {each.component!r} by field {field!r}, but it "
                 f"has {list(stream.fields)}{close_to(field, stream.fields, otherwise='')}"
             )
-
-
-def _check_signatures(id: str, bolt: IRichBolt | IBasicBolt) -> None:
-    """Raise `TopologyError` unless `prepare` and `execute` are both a rich bolt's, or both a basic bolt's."""
-    basic = is_basic(bolt)
-    if not takes(bolt.prepare, 2 if basic else 3):
-        kind, found = ("basic", "execute(tuple, collector)") if basic else ("rich", "execute(tuple)")
-        wanted = "prepare(conf, context)" if basic else "prepare(conf, context, collector)"
-        raise TopologyError(
-            f"bolt {id!r}: {type(bolt).__name__} has {found}, so it is a {kind} bolt, which needs {wanted}; its prepare is "
-            f"{signature(bolt.prepare)}"
-        )

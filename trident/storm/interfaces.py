@@ -1,8 +1,6 @@
 """What users implement: spouts and bolts, and the collectors that they emit to. The names are Storm's.
 
 All calls of one task come from one thread, and its collector may be used in that thread alone.
-
-`TopologyContext`: what a task knows of itself and of the topology around it.
 """
 
 from __future__ import annotations

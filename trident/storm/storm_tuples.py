@@ -1,7 +1,4 @@
-"""The streams of a component, as `declare_output_fields` declares them, and `Tuple`: what a bolt gets over them.
-
-A tuple knows where it came from and its place in the tuple trees.
-"""
+"""The streams of a component, as `declare_output_fields` declares them, and `Tuple`: what a bolt gets over them."""
 
 from __future__ import annotations
 

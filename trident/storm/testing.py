@@ -1,8 +1,4 @@
-"""Runs topologies of spouts and bolts for tests: without threads, with a clock that the test moves.
-
-`SteppedCluster` runs their executors and ackers in one thread, delivery by delivery, in a seeded order; `complete_topology`
-says what a topology makes of given tuples, and `MockedSpout` gives them.
-"""
+"""Runs topologies of spouts and bolts for tests: without threads, with a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What users hold of a topology that runs, and `LocalCluster`, which runs one with threads in this process, for tests.
-
-`TopologyDiedError` is what a topology ends with if its workers die too often.
-"""
+"""What users hold of a topology that runs, and `LocalCluster`, which runs one with threads in this process, for tests."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 
     backend_suite(open_map).raise_if_violated()
 
-Begin with `topology/driver.py` (`TopologyTestDriver`) to test a topology batch by batch, with `simulation/simulating.py`
+Begin with `driver.py` (`TopologyTestDriver`) to test a topology batch by batch, with `simulation/simulating.py`
 (`simulate`) to run it with drawn faults, with `backend/suite.py` (`backend_suite`) to test a store; `backend/faulty_map.py` is
 a store that fails.
 """
@@ -19,13 +19,13 @@ from trident.testing.backend.schedules import Add, Append
 from trident.testing.backend.state_contracts import MapStateContract, SnapshottableContract
 from trident.testing.backend.store_under_test import Limits
 from trident.testing.backend.suite import Report, backend_suite
-from trident.testing.checks.contract import Promise, SpoutPromise, Violation
-from trident.testing.checks.suite import Finding, Status
+from trident.testing.contract import Promise, SpoutPromise, Violation
+from trident.testing.driver import TopologyTestDriver
 from trident.testing.simulation.simulating import SimulationFailed, SimulationReport, simulate
 from trident.testing.spout.source_under_test import SpoutSource
 from trident.testing.spout.spout_contract import SpoutContract, SpoutReport, spout_suite, spout_table
-from trident.testing.topology.driver import TopologyTestDriver
-from trident.testing.topology.stand_ins import BatchResult, HandClock
+from trident.testing.stand_ins import BatchResult, HandClock
+from trident.testing.suite import Finding, Status
 
 __all__ = [
     "Add", "Append", "BackingMapContract", "BatchResult", "Faults", "FaultyMap", "FencedMapContract", "Finding",

@@ -57,23 +57,19 @@ def main(
         )
     if isinstance(given, type) and issubclass(given, SpoutSource):
         raise typer.Exit(0 if spout_suite(given, seconds=at_least, seed=seed, at_most=at_most).ok else 1)
+    claimed = None if limits is None else _import_named(limits)
+    if not isinstance(claimed, Limits | None):
+        raise typer.BadParameter(f"{limits} is a {type(claimed).__name__}, expected trident.testing.Limits")
     report = backend_suite(
         given,
         kinds=kind or None,
-        limits=_limits(limits),
+        limits=claimed,
         seconds=at_least,
         at_most=at_most,
         clean=None if clean is None else _import_named(clean),
         seed=seed,
     )
     raise typer.Exit(0 if report.ok else 1)
-
-
-def _limits(target: str | None) -> Limits | None:
-    claimed = None if target is None else _import_named(target)
-    if claimed is not None and not isinstance(claimed, Limits):
-        raise typer.BadParameter(f"{target} is a {type(claimed).__name__}, expected trident.testing.Limits")
-    return claimed
 
 
 def _import_named(target: str) -> Any:

@@ -71,12 +71,14 @@ class TopologyPages(Protocol):
 
     def batches(self) -> Sequence[Page]:
         """Return the last batches, oldest first, with the seconds of their phases; none for spouts and bolts."""
+        return []
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         """Return `{"state", "key", "value", "txid"}` of one key."""
 
     def dead_letters(self) -> Page:
         """Return `{"deadLetters": …}`: the newest of those that wait."""
+        return {"deadLetters": []}
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
         """Do something to the topology. Raises `TridentError` if it cannot be done."""

@@ -163,7 +163,7 @@ class _Rest:
                 Route(f"{_TOPOLOGY}/{each}", self._acting(each.partition("/")[0]), methods=["POST"])
                 for each in ("activate", "deactivate", "dead-letters", "kill/{wait}", "rebalance/{wait}")
             ),
-            Route("/", _index, methods=["GET"]),
+            Route("/", lambda request: FileResponse(STATIC / "index.html"), methods=["GET"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
 
@@ -213,10 +213,6 @@ class _Rest:
         return awaiting(act)
 
 
-async def _index(request: Request) -> Response:
-    return FileResponse(STATIC / "index.html")
-
-
 def _path_parameter(request: Request, name: str) -> str:
     return unquote(request.path_params[name])
 
@@ -238,20 +234,15 @@ async def _parameters(request: Request, action: Action) -> dict[str, Any]:
             raise PageError(400, "reason: expected a text that says why")
         return {"letters": letters, "reason": reason}
     parameters = _options(body)
-    wait = request.path_params.get("wait")
-    if wait is not None:
-        parameters["wait_s"] = _seconds(unquote(wait))
+    if "wait" in request.path_params:
+        wait = _path_parameter(request, "wait")
+        try:
+            parameters["wait_s"] = float(wait)
+        except ValueError:
+            parameters["wait_s"] = -1.0
+        if not 0 <= parameters["wait_s"] <= _MOST_S:
+            raise PageError(400, f"{wait!r}: expected a number of seconds, from 0 to {_MOST_S}")
     return parameters
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= _MOST_S:
-        raise PageError(400, f"{text!r}: expected a number of seconds, from 0 to {_MOST_S}")
-    return seconds
 
 
 def _options(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from trident.read.written_values import parse_key
 from trident.redaction import redacted, shown_configuration
 from trident.servers.server_thread import listening, url_of
 from trident.storm.storm_config import StormConfig
-from trident.web.cluster_pages import Action, OneTopology, Page, key_texts
+from trident.web.cluster_pages import Action, OneTopology, Page, TopologyPages, key_texts
 from trident.web.log_pages import RecentLog
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class RunningPages(ABC):
+class RunningPages(TopologyPages):
     """`TopologyPages` of what runs; see docs/monitoring.md for what each value means.
 
     `running`, `config`: the topology, and its settings.
@@ -58,10 +58,6 @@ class RunningPages(ABC):
     def status(self) -> TopologyStatus:
         """Return the topology as it is now."""
 
-    @abstractmethod
-    def lookup(self, state: str, key: Sequence[Any]) -> Page:
-        """Return the value of a key."""
-
     def topology(self, window_s: int = 0) -> Page:
         page = {
             **self.status().as_mapping(window_s, self._id),
@@ -80,12 +76,6 @@ class RunningPages(ABC):
 
     def series(self, window_s: int = 0) -> Page:
         return self.status().over_time(window_s, self._id)
-
-    def batches(self) -> Sequence[Page]:
-        return []
-
-    def dead_letters(self) -> Page:
-        return {"deadLetters": []}
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
         if self._has_ended:

@@ -1,17 +1,15 @@
 """One batch of a window, within the commit of its state: it stores the new rows and fires the complete windows.
 
 All windows of a node have one *frontier*: how many tuples there were, the time of the batch, or the watermark. A window
-fires when the frontier reaches its end. Windows over the count of each key are in `count_windows`, because there each
-key has its own frontier; sessions, which have no grid, in `session_update`.
-
-`update_over_time` updates one partition of a window or of a join over time.
+fires when the frontier reaches its end. Only windows over the count of each key have a frontier for each key; sessions, which
+have no grid, are in `session_update`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any
 
@@ -19,18 +17,22 @@ import numpy as np
 import pyarrow as pa
 
 from trident.arrow import schema_of
+from trident.errors import CorruptValueError
+from trident.fields import Fields
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations.windows import SessionWindow, TimersConfig
 from trident.steps.failures import calls_user_code
 from trident.steps.key_columns import Ints
-from trident.windows.count_windows import update_counts
+from trident.steps.rows import StepRun
 from trident.windows.grid import Grid
 from trident.windows.join_update import update_join
 from trident.windows.session_update import update_sessions
+from trident.windows.timer_index import ID, KeyRecords, keys_together
 from trident.windows.timer_update import update_timers
 from trident.windows.window_partitions import Share
 from trident.windows.window_rows import (
     AT,
+    NOTHING,
     NOWHERE,
     PANE,
     Complete,
@@ -41,7 +43,9 @@ from trident.windows.window_rows import (
     panes_of,
     partials,
     results,
+    value_fields,
     with_column,
+    with_nothing,
     without_late,
 )
 from trident.windows.window_state import TupleRun as Chunks
@@ -79,7 +83,9 @@ def _with_times(node: WindowNode, tables: list[pa.Table]) -> tuple[list[pa.Table
 
 def _update_rows(node: WindowNode, state: Any, share: Share) -> pa.Table:
     if node.config.counts and len(node.group):
-        return update_counts(node, state, pa.concat_tables(share.tables), share.run) if share.tables else _nothing(node)
+        return (
+            _update_counts(node, state, pa.concat_tables(share.tables), share.run) if share.tables else _nothing(node)
+        )
     if isinstance(node.config, SessionWindow):
         return update_sessions(node, state, share)
     if isinstance(node.config, TimersConfig):
@@ -246,3 +252,101 @@ def _by_pane(table: pa.Table, schema: pa.Schema) -> dict[int, pa.Table]:
         pane: table.slice(first, stop - first)
         for pane, first, stop in zip(numbers.tolist(), firsts.tolist(), stops, strict=True)
     }
+
+
+def _update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) -> pa.Table:
+    """Add a batch, which has tuples, to windows over the count of each key; return the rows of those that are complete.
+
+    `("key", *key)` -> length, slide, number of tuples, columns of the panes that a later window needs. A pane of a combiner is
+    one partial result of as many tuples as possible so that no window ends within them; without a combiner it is one tuple. All
+    panes up to the last exist, without a gap, so they need no numbers.
+    """
+    if value_fields(node) is NOTHING:
+        table = with_nothing(table)
+    keys, names, ids = keys_together(node.group, [table])
+    length, slide = node.config.length, node.config.slide
+    records = KeyRecords(state, "the records of a window", [length, slide, 0], value_fields(node))
+    (lengths, slides, counts), (stored,) = records.read(names)
+    for other in set(zip(lengths, slides, strict=True)) - {(length, slide)}:
+        raise CorruptValueError(
+            f"read the records of a window: one is of length {other[0]} and slide {other[1]}, this topology has {length} and "
+            f"{slide}. Declare it as it was: another state_name begins with nothing"
+        )
+    before = np.array(counts, np.int64)
+    held = _merge_stored(node, with_column(table, ID, ids), before, stored, run)
+    # Kept are the rows that a later window of their key needs.
+    firsts = held.at(slice(None), (held.after // slide + 1) * slide - length)
+    owners = held.rows.column(ID).to_numpy()
+    needed = held.rows.filter(pa.array(np.arange(len(owners)) >= firsts[owners]))
+    records.write(names, [lengths, slides, held.after.tolist()], None, needed.select([ID, *value_fields(node).names]))
+    return _results_of_counts(node, held, keys, run)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Everything that the state holds for the keys of a batch, by the number of the key.
+
+    `rows`: ordered by key, then by pane.
+    `width`: of a pane, in tuples.
+    `before`, `after`: the number of tuples of each key before and after the batch (int64, one per key).
+    `starts`, `first_panes`: the first row of each key, then the number of rows (int64, keys + 1); and the pane of each key's
+    first row (int64).
+    """
+
+    rows: pa.Table
+    width: int
+    before: Ints
+    after: Ints
+    starts: Ints
+    first_panes: Ints
+
+    def at(self, keys: Any, positions: Ints) -> Ints:
+        """Return the rows of the panes that begin at positions of some keys."""
+        rows: Ints = self.starts[:-1][keys] + np.maximum(positions, 0) // self.width - self.first_panes[keys]
+        return rows
+
+
+def _merge_stored(node: WindowNode, table: pa.Table, before: Ints, stored: pa.Table, run: StepRun) -> _Held:
+    """Put the stored rows and the batch's together."""
+    width = Grid.of(node.config).width if node.combines else 1
+    ids, owners = table.column(ID).to_numpy(), stored.column(ID).to_numpy()
+    first_panes = (before - 1) // width + 1 - np.bincount(owners, minlength=len(before))
+    stored = with_column(stored, PANE, first_panes[owners] + _ranks(owners))
+    new = with_column(table, PANE, (before[ids] + _ranks(ids)) // width)
+    key = Fields.of([ID, PANE], ["bigint", "bigint"])
+    if node.combines:
+        new = partials(node, new, key, run)
+    rows = pa.concat_tables([stored, new.select(stored.column_names).cast(stored.schema)])
+    if node.combines:
+        rows = combine_by(node, rows, key, run)
+    rows = rows.sort_by([(ID, "ascending"), (PANE, "ascending")])
+    after = before + np.bincount(ids, minlength=len(before))
+    starts = np.searchsorted(rows.column(ID).to_numpy(), np.arange(len(before) + 1))
+    return _Held(rows, width, before, after, starts, rows.column(PANE).to_numpy()[starts[:-1]])
+
+
+def _ranks(ids: Ints) -> Ints:
+    """Return the number of rows of the same key before each row (int64, one per row)."""
+    order = np.argsort(ids, kind="stable")
+    sorted_ids = ids[order]
+    starts = np.searchsorted(sorted_ids, sorted_ids)
+    ranks = np.empty(len(ids), np.int64)
+    ranks[order] = np.arange(len(ids)) - starts
+    return ranks
+
+
+def _results_of_counts(node: WindowNode, held: _Held, keys: pa.Table, run: StepRun) -> pa.Table:
+    length, slide = node.config.length, node.config.slide
+    fires = np.nonzero(held.before // slide != held.after // slide)[0]
+    counts = held.after[fires] // slide - held.before[fires] // slide
+    owners = np.repeat(fires, counts)
+    ends = (np.repeat(held.before[fires] // slide, counts) + _ranks(owners) + 1) * slide
+    order = np.argsort(ends, kind="stable")
+    owners, ends = owners[order], ends[order]
+    windows = zip(ends.tolist(), held.at(owners, ends - length).tolist(), held.at(owners, ends).tolist(), strict=True)
+    rows = held.rows
+    if not len(owners):
+        return schema_of(node.fields).empty_table()
+    for name in node.group.names:
+        rows = rows.append_column(keys.schema.field(name), keys.column(name).take(rows.column(ID)))
+    return results(node, rows, [Complete(*window) for window in windows], run)

@@ -36,7 +36,7 @@ from trident.state.interfaces import Key
 from trident.steps.failures import Bounds
 from trident.steps.key_columns import Ints, group_ids, nulls_apart, one_form
 from trident.windows.timer_index import ID, NEVER, DueKeys, DueRecords
-from trident.windows.window_partitions import ONE, Moment, PartitionPlace, Share
+from trident.windows.window_partitions import ONE, PartitionPlace, Share
 from trident.windows.window_rows import side_tables
 
 MET = "$met"
@@ -93,19 +93,13 @@ def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
     """Add a batch to a partition of a join's state, between `begin_commit` and `commit`; return the joined rows."""
     store = KeptJoin(node, state, share.place)
     came = side_tables(node, share.tables)
-    watermarks = _new_watermarks(node, store.watermarks, share.moment)
+    watermarks = list(store.watermarks)  # the latest time of each side less its delay; they never go back
+    for at, (side, reached, before) in enumerate(zip(node.sides, share.moment.reached, store.watermarks, strict=True)):
+        if reached is not None:
+            watermarks[at] = reached - side.delay_us if before is None else max(before, reached - side.delay_us)
     new = [_in_time(node, table, before) for table, before in zip(came, store.watermarks, strict=True)]
     sides, keys = _brought_together(node, store, new, watermarks)
     return _join_rows(node, store, sides, keys, watermarks, share.run.on_error.bounds)
-
-
-def _new_watermarks(node: JoinWithinNode, watermarks: Watermarks, moment: Moment) -> Watermarks:
-    """Return the watermarks after the batch: the latest time of each side less its delay; they never go back."""
-    moved = list(watermarks)
-    for at, (side, reached, before) in enumerate(zip(node.sides, moment.reached, watermarks, strict=True)):
-        if reached is not None:
-            moved[at] = reached - side.delay_us if before is None else max(before, reached - side.delay_us)
-    return moved
 
 
 def _in_time(node: JoinWithinNode, table: pa.Table, watermark: int | None) -> pa.Table:
@@ -157,7 +151,11 @@ def _brought_together(
     ]
     parts += store.due_keys(watermarks)
     whole = one_form(pa.concat_tables([part.cast(schema) for part in parts]), schema.names)
-    ids, keys = _number_keys(whole)
+    # Keys without a null first, which the state may have; a row with a null is a key of its own.
+    ids, firsts, stored = nulls_apart(whole, *group_ids(whole.columns, whole.num_rows))
+    rows = whole.take(pa.array(firsts, pa.int64()))
+    columns = [column.slice(0, stored).to_pylist() for column in rows.columns]
+    keys = _Keys(rows, list(zip(repeat("key"), *columns)))
     sides = []
     of_sides = np.split(ids, np.cumsum([part.num_rows for part in parts])[:-1])
     kept = store.records.read(keys.names)[1]  # for each side the place of the key, the time, `MET` and the other fields
@@ -166,14 +164,6 @@ def _brought_together(
                    *(table.column(name) for name in side.rest)]  # fmt: skip
         sides.append(_Side(pa.concat_tables([before, pa.table(columns, schema=before.schema)]), before.num_rows))
     return sides, keys
-
-
-def _number_keys(whole: pa.Table) -> tuple[Ints, _Keys]:
-    """Number the distinct keys: those without a null first, which the state may have. A row with a null is a key of its own."""
-    ids, firsts, stored = nulls_apart(whole, *group_ids(whole.columns, whole.num_rows))
-    rows = whole.take(pa.array(firsts, pa.int64()))
-    columns = [column.slice(0, stored).to_pylist() for column in rows.columns]
-    return ids, _Keys(rows, list(zip(repeat("key"), *columns)))
 
 
 def _join_rows(

@@ -196,7 +196,10 @@ class KeyRecords:
         facts = list(zip(*records, strict=True))[1:]
         tables, start = [], len(self._unknown)
         for schema in self.schemas:
-            tables.append(_rows(schema, facts[start : start + len(schema) - 1]))
+            lists = facts[start : start + len(schema) - 1]
+            ids, types = np.repeat(np.arange(len(lists[0])), list(map(len, lists[0]))), schema.types[1:]
+            arrays = [pa.array(list(chain.from_iterable(of)), type_) for of, type_ in zip(lists, types, strict=True)]
+            tables.append(pa.table([pa.array(ids, pa.int64()), *arrays], schema=schema))
             start += len(schema) - 1
         return facts[: len(self._unknown)], tables
 
@@ -229,15 +232,7 @@ class KeyRecords:
         )
 
 
-def _rows(schema: pa.Schema, columns: Sequence[Sequence[list[Any]]]) -> pa.Table:
-    ids = np.repeat(np.arange(len(columns[0])), list(map(len, columns[0])))
-    types = schema.types[1:]
-    arrays = [pa.array(list(chain.from_iterable(of)), type_) for of, type_ in zip(columns, types, strict=True)]
-    return pa.table([pa.array(ids, pa.int64()), *arrays], schema=schema)
-
-
 def _by_key(table: pa.Table, count: int) -> list[list[list[Any]]]:
-    """Return for each column but `ID` the values of each key."""
     ids = table.column(ID).to_numpy()
     if np.any(ids[1:] < ids[:-1]):
         order = np.argsort(ids, kind="stable")

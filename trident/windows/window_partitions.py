@@ -4,9 +4,6 @@ A grouped window and a join are partitioned by the hash of their key, like every
 rows of its keys, and all get the same `Moment`: so time passes in a partition that gets no rows, and what fires does not
 depend on the number of partitions.
 
-What a task sends to the partitions of a window, or of a join over time, that executors commit: rows, and the
-moment.
-
 Every partition must know the moment of the whole batch. So each task sends all of them the moment of its own rows, and each
 partition combines what all tasks sent.
 """

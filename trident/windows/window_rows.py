@@ -5,8 +5,6 @@ fields, the aggregated fields or partial results, and with event time `PANE` or 
 times of its first and last tuple. To a join over time it sends the rows of one side that have a time, with that time in front.
 
 `with_times` drops what has no time, and warns of times that are probably of another unit; only it may ask this machine's clock.
-
-One aggregate over all windows that fire in a batch makes their results, in order of their ends.
 """
 
 from __future__ import annotations
@@ -282,7 +280,6 @@ def _aggregate_windows(node: WindowNode, held: pa.Table, key: Fields, run: StepR
 
 
 def _with_bounds(node: WindowNode, table: pa.Table) -> pa.Table:
-    """The table with the fields that the window gives, in their order."""
     for name, ordinates in zip(node.bounds.names, _bounds(node, table), strict=False):
         type_ = arrow_type(node.bounds.type_of(name) or "")
         table = table.append_column(name, pa.array(ordinates, pa.int64()).cast(type_))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -34,6 +35,7 @@ from states.delta.beyond_memory.sorted_rows import (
     rows_only,
 )  # fmt: skip
 from states.delta.data_files import write_parquet
+from states.delta.faults import reading
 from states.delta.layout import ATTEMPT_COLUMN, HASH_COLUMN
 from trident.alignment import rebuild
 from trident.errors import StateError
@@ -100,11 +102,15 @@ class OpenedBucket:
 
     def candidates(self, wanted: Hashes) -> tuple[pa.Table, Places]:
         """Return the rows with the hashes that are wanted, given in order, and the place of each one's hash in `wanted`."""
-        groups = self._groups_of(wanted)
+        metadata, groups = self._file.metadata, []
+        for group in range(metadata.num_row_groups):  # those that may hold a hash
+            bounds = metadata.row_group(group).column(0).statistics  # the hash is the first column
+            first, end = np.searchsorted(wanted, bounds.min), np.searchsorted(wanted, bounds.max, "right")
+            groups += [group] if first < end else []
         stored = self._file.read_row_groups(groups, [HASH_COLUMN])[HASH_COLUMN].to_numpy()
         at, places = pairs(stored, wanted)
         # Keys that are new cost their hashes only.
-        lengths = np.array([self._file.metadata.row_group(group).num_rows for group in groups], np.int64)
+        lengths = np.array([metadata.row_group(group).num_rows for group in groups], np.int64)
         starts = np.cumsum(lengths) - lengths
         group_of = np.searchsorted(starts, at, "right") - 1
         hit = np.unique(group_of)
@@ -126,15 +132,6 @@ class OpenedBucket:
         columns += [pa.chunked_array([pa.nulls(rows.num_rows, type_)]) for type_ in self._schema.types[len(columns) :]]
         return pa.table(columns, schema=self._schema)
 
-    def _groups_of(self, wanted: Hashes) -> list[int]:
-        """Return the row groups that may hold a hash."""
-        metadata, groups = self._file.metadata, []
-        for group in range(metadata.num_row_groups):
-            bounds = metadata.row_group(group).column(0).statistics  # the hash is the first column
-            first, end = np.searchsorted(wanted, bounds.min), np.searchsorted(wanted, bounds.max, "right")
-            groups += [group] if first < end else []
-        return groups
-
 
 def with_hash(schema: pa.Schema) -> pa.Schema:
     return schema.insert(0, pa.field(HASH_COLUMN, pa.int64()))
@@ -154,6 +151,7 @@ class BucketedBase:
     `schema`, `keys`: the columns of the rows, and which of them make the key of a row.
     `system`: the folder of the files.
     `limits`: when buckets are split.
+    `name`: what errors call the table.
     Raises `StateError`: a bucket has two files, or is within another.
     """
 
@@ -164,7 +162,10 @@ class BucketedBase:
         keys: Sequence[str],
         system: FileSystem,
         limits: BucketLimits | None = None,
+        *,
+        name: str,
     ) -> None:
+        self.name = name
         self.files = tuple(sorted(files, key=lambda file: file.bucket.first))
         self.schema, self.keys, self._system, self.limits = schema, tuple(keys), system, limits or BucketLimits()
         for one, other in zip(self.files, self.files[1:], strict=False):
@@ -202,7 +203,7 @@ class BucketedBase:
                 files += self._merge_bucket(bucket, file, part if finish is None else finish(part))
             elif file is not None:
                 files.append(file)
-        return BucketedBase(files, self.schema, self.keys, self._system, self.limits)
+        return BucketedBase(files, self.schema, self.keys, self._system, self.limits, name=self.name)
 
     def _write_files(self, rows: pa.Table, bucket: Bucket) -> Iterator[BucketFile]:
         """Write rows of a bucket, with their hashes and in order, into as many files as the limits ask for."""
@@ -235,8 +236,10 @@ class BucketedBase:
                 stored = opened.rows()
         return self._write_files(changes.applied_to(stored), bucket)
 
-    def _open_bucket(self, file: BucketFile) -> OpenedBucket:
-        return OpenedBucket(file, self._system, self.schema)
+    @contextmanager
+    def _open_bucket(self, file: BucketFile) -> Iterator[OpenedBucket]:
+        with reading(self.name, "read"), OpenedBucket(file, self._system, self.schema) as opened:
+            yield opened
 
     def _cover(self, bucket: Bucket, files: list[BucketFile]) -> Iterator[tuple[Bucket, BucketFile | None]]:
         """Iterate over buckets that have all hashes together, with their files; an empty one has none."""

@@ -281,9 +281,10 @@ class OpenedBase:
     def _write_changes(self, index: LargeIndex, due: Shown) -> None:
         """Write the changes of an index into files that no log names yet."""
         before, changes = index.base, index.freeze()
-        after = before.merge(changes, lambda part: self._tables.rows.in_base(part, due.snapshot))
-        index.adopt_base(after, due.txid)
-        delete_files(self._published.filesystem(), [file.path for file in {*before.files} - {*after.files}])
+        with self._published.or_forgotten("write files of"):
+            after = before.merge(changes, lambda part: self._tables.rows.in_base(part, due.snapshot))
+            index.adopt_base(after, due.txid)
+            delete_files(self._published.filesystem(), [file.path for file in {*before.files} - {*after.files}])
 
     def _newest(self) -> Holds | None:
         self._published.refresh()

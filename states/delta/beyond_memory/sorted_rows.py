@@ -96,27 +96,19 @@ def pairs(stored: Hashes, wanted: Hashes) -> tuple[Places, Places]:
 def _comparable(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_floating(kind):
-        return _bits(column)
+        numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy() + 0.0  # -0.0 + 0.0 is 0.0
+        numbers = np.where(numbers == numbers, numbers, np.nan)
+        return pa.array(numbers.view(np.uint64), mask=_nulls(column) if column.null_count else None)
     if pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
-        return _number(column)
+        if pa.types.is_temporal(kind):
+            column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+        return column.cast(pa.int64()).view(pa.uint64())
     if pa.types.is_decimal(kind):  # their column has one scale, so equal decimals have one text
         return column.cast(pa.string()).cast(pa.large_binary())
     if pa.types.is_nested(kind):
         coded = [None if part is None else encode(canonical_key((hashable(part),))) for part in python_of(column)]
         return pa.array(coded, pa.large_binary())
     return column.cast(pa.large_binary())
-
-
-def _number(column: pa.Array) -> pa.Array:
-    if pa.types.is_temporal(column.type):
-        column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
-    return column.cast(pa.int64()).view(pa.uint64())
-
-
-def _bits(column: pa.Array) -> pa.Array:
-    numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy() + 0.0  # -0.0 + 0.0 is 0.0
-    numbers = np.where(numbers == numbers, numbers, np.nan)
-    return pa.array(numbers.view(np.uint64), mask=_nulls(column) if column.null_count else None)
 
 
 def _words_of_bytes(form: pa.Array) -> npt.NDArray[np.uint64]:

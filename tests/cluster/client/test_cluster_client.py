@@ -20,12 +20,13 @@ import httpx
 import pytest
 
 from tests.cluster.code.packed_topologies import package_of, put
+from tests.harness.cluster_states import ON_SERVERS, address_on
 from tests.harness.commands import started, until
 from trident.cluster.client import ClusterClient, leader_url, left_of
-from trident.cluster.code.code_store import CodeStore
-from trident.cluster.code.package_archive import ComponentFacts, read_manifest
-from trident.cluster.code.topology_package import TopologyPackage
-from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+from trident.cluster.code_store import CodeStore
+from trident.cluster.nimbus import NimbusDaemon
+from trident.cluster.package_archive import ComponentFacts, read_manifest
+from trident.cluster.topology_package import TopologyPackage
 from trident.cluster_state.cluster_address import STATE_FILE, open_cluster_state
 from trident.cluster_state.cluster_records import ErrorInfo, SupervisorInfo
 from trident.cluster_state.storm_cluster_state import LEADER, StormClusterState
@@ -194,6 +195,18 @@ def test_where_no_cluster_is_it_is_told(tmp_path: Path) -> None:
     with pytest.raises(ClusterUnreachable, match="there is no cluster in"):
         ClusterClient(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ON_SERVERS)
+def test_who_only_asks_makes_no_cluster_on_a_server(kind: str, request: pytest.FixtureRequest) -> None:
+    address = address_on(kind, request)
+    for _ in range(2):  # the first time has made nothing
+        with pytest.raises(ClusterUnreachable, match=r"is not there\. Correct the address \(--cluster"):
+            ClusterClient(address)
+    open_cluster_state(address).close()
+    with ClusterClient(address) as client:
+        assert client.topologies() == []
 
 
 @pytest.mark.server

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trident.cluster.code.code_store import CodeStore
-from trident.cluster.code.package_archive import MANIFEST, PackageManifest, archive_of
+from trident.cluster.code_store import CodeStore
+from trident.cluster.package_archive import MANIFEST, PackageManifest, archive_of
 
 COUNTS_OF_WORDS = """
     from spouts import FixedBatchSpout
@@ -78,6 +78,5 @@ def archive_by_hand(entries: Mapping[str, bytes], mode: int = 0, compression: in
 
 
 def put(store: CodeStore, sha256: str, data: bytes) -> None:
-    """Store a package."""
     with store.incoming(sha256) as take:
         take(data)

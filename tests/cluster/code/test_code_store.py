@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.code.packed_topologies import COUNTS_OF_WORDS, archive_by_hand, package_of, put, write_files
-from trident.cluster.code.code_store import CodeCache, CodeStore
-from trident.cluster.code.package_archive import MANIFEST, read_package
-from trident.cluster.code.topology_package import load_package, make_package
+from trident.cluster.code_store import CodeCache, CodeStore
+from trident.cluster.package_archive import MANIFEST, read_package
+from trident.cluster.topology_package import load_package, make_package
 from trident.errors import BadPackage, ClusterError, RequirementsFailed
 from trident.topology import TridentTopology
 
@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
-from trident.cluster.code.code_store import CodeStore
+from trident.cluster.code_store import CodeStore
 with CodeStore(Path(sys.argv[1])).incoming("0" * 64) as take:
     take(b"half" * 100_000)
     print("half", flush=True)

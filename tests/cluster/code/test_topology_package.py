@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.code.packed_topologies import BOLTS, COUNTS_OF_WORDS, write_files
-from trident.cluster.code import package_archive as package_files
-from trident.cluster.code.package_archive import MANIFEST, ComponentFacts, PackageManifest
-from trident.cluster.code.topology_package import make_package
+from trident.cluster import package_archive as package_files
+from trident.cluster.package_archive import MANIFEST, ComponentFacts, PackageManifest
+from trident.cluster.topology_package import make_package
 from trident.errors import BadPackage
 from trident.targets import NoSuchTarget
 
@@ -190,7 +190,7 @@ def test_requirements_that_are_not_installed_here_are_told(folder: Path) -> None
 def test_trident_itself_is_not_packed(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-c", "from trident.cluster.code.topology_package import *\n"
+        [sys.executable, "-c", "from trident.cluster.topology_package import *\n"
          "print(*make_package('examples.word_count:topology').manifest.files)"],
         cwd=root, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip

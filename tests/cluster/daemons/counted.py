@@ -53,7 +53,6 @@ def goes_on(cluster: MachineCluster, batches: int = 3, name: str = "counting") -
 
 
 def is_gone(process: psutil.Process) -> bool:
-    """Whether a process has ended."""
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 

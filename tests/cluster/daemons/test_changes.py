@@ -12,9 +12,9 @@ from tests.cluster.code.packed_topologies import BOLTS, write_files
 from tests.cluster.daemons.counted import committed, counts, expected, goes_on, is_gone, log_of
 from tests.harness.cluster_machines import TOKEN, MachineCluster
 from tests.harness.commands import until, write_module
-from trident.cluster.code.package_archive import read_manifest
-from trident.cluster.code.topology_package import TopologyPackage, make_package
+from trident.cluster.package_archive import read_manifest
 from trident.cluster.topology_overviews import TopologyOverview
+from trident.cluster.topology_package import TopologyPackage, make_package
 from trident.errors import UpgradeRefused
 
 pytestmark = pytest.mark.soak
@@ -32,16 +32,14 @@ def test_new_code_that_fits_goes_on_where_the_old_code_was(cluster: MachineClust
     cluster.client.upgrade("counting", newer)
     until(lambda: (beat := cluster.beat(storm_id)) is not None and beat.pid != old.pid, "a new driver runs")
     goes_on(cluster)
-    until(lambda: proved(cluster, storm_id), "there is no way back, nor need for one")
+    until(
+        lambda: (now := cluster.state.storm_base(storm_id)) is not None and now.previous_code_hash == "",
+        "there is no way back, nor need for one",
+    )
     now = cluster.state.storm_base(storm_id)
     assert now is not None
     assert (now.code_hash, now.generation) == (newer.sha256, base.generation + 1)
     assert is_gone(old)
-
-
-def proved(cluster: MachineCluster, storm_id: str) -> bool:
-    base = cluster.state.storm_base(storm_id)
-    return base is not None and base.previous_code_hash == ""
 
 
 def test_new_code_that_does_not_fit_the_log_is_refused_and_the_old_code_runs_on(

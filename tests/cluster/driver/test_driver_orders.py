@@ -19,10 +19,10 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
 from trident import Config, TridentTopology
-from trident.cluster.driver.driver_main import _Driver
-from trident.cluster.driver.orders import DriverBeats, Orders, epoch_before
-from trident.cluster.machine.machine_folder import DriverOrder
-from trident.cluster.nimbus.submissions import rolled_back
+from trident.cluster.driver_main import _Driver
+from trident.cluster.driver_orders import DriverBeats, Orders, epoch_before
+from trident.cluster.machine_folder import DriverOrder
+from trident.cluster.submissions import rolled_back
 from trident.cluster_state.cluster_address import open_cluster_state
 from trident.cluster_state.cluster_records import DRIVER, Assignment, ErrorInfo, NodePort, StormBase, WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState

@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.commands import until
-from trident.cluster.driver import driver_main
-from trident.cluster.machine.driver_slot import (
+from trident.cluster import driver_main
+from trident.cluster.driver_slot import (
     RUN_VARIABLE,
     DriverProcess,
     DriverSlot,
@@ -31,7 +31,7 @@ from trident.cluster.machine.driver_slot import (
     adopt,
     start_driver,
 )
-from trident.cluster.machine.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
+from trident.cluster.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
 from trident.cluster_state.cluster_records import Assignment, NodePort
 from trident.errors import ClusterError
 
@@ -70,6 +70,7 @@ def test_logs_of_topologies_that_are_long_gone_are_removed(tmp_path: Path) -> No
     folder.close()
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=20), st.integers(4, 40))
 def test_a_log_that_is_followed_is_read_whole_and_once(lines: list[str], limit: int) -> None:
     written = "".join(f"{line}\n" for line in lines)
@@ -147,6 +148,7 @@ def test_what_a_driver_had_started_is_killed_when_it_has_died(parent: DriverProc
     until(lambda: all(map(gone, others)), "what it had started is gone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("printed", "said"),
     [
@@ -238,6 +240,7 @@ def test_a_file_that_is_no_order_is_of_no_driver(tmp_path: Path, text: str) -> N
     assert adopt(tmp_path / "none.json") is None
 
 
+@pytest.mark.slow
 def test_a_driver_that_cannot_read_its_order_ends_and_says_why(tmp_path: Path) -> None:
     made = start_driver(
         replace(order(tmp_path), cluster="nonsense://x"), tmp_path / "6700.json", tmp_path / "out", dict(os.environ)
@@ -269,6 +272,7 @@ def test_what_a_driver_has_forked_is_not_adopted(tmp_path: Path) -> None:
         until(lambda: gone(forked), "it is killed")
 
 
+@pytest.mark.slow
 def test_an_order_is_written_before_its_driver_runs_and_never_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

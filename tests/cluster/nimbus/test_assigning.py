@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trident.cluster.driver.orders import as_proved
-from trident.cluster.nimbus.assigning import Assign, DriverHealth, Forget, Health, MarkFailed, Picture, RollBack, decide
-from trident.cluster.nimbus.nimbus import _MAX_PAUSE_S, Nimbus
-from trident.cluster.nimbus.submissions import rebalance
+from trident.cluster.assigning import Assign, DriverHealth, Forget, Health, MarkFailed, Picture, RollBack, decide
+from trident.cluster.driver_orders import as_proved
+from trident.cluster.nimbus import _MAX_PAUSE_S, Nimbus
+from trident.cluster.submissions import rebalance
 from trident.cluster_state.cluster_address import open_cluster_state
 from trident.cluster_state.cluster_records import (
     Assignment,

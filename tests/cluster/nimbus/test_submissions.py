@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from unittest import mock
 import pytest
 
 from tests.cluster.code.packed_topologies import package_of, put
-from trident.cluster.code.code_store import CodeStore
-from trident.cluster.code.package_archive import ComponentFacts
-from trident.cluster.code.topology_package import settings_of
-from trident.cluster.nimbus.submissions import Submissions, rolled_back
+from trident.cluster.code_store import CodeStore
+from trident.cluster.package_archive import ComponentFacts
+from trident.cluster.submissions import Submissions, rolled_back
+from trident.cluster.topology_package import settings_of
 from trident.cluster_state.cluster_address import open_cluster_state
 from trident.cluster_state.cluster_records import WantedStatus
 from trident.cluster_state.storm_cluster_state import StormClusterState
@@ -363,6 +364,16 @@ def test_a_log_that_cannot_be_read_is_told_and_refuses_nothing(submissions: Subm
     assert (base.generation, check.compared) == (2, False)
     assert "not compared with the log: " in check.notes[0]
     assert "The driver does that when it starts" in check.notes[0]
+
+
+def test_advice_for_an_upgrade_does_not_drop_the_settings(submissions: Submissions, tmp_path: Path) -> None:
+    with closing(FileLog.open(tmp_path / "logs" / "mine", "mine")) as log:
+        log.append(TopologyRecord({"count": {**COUNT, "streams": ["a", "more"]}}, {}))
+    submissions.submit(packed(submissions), "mine")
+    fewer = packed(submissions, "2", meaning={"states": {"count": COUNT}, "streams": {}})
+    settings = r"start once with allow_changed_topology=True \(.*\nNothing .* replaces all settings: give those of"
+    with pytest.raises(UpgradeRefused, match=settings):
+        submissions.upgrade("mine", fewer)
 
 
 def test_an_upgrade_to_the_other_kind_is_refused(submissions: Submissions) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.harness.cluster_states import Opened, Opening
 from trident.cluster_state.cluster_address import open_cluster_state
-from trident.cluster_state.cluster_state import ClusterState
+from trident.cluster_state.storm_cluster_state import ClusterState
 from trident.errors import ClusterError
 
 _roots = itertools.count(1)

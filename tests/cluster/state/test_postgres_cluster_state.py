@@ -13,7 +13,7 @@ from tests.harness.commands import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from trident.cluster_state.cluster_address import open_cluster_state
-from trident.cluster_state.cluster_state import ClusterState
+from trident.cluster_state.storm_cluster_state import ClusterState
 from trident.errors import ClusterError, ClusterUnreachable
 from trident.nodes.polled_nodes import SqlTable
 from trident.servers.log_addresses import PostgresAddress

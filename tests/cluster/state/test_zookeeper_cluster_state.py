@@ -22,7 +22,7 @@ from tests.harness.commands import environment, until
 from tests.harness.proxy import Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.cluster_state.cluster_address import open_cluster_state
-from trident.cluster_state.cluster_state import ClusterState
+from trident.cluster_state.storm_cluster_state import ClusterState
 from trident.errors import ClusterError, ClusterUnreachable
 from trident.nodes.interface import StoredNode
 
@@ -357,8 +357,9 @@ def test_nodes_are_for_the_user_of_the_cluster_alone(
                     call()
             assert one.state.get_data_below("/all") == {"a": b"1", "b": b"2"}
             monkeypatch.delenv("TRIDENT_ZOOKEEPER_AUTH")
-            with pytest.raises(ClusterError, match=expected):
-                open_cluster_state(f"zookeeper://{zookeeper_server.hosts}{root}/all/below")
+            for path, makes in {"/all/below": True, "/all": False}.items():
+                with pytest.raises(ClusterError, match=expected):
+                    open_cluster_state(f"zookeeper://{zookeeper_server.hosts}{root}{path}", makes=makes)
     assert threading.active_count() == threads
 
 

@@ -132,7 +132,6 @@ class TaskCase:
         return FaultyStates(maps, kind, self.fault, self.without)
 
     def log(self) -> LogState:
-        """Return what its log says."""
         return LogReader(self.folder / "log").refresh()
 
     def wrong(self) -> list[str]:

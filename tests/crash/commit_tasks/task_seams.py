@@ -274,7 +274,6 @@ class Tables:
     options: DeltaOptions
 
     def state(self, kind: StateType, conf: StateConf, fault: Fault, driver: Fault) -> FaultyTable:
-        """Open one of them."""
         return FaultyTable(Path(self.folder, conf.state), kind, conf, fault, driver, self.options)
 
 

@@ -21,6 +21,8 @@ from trident import TridentTopology
 from trident.operations import Sum
 from trident.spout import Lag, TransactionAttempt
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

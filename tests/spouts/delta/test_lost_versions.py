@@ -19,7 +19,6 @@ from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 
 
 def change(table: Path, version: int, kind: str, **said: Any) -> None:
-    """Change an entry of the log."""
     found = actions(table, version)
     for action in found:
         if kind in action:

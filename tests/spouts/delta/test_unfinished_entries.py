@@ -24,6 +24,8 @@ from trident import TridentTopology
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 from trident.operations import Count
 
+pytestmark = pytest.mark.slow
+
 CUTS = (0, 0.3, 0.99)
 """Which share of an entry was written: none of it, a part of its first line, all but the end of its last one."""
 
@@ -155,7 +157,6 @@ def check(bucket: Bucket, proxy: WithheldApart, start: Any, number: int, how: Ho
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("start", ["earliest", "latest", 1])
 @pytest.mark.timeout(300)
 def test_no_version_is_skipped_if_an_answer_is_withheld(bucket: Bucket, proxy: WithheldApart, start: Any) -> None:

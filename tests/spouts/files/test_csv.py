@@ -60,6 +60,7 @@ def test_a_file_that_grows_is_read_by_the_header_at_its_beginning(tmp_path: Path
     assert [rows_of(spout, coordinator, one) for one in (second, third)] == [[("x", 1)[::-1], (2, "y")], [(3, "z")]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 3, 7])
 def test_ranges_and_parts_anywhere_in_the_file_have_the_same_rows(tmp_path: Path, parallelism: int) -> None:
     data = "id,name\n" + "".join(f'{k},"value {k}"\n' for k in range(200_000))
@@ -214,6 +215,17 @@ def test_rows_below_a_header_that_is_an_empty_line_are_bad_and_none_is_taken_for
     assert rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null")) == []
 
 
+def test_an_escape_that_is_the_quote_stands_for_doubled_quotes(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b'"id","name"\n1,"a ""b"", c"\n2,a""b\n')
+    assert rows(CsvFileSpout(tmp_path, FIELDS, escape='"')) == [(1, 'a "b", c'), (2, 'a""b')]
+
+
+def test_an_escaped_line_end_before_an_empty_line_is_no_value(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b"id,name\n1,a\\\n\n2,b\\\\\n\n3,c\n")
+    found = rows(CsvFileSpout(tmp_path, FIELDS, escape="\\", bad_lines="bad"))
+    assert found == [(None, None, "1,a\\"), (2, "b\\", None), (3, "c", None)]
+
+
 def test_bytes_that_are_no_text_are_refused_unless_replaced(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", b"id,name\n1,\xff\n")
     with pytest.raises(SpoutError, match="byte 10 of .*a.csv is not utf-8 text"):
@@ -229,6 +241,7 @@ def test_bytes_that_are_no_text_are_refused_unless_replaced(tmp_path: Path) -> N
         ({"missing_columns": "?"}, ValueError, "missing_columns='\\?' of CsvFileSpout: give 'error' or 'null'"),
         ({"delimiter": ";;"}, ValueError, "delimiter is ';;'; it must be one ASCII character"),
         ({"quote": "\n"}, ValueError, "quote is '\\\\n'"),
+        ({"delimiter": "'", "quote": "'"}, ValueError, 'delimiter is "\'", which is the quote or the escape too'),
         ({"multiline": True, "bad_lines": "bad"}, ValueError, "multiline=True does not go with bad_lines"),
         ({"header": ["id"]}, SpoutError, "header= has no column 'name'"),
         ({"max_batch_byte": 1}, ConfigError, "CsvFileSpout has no option 'max_batch_byte'; did you mean 'max_batch"),

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spouts import ParquetFileSpout
-from spouts.rows.fixed_batch import fit_table
+from spouts.rows.driver_rows import fit_table
 from tests.spouts.reading import rows, tuple_rows
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields
@@ -152,3 +152,16 @@ def test_a_value_that_would_lose_something_is_refused_with_a_way_out(
     assert "undamaged" not in str(caught.value)
     with pytest.raises(TopologyError, match=told):
         fit_table(pa.table({"v": column}), Fields(f"v: {type_}"))
+
+
+def test_moments_in_int96_beside_a_column_whose_name_has_a_point(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "a.b": pa.array([DAY], pa.timestamp("us")),
+            "a": pa.array([{"b": DAY}], pa.struct([("b", pa.timestamp("us"))])),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    moment = DAY.replace(tzinfo=dt.UTC)
+    assert rows(ParquetFileSpout(tmp_path, "a, `a.b`")) == [({"b": moment}, moment)]
+    assert rows(ParquetFileSpout(tmp_path, "a")) == [({"b": moment},)]

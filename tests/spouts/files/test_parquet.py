@@ -68,6 +68,7 @@ def test_throttled_it_takes_fewer_row_groups_and_lag_is_in_bytes(tmp_path: Path)
     assert len(rows_of(spout, coordinator, first)) == 2000
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("parallelism", [1, 2, 5, 40])
 def test_row_groups_are_cut_for_tasks_without_a_gap(tmp_path: Path, parallelism: int) -> None:

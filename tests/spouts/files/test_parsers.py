@@ -115,6 +115,7 @@ def decimal_texts(random_: random.Random) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("ddl", DECIMALS)
@@ -228,6 +229,7 @@ def by_python(line: str) -> tuple[Any, ...] | None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 60))])
 def test_random_lines_of_json_are_the_rows_that_python_reads_or_none(seed: int) -> None:
     random_, parser = random.Random(seed), JsonFormat(schema_of(FIELDS), "ignore")

@@ -39,7 +39,6 @@ class Reader:
         return self.coordinator.initialize_transaction(self.txid + 1, self.last)
 
     def read(self) -> list[Row]:
-        """Read and commit all that there is."""
         found = []
         while (made := self.define()) is not None:
             found += rows_of(self.spout, self.coordinator, made)

@@ -65,7 +65,6 @@ class Batches:
         return rows
 
     def rest(self) -> list[Row]:
-        """Read all that is there."""
         rows: list[Row] = []
         while (more := self.next()) is not None:
             rows += more

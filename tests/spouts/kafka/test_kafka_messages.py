@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from spouts import KafkaSpout
+from spouts import messages as message_spout
 from spouts.kafka import ByColumns, ByRecord, Json
-from spouts.messages import spout as message_spout
 from tests.harness.kafka_proxy import COMMIT, LIST_OFFSETS, KafkaProxy
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import free_ports
-from tests.spouts.messages.driving import Task
-from tests.spouts.messages.places import FIELDS, KafkaPlace
+from tests.spouts.driving import Task
+from tests.spouts.places import FIELDS, KafkaPlace
 from trident.errors import ConfigError, SpoutError
 
 

@@ -22,12 +22,12 @@ from spouts.kafka import Avro, ByColumns, ByRecord, Json, OpaqueTridentKafkaSpou
 from spouts.kafka.options import COLUMNS
 from spouts.kafka.record_tables import RecordTables
 from spouts.kafka.value_formats import AvroRecords, BadValue, Format, KafkaRecord, Plain, format_of
-from spouts.messages.deliveries import decode_all
+from spouts.messages import decode_all
 from tests.harness import kafka_topics as written
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.topology_runs import keep, start
+from tests.spouts.driving import LIMIT_S
 from tests.spouts.kafka.kafka_batches import batches
-from tests.spouts.messages.driving import LIMIT_S
 from trident import TridentTopology
 from trident.arrow import arrow_type
 from trident.errors import ConfigError, SpoutError

@@ -19,8 +19,8 @@ from spouts.kafka import Json, OpaqueTridentKafkaSpout, TransactionalTridentKafk
 from spouts.kafka.clients import LogPosition, Spot, assign, truncation_of
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Topics
+from tests.spouts.driving import Task
 from tests.spouts.kafka.kafka_batches import Batches, batches
-from tests.spouts.messages.driving import Task
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.spout import Definition
 

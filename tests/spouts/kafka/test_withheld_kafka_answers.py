@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka import TopicCollection
 
 from spouts import KafkaSpout
+from spouts import messages as message_spout
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout, clients
-from spouts.messages import spout as message_spout
 from states.memory import MemoryMapState
 from tests.harness.kafka_proxy import (
     COMMIT,
@@ -35,8 +35,8 @@ from tests.harness.kafka_proxy import (
 )
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
+from tests.spouts.driving import Task
 from tests.spouts.kafka.kafka_batches import Batches, batches
-from tests.spouts.messages.driving import Task
 from trident import TridentTopology
 from trident.errors import SourceAwayError, SpoutError
 from trident.operations import Count
@@ -140,11 +140,6 @@ CASES = list(itertools.product(SPOUTS, ASKED, HOWS, STEPS))
 OLDER, FIRST, LATER = numbered(-20, 0), numbered(0, 50), numbered(50, 90)
 
 
-def of_the_default_suite(at: int) -> bool:
-    """Each spout, kind of request, way and step at least once, in few cases."""
-    return at % 61 == 7
-
-
 @pytest.fixture
 def pair(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaProxy]:
     monkeypatch.setattr(clients, "_ASK_S", 0.4)
@@ -174,7 +169,8 @@ def test_a_silence_is_told_by_its_partition_also_if_no_broker_answers(kafka_topi
 @pytest.mark.parametrize(
     ("spout", "asked", "how", "step"),
     [
-        pytest.param(*case, marks=() if of_the_default_suite(at) else pytest.mark.soak, id="-".join(case))
+        # Each spout, kind of request, way and step at least once, in few cases.
+        pytest.param(*case, marks=() if at % 61 == 7 else pytest.mark.soak, id="-".join(case))
         for at, case in enumerate(CASES)
     ],
 )

@@ -13,7 +13,6 @@ from tests.spouts.redis.streams import client_of
 
 @pytest.fixture
 def client(redis_server: Server) -> Iterator[Any]:
-    """A client of an empty server."""
     with client_of(redis_server) as client:
         client.flushall()
         yield client

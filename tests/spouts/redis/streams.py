@@ -30,7 +30,6 @@ def fill(client: Any, numbers: Iterable[int], stream: str = "s") -> None:
 
 
 def numbers(batches: list[list[Any]]) -> list[list[int]]:
-    """Return the numbers in the rows of each batch."""
     return [[row[1] for row in batch] for batch in batches]
 
 

@@ -13,12 +13,12 @@ from unittest.mock import Mock
 import pytest
 
 from spouts import RedisStreamRichSpout
-from spouts.messages import spout as message_spout
+from spouts import messages as message_spout
 from spouts.redis.group_queue import GroupQueue, GroupReading
 from spouts.redis.stream_server import NOTHING
 from tests.harness.servers import Server, free_ports, start_redis
-from tests.spouts.messages.driving import Task
-from tests.spouts.messages.places import FIELDS, GROUP, RedisPlace
+from tests.spouts.driving import Task
+from tests.spouts.places import FIELDS, GROUP, RedisPlace
 from trident.errors import SourceAwayError, SpoutError
 
 

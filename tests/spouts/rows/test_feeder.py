@@ -155,6 +155,7 @@ def test_a_log_of_an_earlier_process_takes_new_feeds_and_refuses_its_open_batch(
     assert rows_of(spout, coordinator, coordinator.initialize_transaction(42, earlier)) == [(1,)]
 
 
+@pytest.mark.slow
 def test_in_another_process_it_can_be_held_but_not_fed() -> None:
     spout = FeederBatchSpout("n: int")
     code = "import pickle, sys; pickle.load(sys.stdin.buffer).feed([(1,)])"

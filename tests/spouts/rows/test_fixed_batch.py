@@ -192,7 +192,7 @@ def test_tables_of_several_schemas_are_refused() -> None:
 
 
 def test_no_table_at_all_is_refused() -> None:
-    with pytest.raises(TopologyError, match="was given no table"):
+    with pytest.raises(TopologyError, match="takes Arrow tables, at least one"):
         FixedBatchSpout.of_tables([])
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import sys
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,6 +104,26 @@ def test_a_replaced_driver_neither_removes_nor_replaces_its_successors_rows(tmp_
     assert write_manifest(str(tmp_path), id_, FIELDS, chunks) == first  # and finds that it was late
     assert written(tmp_path, 30, 5) == first  # as the replaced driver would, were it the later one
     assert [path.name for path in tmp_path.glob("rows-*")] == [f"rows-{first.id}"]
+
+
+@pytest.mark.usefixtures("links")
+@pytest.mark.parametrize("at", range(3))
+def test_a_manifest_that_the_disk_refuses_is_written_by_the_next_start(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, calls = os.fsync, itertools.count()
+
+    def refuse_one(fd: int) -> None:
+        if next(calls) == at:
+            os.ftruncate(fd, 5)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse_one)
+        with suppress(OSError):
+            write_manifest(str(tmp_path), "first", FIELDS, [])
+    assert write_manifest(str(tmp_path), "second", FIELDS, []) == read_manifest(str(tmp_path))
 
 
 def test_a_manifest_that_cannot_be_read_is_named(tmp_path: Path) -> None:

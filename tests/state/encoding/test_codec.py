@@ -217,6 +217,7 @@ def test_many_with_one_that_cannot_be_encoded_are_refused_as_that_one_is(bad: ob
         encode_tuples([(1,), (bad,)])
 
 
+@pytest.mark.slow
 @given(mostly(encoded) | recut(encoded, 1))
 def test_many_are_decoded_or_refused_as_each_is(data: list[bytes]) -> None:
     together = outcome(lambda: decode_many(data))
@@ -333,6 +334,7 @@ def test_equal_keys_are_one_key_in_one_partition(one: Any, other: Any) -> None:
     assert partition_of((one, "x"), 10_007) == partition_of((other, "x"), 10_007)
 
 
+@pytest.mark.slow
 @given(st.lists(keys, max_size=5))
 def test_many_keys_are_in_the_partition_of_each(several: list[Key]) -> None:
     expected: dict[int, list[int]] = {}
@@ -408,7 +410,6 @@ STORES = [DictMap, MemoryBackingMap, lambda: SerializedMap(DictMap(), CodecSeria
 
 
 def nan() -> float:
-    """Return a NaN that is an object of its own."""
     return float("nan")
 
 

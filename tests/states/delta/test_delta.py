@@ -62,6 +62,7 @@ def test_a_file_of_another_program_is_not_known_by_its_name_whatever_its_uuid_is
     assert DataFile.of({**fact, "path": name_of(3, 10**10)})[-2:] == (3, 10**10)
 
 
+@pytest.mark.slow
 def test_rows_copied_from_a_table_of_higher_versions_are_older_than_new_ones(tmp_path: Path) -> None:
     state, log = state_at(tmp_path / "t"), Log()
     for number in range(1, 8):

@@ -22,6 +22,8 @@ from trident.spout import SpoutType
 from trident.state.interfaces import StateType
 from trident.testing import TopologyTestDriver
 
+pytestmark = pytest.mark.slow
+
 DAY = 86_400
 STEP = DAY // 16
 
@@ -197,7 +199,6 @@ LIVES = [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 30
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", LIVES)
 def test_a_row_goes_whole_after_its_time_and_never_comes_back(seed: int, tmp_path: Path, clock: Clock) -> None:
     """A batch may be tried with other words each time, hours later; what an attempt wrote that failed counts as a write."""

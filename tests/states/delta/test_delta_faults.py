@@ -33,6 +33,8 @@ from trident.errors import BackendError, ConfigError, StateError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Txid
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_table_with_other_columns_is_refused_with_both_lists(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), pa.table({"word": ["a"], "n": [1]}))
@@ -83,7 +85,6 @@ def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
     assert "stack backtrace" not in shown
 
 
-@pytest.mark.slow
 def test_an_entry_with_characters_that_end_a_line_elsewhere_is_whole() -> None:
     named = {"add": {"path": "a.parquet", "stats": "\u2028 \x85"}}
     entry = f"{json.dumps(named, ensure_ascii=False)}\n".encode()
@@ -260,7 +261,6 @@ except BackendError as error:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("spare", [3, 6])
 @pytest.mark.parametrize("is_there", [True, False])
 def test_too_few_open_files_are_told_with_the_way_out(tmp_path: Path, spare: int, is_there: bool) -> None:

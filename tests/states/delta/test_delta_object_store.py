@@ -47,7 +47,6 @@ def state_in(bucket: Bucket, read_only: bool = False, **options: Any) -> Any:
     return spec.factory.make_state(conf, 0, 1)
 
 
-@pytest.mark.slow
 def test_a_state_lives_in_a_bucket_with_the_options_given(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +107,21 @@ def test_a_bucket_that_does_not_answer_is_no_damage(bucket: Bucket, how: str) ->
         assert caught.value.retryable
 
 
+def test_a_bucket_that_does_not_answer_for_a_state_beyond_memory_is_waited_for(bucket: Bucket) -> None:
+    state, log = state_in(bucket, max_keys_in_memory=2, background_maintenance=False), Log()
+    for number in range(1, 4):
+        commit(state, log, number, 1, {"man": 1, f"w{number}": number})
+    state.close()
+    tables = state_in(bucket)._tables
+    base = tables.at_path(read_only=True)
+    base.refresh()
+    index = base.index(tables.layout)
+    assert index.get([("w1",)])[0][-1] == 1
+    bucket.refuse("everything")
+    with pytest.raises(StoreAwayError, match="cannot read Delta table s3://bucket/states/words"):
+        index.get([("w1",)])
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["error", "dropped"])
 def test_a_batch_is_not_called_gone_while_a_bucket_is_away(bucket: Bucket, how: How) -> None:
@@ -146,7 +160,6 @@ def test_a_url_that_lost_a_slash_is_refused(tmp_path: Path) -> None:
         DeltaState.opaque(Path("s3://bucket/words")).factory.make_state(WORDS, 0, 1)
 
 
-@pytest.mark.slow
 def test_a_task_stages_in_a_bucket_and_the_driver_publishes_there(bucket: Bucket) -> None:
     task, driver, log = state_in(bucket), state_in(bucket), Log()
     for number in (1, 2, 3):

@@ -31,6 +31,8 @@ from tests.states.delta.test_delta_published import state_after
 from trident.errors import FencedError, StateError
 from trident.state.txid import Snapshot, Txid
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = {"compact_after_commits": 8, "checkpoint_interval": 8, "retained_versions": 20, "fsync": False}
 
 
@@ -39,7 +41,6 @@ def files_of(path: Path) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_however_many_batches_there_were_the_folder_holds_the_files_of_the_last_ones(tmp_path: Path) -> None:
     state, log, model, most = state_at(tmp_path, background_maintenance=False, **SMALL), Log(), dict[str, int](), 0
     commit(state, log, 1, 1, {"w1": 1})
@@ -60,7 +61,6 @@ def test_however_many_batches_there_were_the_folder_holds_the_files_of_the_last_
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_batches_of_the_versions_kept_can_be_read_and_the_others_are_named(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, background_maintenance=False, **SMALL), Log()
     for number in range(1, 41):
@@ -76,7 +76,6 @@ def test_batches_of_the_versions_kept_can_be_read_and_the_others_are_named(tmp_p
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_without_the_bound_all_versions_of_the_hours_are_kept(tmp_path: Path) -> None:
     options = {**SMALL, "retained_versions": None}
     state, log = state_at(tmp_path, background_maintenance=False, **options), Log()
@@ -84,7 +83,6 @@ def test_without_the_bound_all_versions_of_the_hours_are_kept(tmp_path: Path) ->
     assert [state.at(number).multi_get([("man",)]) for number in (1, 30, 60)] == [[1], [30], [60]]
 
 
-@pytest.mark.slow
 def test_a_writer_that_was_replaced_is_fenced_though_its_version_is_gone(tmp_path: Path) -> None:
     old, new, log = state_at(tmp_path), state_at(tmp_path, background_maintenance=False, **SMALL), Log()
     commit(old, log, 1, 1, {"man": 1})
@@ -106,7 +104,6 @@ def test_a_checkpoint_does_not_hold_the_files_that_were_merged(tmp_path: Path) -
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_files_that_another_program_brought_back_stay(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, background_maintenance=False, **SMALL), Log()
     for number in range(1, 9):
@@ -117,7 +114,6 @@ def test_files_that_another_program_brought_back_stay(tmp_path: Path) -> None:
     assert values(reader_at(tmp_path), "man", *(f"w{n}" for n in range(1, 9))) == [91, *[1] * 8]
 
 
-@pytest.mark.slow
 def test_a_file_that_was_replaced_only_now_is_not_deleted_for_its_age(tmp_path: Path) -> None:
     options: dict[str, Any] = {"compact_after_commits": 4, "vacuum_after_hours": 1, "background_maintenance": False}
     state, log = state_at(tmp_path, **options), Log()
@@ -148,7 +144,6 @@ def die_before_a_deletion(path: Path, records: Path, attempt: int, deletions: in
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("deletions", [(0, 1), (2, 9), (30, 61)])
 def test_a_kill_between_two_deletions_leaves_the_rest_to_the_next_writer(
     tmp_path: Path, deletions: tuple[int, ...]

@@ -34,6 +34,8 @@ from trident.operations import Count
 from trident.state.interfaces import StateConf
 from trident.state.txid import Txid
 
+pytestmark = pytest.mark.slow
+
 
 class Disk:
     """Knows what was forced to the disk; calls back before each fsync; may refuse one, and then drops the pages."""
@@ -81,7 +83,6 @@ def recovered(path: Path, log: Log, man: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_whenever_power_fails_no_log_entry_is_without_its_data(tmp_path: Path, disk: Disk) -> None:
     table, log, seen = tmp_path / "t", Log(), list[str]()
     state = state_at(table, compact_after_commits=2, background_maintenance=False)

@@ -43,6 +43,8 @@ from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Snapshot
 
+pytestmark = pytest.mark.slow
+
 DUCKDB_DELTA = next((Path(duckdb.__file__).parent.parent / "duckdb_ext").rglob("delta.duckdb_extension"))
 EVERY_KIND = list(StateType)
 
@@ -249,7 +251,6 @@ def test_publishing_that_fails_fails_no_batch_and_is_made_up_for(
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_old_files_go_and_the_changes_stay(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, background_maintenance=False), Log()
     publisher = state.map_state.backing._publishing.publisher
@@ -319,7 +320,6 @@ def publish_until_killed(path: Path, records: Path, attempt: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_each_state_shown_is_of_a_committed_batch_whenever_the_writer_dies(tmp_path: Path) -> None:
     path, records, seed = tmp_path / "state", tmp_path / "records", random.randrange(1 << 32)
     chance, batches = random.Random(seed), [0]

@@ -46,6 +46,8 @@ from trident.operations import Count
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel, Txid
 
+pytestmark = pytest.mark.slow
+
 
 def map_at(path: Path) -> DeltaBackingMap:
     return DeltaBackingMap(path, StateType.OPAQUE, WORDS)
@@ -161,11 +163,6 @@ def test_two_states_at_one_path_by_two_names_are_refused_where_they_are_declared
             words.persistent_aggregate(DeltaState.opaque(tmp_path / folder), Count(), "count", state_name="two")
 
 
-def aged(path: Path) -> Path:
-    os.utime(path, (path.stat().st_mtime - 7200,) * 2)
-    return path
-
-
 def filled_once(path: Path) -> Path:
     commit(state_at(path), Log(), 1, 1, {"man": 1})
     return path
@@ -211,7 +208,7 @@ def test_a_vacuum_deletes_no_file_of_others(tmp_path: Path, foreign: str, monkey
     file = tmp_path / foreign
     file.parent.mkdir(exist_ok=True)
     file.write_text("dear")
-    aged(file)
+    os.utime(file, (file.stat().st_mtime - 7200,) * 2)
     vacuumed: list[Any] = []
     vacuum = StateTable.vacuum
     monkeypatch.setattr(StateTable, "vacuum", lambda table: vacuumed.append(vacuum(table)))

@@ -22,7 +22,7 @@ from trident.errors import StateError
 from pathlib import Path
 from tests.states.delta.delta_states import *
 from trident.state.txid import Sentinel, Snapshot
-from trident.state.winners import Winners
+from trident.state.txid import Winners
 
 path, other = Path(sys.argv[1]), Path(sys.argv[2])
 spark = spark_with_delta()

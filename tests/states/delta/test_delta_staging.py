@@ -23,9 +23,10 @@ from trident.errors import BackendError, FencedError, SecondRunError
 from trident.state.interfaces import StateType
 from trident.state.txid import Snapshot, Txid
 
+pytestmark = pytest.mark.slow
+
 
 def stage(task: Any, txid: Txid, counts: Mapping[str, int]) -> bytes:
-    """Do what a commit task does."""
     run = txid.of_run(secrets.token_hex(8))
     task.begin_commit(run)
     update(task, counts)

@@ -21,9 +21,8 @@ from trident import TridentTopology
 from trident.errors import StateError
 from trident.operations import Count
 from trident.state.interfaces import StateConf, StateType
-from trident.state.txid import Sentinel, Snapshot
+from trident.state.txid import Sentinel, Snapshot, Winners
 from trident.state.values import CombinerValueUpdater
-from trident.state.winners import Winners
 
 pytestmark = pytest.mark.slow
 
@@ -224,7 +223,6 @@ def test_plain_txids_and_single_values_can_be_read_again(tmp_path: Path) -> None
 @pytest.mark.long
 @settings(max_examples=12)
 @given(st.integers(0, 1 << 30))
-@pytest.mark.slow
 def test_random_histories_with_lost_attempts_read_as_a_dict_of_the_winners(seed: int) -> None:
     dice = random.Random(seed)
     path = Path(tempfile.mkdtemp()) / "state"

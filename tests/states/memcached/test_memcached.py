@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pymemcache.client.base import Client
+from pymemcache.exceptions import MemcacheServerError
 
 from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
 from states.memcached.fence import BaselineCodec, Health
@@ -328,6 +329,28 @@ def test_a_server_without_cas_is_refused(tmp_path: Path) -> None:
         server.kill()
 
 
+@pytest.mark.server
+def test_a_server_without_room_for_the_record_of_a_state_takes_none_of_its_values(tmp_path: Path) -> None:
+    server = start_memcached(tmp_path, "-m", "4", "-M")
+    client = Client(server.address, default_noreply=False)
+    try:
+        small = (client.set(f"small-{number}", b"") for number in count())
+        with pytest.raises(MemcacheServerError, match="out of memory"):  # for small items; larger ones still have room
+            all(small)
+        conf, log, word = new_conf(), Log(), "w" * 150
+        state = opened(MemcachedState.opaque(server.address), conf)
+        with pytest.raises(BackendError, match=r"out of memory for key \('the epoch',\) and evicts nothing \(-M\)"):
+            commit(state, log, {word: 1})
+        log.fail()
+        client.flush_all()
+        for _ in range(2):
+            commit(state, log, {word: 1})
+        assert read(state, word) == [2]
+    finally:
+        client.close()
+        server.kill()
+
+
 def test_a_server_that_evicts_is_warned_of_once(
     memcached_server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -380,7 +403,6 @@ def test_servers_are_given_as_text_list_or_options() -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A server of its own, which may forget."""
     started = start_memcached(tmp_path)
     yield started
     started.kill()

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from pymemcache.client.base import Client
 
 from states.memcached.key_names import MAX_NAME_BYTES, Named, Names, prefix_of
-from states.memcached.options import MemcachedOptions
-from states.memcached.servers import Item, Refusal, Replies, Servers, gets_command, store_commands
+from states.memcached.servers import Item, MemcachedOptions, Refusal, Replies, Servers, gets_command, store_commands
 from tests.harness.servers import Server
 from trident.errors import ConfigError, CorruptValueError
 from trident.state.interfaces import StateConf

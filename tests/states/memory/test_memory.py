@@ -121,5 +121,5 @@ def test_an_lru_batch_larger_than_the_state_adds_up_while_it_lasts() -> None:
 
 
 def test_an_lru_needs_room() -> None:
-    with pytest.raises(ConfigError, match="max_size=0 of an LRUMemoryMapState: give at least 1"):
+    with pytest.raises(ConfigError, match="max_size=0 of an LRUMemoryMapState: give a whole number of at least 1"):
         LRUMemoryMapState(0)

@@ -27,7 +27,6 @@ class Home:
 
     @property
     def url(self) -> str:
-        """The URL of the database."""
         return f"postgresql://trident@127.0.0.1:{self.port}/postgres"
 
     def conf(self, **fields: Any) -> StateConf:
@@ -69,7 +68,6 @@ class Home:
             pass
 
     def close(self) -> None:
-        """Close everything."""
         for each in self._opened:
             each.close()
         if self._beside is not None:

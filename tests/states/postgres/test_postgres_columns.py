@@ -256,6 +256,12 @@ def test_columns_that_cannot_be_had_are_refused_where_the_state_is_declared() ->
     state = PostgresState.opaque("postgresql://localhost/x", layout="columns")
     with pytest.raises(ConfigError, match="state 'seen' cannot have it: 'days', of type array<date>, has no plain"):
         stream.group_by("k").persistent_aggregate(state, {"n": Count(), "days": Collect("at")}, "seen")
+    for option in ({"changes": "1d"}, {"ttl_s": 86_400}):
+        state = PostgresState.opaque("postgresql://localhost/x", **option)
+        with pytest.raises(
+            ConfigError, match=f"{min(option)}= of 't/days' .* needs columns.*'days'.*Leave {min(option)} out"
+        ):
+            stream.group_by("k").persistent_aggregate(state, {"days": Collect("at")}, "days")
 
 
 def test_an_unknown_layout_is_refused_where_it_is_given() -> None:

@@ -104,7 +104,6 @@ class Cluster:
 
 @contextmanager
 def cluster_in(new_folder: Callable[[], Path], primaries: int) -> Iterator[Cluster]:
-    """Run a cluster of so many primaries."""
     cluster = Cluster(new_folder)
     try:
         for number in range(primaries):
@@ -138,7 +137,6 @@ class Move:
         return found
 
     def carry(self, keys: Sequence[bytes]) -> None:
-        """Move keys."""
         if keys:
             port = self._cluster.nodes[self.target].port
             self._cluster.clients[self.source].execute_command(
@@ -159,7 +157,6 @@ class Move:
             self._set(number, "NODE", self._at[self.target])
 
     def whole(self) -> None:
-        """All steps."""
         for step in (self.open, self.carry_all, self.close):
             step()
 

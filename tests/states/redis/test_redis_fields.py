@@ -24,8 +24,9 @@ from states.redis.layout import NO_TEXT, PlainHashes, hashes_of
 from states.redis.options import RedisOptions
 from tests.harness.servers import Server
 from trident import TridentTopology, open_state
-from trident.errors import ConfigError, CorruptValueError
+from trident.errors import ConfigError, CorruptValueError, TopologyError
 from trident.operations import Avg, Count, Last, Sum
+from trident.state import JSONOpaqueSerializer
 from trident.state.interfaces import StateConf
 from trident.state.kinds import StateType
 from trident.state.values import OpaqueValue, TransactionalValue
@@ -315,6 +316,24 @@ def test_a_layout_that_cannot_be_had_is_refused_where_the_state_is_declared() ->
     state = RedisState.opaque("redis://localhost", layout="fields")
     with pytest.raises(ConfigError, match="state 'last' cannot have it: 'last', of type map<string,int>, has no plain"):
         stream.group_by("k").persistent_aggregate(state, "m", Last(), "last")
+
+
+def test_what_json_does_not_have_is_refused_where_the_state_is_declared() -> None:
+    state, declared = RedisState.opaque("redis://localhost", serializer="json"), TridentTopology("t")
+    types = {"at": "timestamp", "d": "decimal(5,2)", "m": "map<bigint,int>", "b": "array<struct<date:binary>>"}
+    fields = ", ".join(f"{name}: {type_}" for name, type_ in types.items())
+    rows = FixedBatchSpout(f"k: string, ok: struct<date:int,map:map<string,double>>, {fields}", 1, [None] * 6)
+    by_key = declared.new_stream("s", rows).group_by("k")
+    for name, lacking in {"at": "timestamp", "d": r"decimal\(5,2\)", "m": "map<bigint", "b": "binary"}.items():
+        with pytest.raises(ConfigError, match=f"serializer='json' of state 'last', .*: JSON has no {lacking}. Leave"):
+            by_key.persistent_aggregate(state, name, Last(), "last")
+    with pytest.raises(
+        TopologyError, match="the window keeps bytes in state 'n-window', and serializer='json' has none"
+    ):
+        by_key.tumbling_window(2, state, Count(), "n")
+    by_key.persistent_aggregate(state, "ok", Last(), "last")
+    own = type("WithDates", (JSONOpaqueSerializer,), {})()  # which may write what JSON does not have
+    by_key.persistent_aggregate(RedisState.opaque("redis://localhost", serializer=own), "at", Last(), "at")
 
 
 @pytest.mark.parametrize(

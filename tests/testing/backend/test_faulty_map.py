@@ -94,6 +94,7 @@ def test_a_fault_survives_pickling() -> None:
     assert (type(again), str(again), again.retryable) == (InjectedFault, "put: failed", True)
 
 
+@pytest.mark.slow
 def test_the_kit_needs_no_pytest() -> None:
     script = "import sys, trident.testing, trident.testing.__main__; print({'pytest', 'pyspark'} & set(sys.modules))"
     done = subprocess.run(

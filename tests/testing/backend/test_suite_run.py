@@ -21,7 +21,7 @@ from trident.state import Key, StateConf, StateType
 from trident.testing import Limits, Promise, Report, Status, Violation, backend_suite
 from trident.testing.__main__ import app
 from trident.testing.backend.store_under_test import Store, SuiteRun
-from trident.testing.checks.suite import CheckProgress, OutOfTime
+from trident.testing.suite import CheckProgress, OutOfTime
 
 GOOD, BAD = Factory(), Factory(WRONG["TakesNoneForAbsent"][0])
 HERE = "tests.testing.backend.test_suite_run"

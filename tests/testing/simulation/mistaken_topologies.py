@@ -30,14 +30,12 @@ def stream_of(topology: TridentTopology, promise: SpoutType = SpoutType.OPAQUE) 
 
 
 def counted(spec: StateSpec, promise: SpoutType = SpoutType.OPAQUE) -> TridentTopology:
-    """Count words into a state."""
     topology = TridentTopology("mistaken")
     stream_of(topology, promise).group_by("word").persistent_aggregate(spec, Count(), "count")
     return topology
 
 
 def summed(function: Callable[[str], float], type_: str = "bigint") -> TridentTopology:
-    """Add up what a function makes of each word."""
     topology = TridentTopology("mistaken")
     made = stream_of(topology).each("word", function, f"number: {type_}")
     made.group_by("word").persistent_aggregate(MemoryMapState(), "number", Sum(), "sum")
@@ -54,7 +52,6 @@ def aggregated(aggregator: Any, field: str) -> TridentTopology:
 def updated(
     spec: Any, updater: Any, state: str, fields: str | list[str] = "word", promise: SpoutType = SpoutType.OPAQUE
 ) -> TridentTopology:
-    """Give words to an updater of a state."""
     topology = TridentTopology("mistaken")
     stream_of(topology, promise).partition_persist(spec, fields, updater, state_name=state)
     return topology

@@ -31,6 +31,8 @@ from trident.testing import SimulationFailed, simulate
 from trident.testing.simulation.compared_values import contents_of, differences
 from trident.testing.simulation.fault_plan import FAULT_KINDS
 
+pytestmark = pytest.mark.slow
+
 Declared = TridentTopology | Callable[[], TridentTopology]
 INEXACT = {"allow_inexact": True}
 BARE_VALUES, WORD_COUNT = (

@@ -147,17 +147,14 @@ class _Watched:
         if kill.get("moment") != "time":
             yield
             return
-        timer = threading.Timer(kill["after_s"], self._die_within, [kill])
+        where = f"within {self._name}(), after {kill['after_s']:.2f} s of some {kill['of_s']:.2f} s"
+        timer = threading.Timer(kill["after_s"], self._test.die, [where, kill["batch"]])
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
-
-    def _die_within(self, kill: dict[str, Any]) -> None:
-        where = f"within {self._name}(), after {kill['after_s']:.2f} s of some {kill['of_s']:.2f} s"
-        self._test.die(where, kill["batch"])
 
     def _die_when_committed(self, batch_id: int) -> None:
         mark = Path(self.checkpoint, "commits", str(batch_id))
@@ -243,8 +240,12 @@ def _wrap_writer(test: _Test, writer: Any) -> None:
 
 def _checkpoint(test: _Test, given: str | None, query: str | None) -> str:
     """Return the folder of a checkpoint; what is none of the copy's is refused before the query starts."""
-    if given is None:
-        given = _default_checkpoint(query)
+    if given is None and query is not None:
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+        root = None if session is None else session.conf.get(_CHECKPOINT, None)
+        given = None if root is None else f"{root}/{query}"
     if given is None:
         test.refuse(
             "the query has no checkpoint, so each start begins again and every row counts again: give it "
@@ -259,14 +260,6 @@ def _checkpoint(test: _Test, given: str | None, query: str | None) -> str:
             "real one: let the job take a relative path, such as 'checkpoint', or one from an argument or the environment"
         )
     return path
-
-
-def _default_checkpoint(query: str | None) -> str | None:
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.getActiveSession()
-    root = None if session is None else session.conf.get(_CHECKPOINT, None)
-    return None if root is None or query is None else f"{root}/{query}"
 
 
 def _wrap_connect(test: _Test, writer: Any) -> None:
@@ -319,19 +312,16 @@ class _Loader:
         _WRAPPERS[module.__name__](self._test, module.DataStreamWriter)
 
 
-def _run_the_other_one() -> None:
+def main() -> None:
+    given = os.environ.get(_ASKED)
+    if given:
+        sys.meta_path.insert(0, _Finder(_Test(json.loads(given))))
+    # The one that this file stands in front of runs too.
     here = Path(__file__).parent.resolve()
     elsewhere = [each for each in sys.path if Path(each).resolve() != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
-def main() -> None:
-    given = os.environ.get(_ASKED)
-    if given:
-        sys.meta_path.insert(0, _Finder(_Test(json.loads(given))))
-    _run_the_other_one()
 
 
 if __name__ == "sitecustomize":

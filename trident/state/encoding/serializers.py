@@ -26,6 +26,7 @@ sentinel, of any kind   `[incarnation, txid, attempt, place, sealed, run]`
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -238,6 +239,8 @@ def _refuse_constant(name: str) -> object:
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain)
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
+_NAMES = re.compile(r"(\w+|`(``|[^`])*`):")  # of a struct's fields
+_NOT_IN_JSON = re.compile(r"binary|date|timestamp\w*|decimal[^)]*\)|map<(?!string,)\w+")
 _WITH_FIELDS = (OpaqueValue, TransactionalValue, Sentinel)
 
 _JSON = {
@@ -280,6 +283,13 @@ def keeps_attempts(serializer: Serializer) -> bool:
         return bool(serializer.deserialize(serializer.serialize(probe))[:2] == probe[:2])
     except Exception:  # noqa: BLE001 - of a user's: one that cannot write None is trusted
         return True
+
+
+def type_not_written(serializer: Serializer | None, declared: str | None) -> str | None:
+    """Return a type, the declared one or one within it, that JSON does not have, if that is what values are written as."""
+    is_plain = type(serializer) in _JSON.values()  # a class of a user's own that is based on one may write more
+    found = is_plain and _NOT_IN_JSON.search(_NAMES.sub("", declared or ""))
+    return found[0] if found else None
 
 
 DecodeOpaque = Callable[[Sequence[Key], Sequence[bytes | None]], OpaqueTable]

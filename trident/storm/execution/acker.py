@@ -38,9 +38,17 @@ class Acker:
         self._begin(tracking.begun, outcomes)
         self._answer(tracking.acked, outcomes)
         for root in tracking.failed:
-            self._fail(root, outcomes)
+            tree = self._take(root)
+            if tree >> _TASK:
+                outcomes[(tree >> _TASK) - 1].failed.append(root)
+            else:  # its beginning is still on its way
+                self._young[root] = tree | _FAILED
         for root in tracking.extended:
-            self._extend(root, outcomes)
+            tree = self._take(root)
+            if tree:
+                self._young[root] = tree
+            if tree >> _TASK:
+                outcomes[(tree >> _TASK) - 1].extended.append(root)
         for task, each in outcomes.items():
             self._send(task, each)
 
@@ -82,20 +90,6 @@ class Acker:
             else:
                 young.pop(root, None)
                 outcomes[(tree >> _TASK) - 1].acked.append(root)
-
-    def _fail(self, root: int, outcomes: Mapping[int, Outcomes]) -> None:
-        tree = self._take(root)
-        if tree >> _TASK:
-            outcomes[(tree >> _TASK) - 1].failed.append(root)
-        else:  # its beginning is still on its way
-            self._young[root] = tree | _FAILED
-
-    def _extend(self, root: int, outcomes: Mapping[int, Outcomes]) -> None:
-        tree = self._take(root)
-        if tree:
-            self._young[root] = tree
-        if tree >> _TASK:
-            outcomes[(tree >> _TASK) - 1].extended.append(root)
 
     def _take(self, root: int) -> int:
         tree = self._young.pop(root, None)

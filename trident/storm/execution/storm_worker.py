@@ -1,7 +1,4 @@
-"""A worker: the executors that run in one process, each in a thread of its own.
-
-Which calls of user code keep threads busy or prevent their end; and what the executors have done, as statistics need it.
-"""
+"""A worker: the executors that run in one process, each in a thread of its own."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import chain, islice, repeat
@@ -122,8 +122,9 @@ class LinkedMail:
     def _take(self, frame: bytes) -> None:
         """Put what came into the inbox that it is for. The receiver never waits: its peers hear which queues are full."""
         try:
-            if (marks := marks_of(frame)) is not None:
-                self._take_marks(*marks)
+            kind, _ = _HEAD.unpack_from(frame)
+            if kind in (_FULL, _FREE):
+                self._take_marks(kind == _FULL, _numbers(frame[_HEAD.size :]))
                 return
             task, body = self._decoder.decode(frame)
         except Exception as error:  # noqa: BLE001  damaged bytes may raise anything
@@ -162,7 +163,7 @@ class LinkedMail:
             self._send_marks(True, sorted(self._full))
 
     def _send_marks(self, full: bool, tasks: list[int]) -> None:
-        frame = encode_marks(full, tasks)
+        frame = _HEAD.pack(_FULL if full else _FREE, 0) + _words(tasks)
         for peer in self._peers.values():
             peer.send(frame)
 
@@ -354,16 +355,6 @@ class Decoder:
         component = self._component_of[task]
         name, spec = list(self._topology.components[component].streams.items())[stream]
         return Origin(component, task, name, spec.fields)
-
-
-def encode_marks(full: bool, tasks: Sequence[int]) -> bytes:
-    return _HEAD.pack(_FULL if full else _FREE, 0) + _words(tasks)
-
-
-def marks_of(frame: bytes) -> tuple[bool, list[int]] | None:
-    """Return whether the tasks that a frame marks are full, and which these are; None if it has no marks."""
-    kind, _ = _HEAD.unpack_from(frame)
-    return (kind == _FULL, _numbers(frame[_HEAD.size :])) if kind in (_FULL, _FREE) else None
 
 
 def _words(numbers: Iterable[int]) -> bytes:

@@ -1,7 +1,4 @@
-"""`RunningStormTopology`: a topology of spouts and bolts that runs on Spark.
-
-`Supervisor` watches its workers: which are there, what they report, and when they have died too often.
-"""
+"""`RunningStormTopology`: a topology of spouts and bolts that runs on Spark."""
 
 from __future__ import annotations
 
@@ -166,20 +163,15 @@ class RunningStormTopology(StormHandle):
                 raise self._error or EnvironmentProblem.of_now(
                     f"topology {self.name!r} was stopped while its workers started"
                 )
-            waited = monotonic() - began
-            if waited > min(_PATIENCE_S, self.conf.start_timeout_s):
-                self._check_starting(waited)
-
-    def _check_starting(self, waited: float) -> None:
-        """Raise the reason for which workers have not started, if it is known, or it has taken too long."""
-        if self._slots.total < self.conf.workers and not self._slots.grow:
-            raise self._slots.too_few(self.conf.workers)
-        if waited > self.conf.start_timeout_s:
-            raise EnvironmentProblem.of_now(
-                f"topology {self.name!r}: not all workers are up after start_timeout_s={self.conf.start_timeout_s:g} "
-                f"({', '.join(each['state'] for each in self.workers)}). One that is 'starting' waits for one of Spark's "
-                f"{self._slots.total} slots; one that is 'opening' waits for open() or prepare() of its spouts and bolts"
-            )
+            waited, limit_s = monotonic() - began, self.conf.start_timeout_s
+            if waited > min(_PATIENCE_S, limit_s) and self._slots.total < self.conf.workers and not self._slots.grow:
+                raise self._slots.too_few(self.conf.workers)
+            if waited > limit_s:
+                raise EnvironmentProblem.of_now(
+                    f"topology {self.name!r}: not all workers are up after start_timeout_s={self.conf.start_timeout_s:g} "
+                    f"({', '.join(each['state'] for each in self.workers)}). One that is 'starting' waits for one of Spark's "
+                    f"{self._slots.total} slots; one that is 'opening' waits for open() or prepare() of its spouts and bolts"
+                )
 
     def _over(self, error: BaseException | None) -> None:
         self._error = error
@@ -341,8 +333,12 @@ class Supervisor(WorkerGroup[BoltPlace]):
         return self._orders
 
     def heed(self, place: BoltPlace, news: Mapping[str, Any]) -> None:
-        for error in news.get("errors", ()):
-            self._report(ReportedError(**error))
+        for error in (ReportedError(**each) for each in news.get("errors", ())):
+            self._errors.append(error)
+            logger.error(
+                "topology %s: component %s (task %d) on %s reports: %s",
+                self.topology, error.component, error.task, error.host, error.text.strip().rpartition("\n")[2],
+            )  # fmt: skip
         match news["kind"]:
             case "beat":
                 self._take_beat(place, news)
@@ -381,11 +377,3 @@ class Supervisor(WorkerGroup[BoltPlace]):
             (component_of[tasks[0]], call_s) for tasks, call_s, _, _ in snapshot["calls"] if call_s > limit_s
         ]
         self._counted(snapshot)
-
-    def _report(self, error: ReportedError) -> None:
-        self._errors.append(error)
-        last = error.text.strip().rpartition("\n")[2]
-        logger.error(
-            "topology %s: component %s (task %d) on %s reports: %s",
-            self.topology, error.component, error.task, error.host, last,
-        )  # fmt: skip

@@ -1,7 +1,4 @@
-"""What runs in a Spark task: a worker, until the driver ends it, its own code fails, or the driver is gone.
-
-And what it is sent by its driver.
-"""
+"""What runs in a Spark task: a worker, until the driver ends it, its own code fails, or the driver is gone."""
 
 from __future__ import annotations
 
@@ -98,7 +95,10 @@ class BoltWorker(GroupWorker):
             died = {"error": str(self._death) or repr(self._death), "text": "".join(text)[-_SHOWN:], "final": final}
             self.tell({"kind": "died", **died, "errors": self._take_errors()})
         try:
-            stuck = self._close()
+            if self._opened:
+                self._mail.ended.set()
+                stuck = lines_of(self._worker.stop(_STOP_S))
+                self._mail.close()
         finally:
             self.tell({"kind": "ended", "blocked": stuck})
             self.mailbox.close()
@@ -150,14 +150,6 @@ class BoltWorker(GroupWorker):
             "links": {"dropped": mail.dropped, "corrupt": mail.corrupt, "astray": mail.unknown},
             "errors": self._take_errors(),
         }
-
-    def _close(self) -> list[str]:
-        if not self._opened:
-            return []
-        self._mail.ended.set()
-        stuck = lines_of(self._worker.stop(_STOP_S))
-        self._mail.close()
-        return stuck
 
     def _report(self, component: str, task: int, error: BaseException) -> None:
         logger.error("topology %s: component %s (task %d) reports %s", self.ticket.topology, component, task, error)

@@ -25,7 +25,7 @@ from trident.testing.backend.contract import (
 )
 from trident.testing.backend.contract_sharing import MapSharing
 from trident.testing.backend.store_under_test import Writer, form_to_store, value_of
-from trident.testing.checks.contract import Promise, broken, expect, expect_error, promise
+from trident.testing.contract import Promise, broken, expect, expect_error, promise
 
 MANY = 10_000
 USUAL_SIZES = (4, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 250, 256, 500, 512, 1000, 1024, 2000, 2048)
@@ -234,9 +234,7 @@ class BackingMapContract(MapSharing):
             self._read_back([(key, at) for at, key in enumerate(BINARY_KEYS)])
             return
         for at, key in enumerate(key for key in BINARY_KEYS if isinstance(key[0], bytes)):
-            with expect_error(
-                StateError, TypeError, ValueError, what=f"put key {key!r}, which is claimed to be refused"
-            ):
+            with expect_error(StateError, TypeError, ValueError, what=f"put key {key!r}, claimed to be refused"):
                 self.store.writer(f"refused {at}").commit([(key, 1)], 1)
 
     @promise(Promise.NUMBERS)

@@ -1,7 +1,4 @@
-"""What the contracts of stores share: the store under test; rows and readers of maps; the log and whole batches of states.
-
-And keys and values that stores have got wrong: widths, signs, zones, separators, bytes, look-alikes.
-"""
+"""What the contracts of stores share: the store under test; rows and readers of maps; the log and whole batches of states."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from trident.state.interfaces import Key, StateType
 from trident.state.txid import Txid
 from trident.testing.backend.schedules import Append, Log, Schedule
 from trident.testing.backend.store_under_test import METHODS, Limits, Store, SuiteRun, Writer
-from trident.testing.checks.contract import Contract, broken, expect
+from trident.testing.contract import Contract, broken, expect
 
 INTS: tuple[int, ...] = (
     0, 1, -1, 127, 128, 255, 256, -128, -129, 2**15, 2**16, 2**31 - 1, 2**31, -(2**31) - 1, 2**32, 2**32 + 1,

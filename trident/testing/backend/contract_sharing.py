@@ -9,7 +9,7 @@ from trident.state.interfaces import Key
 from trident.state.sentinel import SENTINEL_KEY
 from trident.testing.backend.contract import KEYS, MapContract, keys_of, rows, values_of
 from trident.testing.backend.store_under_test import METHODS, Store, Writer
-from trident.testing.checks.contract import Promise, answer_in_another_process, broken, expect, promise
+from trident.testing.contract import Promise, answer_in_another_process, broken, expect, promise
 
 # Pairs of (topology, state) that lie close: one is the beginning of the other, or matches it as a pattern. No two have
 # the same `StateConf.prefix`.
@@ -113,9 +113,7 @@ class MapSharing(MapContract):
         other.commit([(("other",), 1)], 2, 1)
         self.expect_rows([*pairs, (("other",), 1)], "read after a commit that did not end", other)
         writer.commit([(("again",), 1)], 2, 2)
-        self.expect_rows(
-            [*pairs, (("again",), 1)], "read after the next commit of the writer that did not end one", writer
-        )
+        self.expect_rows([*pairs, (("again",), 1)], "read after the next commit of the writer that ended none", writer)
 
     @promise(Promise.REMOVAL, "removes")
     def test_deleted_keys_are_gone_and_no_others(self) -> None:
@@ -154,9 +152,7 @@ class MapSharing(MapContract):
             if number < 3:
                 writer.commit([*pairs[:10], *rows(10, 10**6 * (number + 1))], number + 2)
         staying = set(keys_of(pairs))
-        expect(
-            sorted(key for key in found if key in staying), sorted(staying), "keys that stayed while a list was read"
-        )
+        expect(sorted(key for key in found if key in staying), sorted(staying), "keys that stayed as a list was read")
 
     @promise(Promise.RESET, "resets")
     def test_an_emptied_state_is_empty_and_no_other_is(self) -> None:

@@ -75,10 +75,7 @@ class Faults:
 
 
 def _failing(declared: Callable[Concatenate[Any, P], R], halves: bool = False) -> Callable[Concatenate[Any, P], R]:
-    """Return a method of a `FaultyMap` that calls the same method of its map, or fails.
-
-    `halves`: whether half of its lists are passed on if it fails in the middle.
-    """
+    """Return a method of a `FaultyMap` that calls that of its map, or fails; `halves`: perhaps in the middle of its lists."""
     name = declared.__name__
     pass_on: Any = passed_on(declared)
 

@@ -22,7 +22,7 @@ from trident.state.sentinel import fenced
 from trident.state.txid import Sentinel
 from trident.testing.backend.contract import MapContract, keys_of, rows, values_of
 from trident.testing.backend.store_under_test import Writer, sentinel_of
-from trident.testing.checks.contract import Promise, broken, expect, expect_error, promise
+from trident.testing.contract import Promise, broken, expect, expect_error, promise
 
 _POINTS = 8
 _ABSENT = rows(3, 10**6)
@@ -184,9 +184,7 @@ class FencedMapContract(MapContract):
         self.store.writer().commit(rows(3), 5, 5)
         for txid, attempt in ((5, 4), (4, 5), (4, 4), (1, 0)):
             late = self.store.map()
-            with expect_error(
-                FencedError, what=f"move the sentinel from batch 5 attempt 5 to {txid} attempt {attempt}"
-            ):
+            with expect_error(FencedError, what=f"move the sentinel of batch 5 attempt 5 to {txid} attempt {attempt}"):
                 late.move_sentinel(sentinel_of(txid, attempt))
                 if self.claims.moves_at_commit:
                     Writer(late, self.store.kind).commit([], txid, attempt)
@@ -284,7 +282,6 @@ class FencedMapContract(MapContract):
             self._commit_rows(late, 1, attempt)
 
     def _commit_rows(self, moved: BackingMap, number: int, attempt: int = 0) -> None:
-        """Commit rows as batch 2, whose sentinel was moved."""
         writer = Writer(moved, self.store.kind)
         writer.start(2, attempt)
         writer.put(rows(number), 2, attempt)

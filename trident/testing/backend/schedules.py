@@ -4,8 +4,6 @@ A schedule is one topology's life, drawn from a seed: two processes own the part
 before, in the middle, after, or with the reply lost; a batch that failed is replayed, with other rows where the kind allows
 it, by the same process or by another one; writers that were replaced wake up and go on. After every record, readers must
 see what a dict has that was fed each committed batch once.
-
-`Log` is the log of a driver, simulated; `Add` and `Append` are updaters that a test can distinguish.
 """
 
 from __future__ import annotations
@@ -22,11 +20,10 @@ from trident.state.cached import CachedMap
 from trident.state.forwarding import MicroBatchIBackingMap
 from trident.state.interfaces import IBackingMap, Key, StateType
 from trident.state.maps import OpaqueMap, map_for
-from trident.state.txid import Sentinel, Snapshot, Txid
-from trident.state.winners import Winners
+from trident.state.txid import Sentinel, Snapshot, Txid, Winners
 from trident.testing.backend.faulty_map import Faults, FaultyMap
 from trident.testing.backend.store_under_test import INCARNATION, Store
-from trident.testing.checks.contract import Violation, expect
+from trident.testing.contract import Violation, expect
 
 BATCHES = 8
 _MOST_TRIES = 50

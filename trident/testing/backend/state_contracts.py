@@ -11,7 +11,7 @@ from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.testing.backend.contract import StateContract, update
 from trident.testing.backend.schedules import Add, Append, Log
 from trident.testing.backend.store_under_test import INCARNATION
-from trident.testing.checks.contract import Promise, expect, expect_error, promise
+from trident.testing.contract import Promise, expect, expect_error, promise
 
 
 class MapStateContract(StateContract):

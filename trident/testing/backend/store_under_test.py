@@ -25,7 +25,7 @@ from trident.state.maps import map_for
 from trident.state.sentinel import ReservedKeySentinel, fenced
 from trident.state.txid import Sentinel, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
-from trident.testing.checks.suite import OutOfTime
+from trident.testing.suite import OutOfTime
 
 INCARNATION = "contract-log"
 RUN_PREFIX = f"contract-{uuid4().hex[:8]}-"

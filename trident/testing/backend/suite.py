@@ -12,8 +12,8 @@ from trident.testing.backend.contract import StoreContract
 from trident.testing.backend.fenced_map_contract import FencedMapContract
 from trident.testing.backend.state_contracts import MapStateContract, SnapshottableContract
 from trident.testing.backend.store_under_test import RUN_PREFIX, Limits, Store, SuiteRun
-from trident.testing.checks.contract import Promise, Promised
-from trident.testing.checks.suite import Findings, SuiteRunner
+from trident.testing.contract import Promise, Promised
+from trident.testing.suite import Findings, SuiteRunner
 
 MAP_CONTRACTS: tuple[type[StoreContract], ...] = (BackingMapContract, FencedMapContract)
 STATE_CONTRACTS: tuple[type[StoreContract], ...] = (MapStateContract, SnapshottableContract)

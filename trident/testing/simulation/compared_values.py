@@ -21,7 +21,6 @@ from trident.operations.interfaces import Operation
 from trident.roles import has
 from trident.run.opened_topology import OpenedTopology
 from trident.state.encoding.equal_keys import typed_keys
-from trident.state.interfaces import Key
 from trident.state.map_state import MapStateFactory
 
 Contents = Mapping[Any, Any]
@@ -57,16 +56,11 @@ def contents_of(opened: OpenedTopology, node: StateNode) -> Contents:
     rows = list(view.get_tuples())
     found: dict[Any, Any] = {}
     for row in rows:
-        key = _typed(row[:-1])
+        key = row[:-1]
+        with suppress(CorruptValueError):  # 1 and 1.0 are two keys in a store; one of the user's own types stays
+            (key,) = typed_keys([key])
         found[key] = (*found[key], row[-1]) if key in found else (row[-1],)
     return {key: values[0] if len(values) == 1 else sorted(values, key=repr) for key, values in found.items()}
-
-
-def _typed(key: Key) -> Key:
-    """Return a key that no key of other types equals, as 1 and 1.0 are two in a store; one of the user's own types as it is."""
-    with suppress(CorruptValueError):
-        (key,) = typed_keys([key])
-    return key
 
 
 def differences(

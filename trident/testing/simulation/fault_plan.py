@@ -112,24 +112,19 @@ def drawn_plan(seed: int, states: Sequence[str], rows: int, kinds: Collection[Fa
     chance = random.Random(f"{seed}")
     most = max(1, -(-2 * rows // chance.choice((2, 3, 4, 6, 9))))
     txids = max(1, min(2 * rows // (most + 1), rows))
-    places = _places(states, kinds)
+    places: dict[FaultKind, list[tuple[str, str]]] = {}  # points, and the states whose points they are
+    for point, (_, possible) in POINTS.items():
+        for kind in possible:
+            if kind in kinds:
+                of_state = point in OF_STATES or kind == "set_back"
+                places.setdefault(kind, []).extend((point, state) for state in (states if of_state else ("",)))
+    places = {kind: there for kind, there in places.items() if there}
     faults = []
     for _ in range(chance.choice((1, 1, 2, 2, 3, 4, 6)) if places else 0):
         kind = chance.choice(sorted(places))
         point, state = chance.choice(places[kind])
         faults.append(Fault(kind, point, chance.randint(1, txids), state, chance.choice((0, 1, 1, 2))))
     return FaultPlan(seed, tuple(faults), most, chance.choice((1, 1, 2, 3)), "other_cut" in kinds, True)
-
-
-def _places(states: Sequence[str], kinds: Collection[FaultKind]) -> dict[FaultKind, list[tuple[str, str]]]:
-    """Return where each kind can happen: points, and the states whose points they are."""
-    places: dict[FaultKind, list[tuple[str, str]]] = {}
-    for point, (_, possible) in POINTS.items():
-        for kind in possible:
-            if kind in kinds:
-                of_state = point in OF_STATES or kind == "set_back"
-                places.setdefault(kind, []).extend((point, state) for state in (states if of_state else ("",)))
-    return {kind: there for kind, there in places.items() if there}
 
 
 def shrunk(plan: FaultPlan, rows: Rows, fails: Callable[[FaultPlan, Rows], bool]) -> tuple[FaultPlan, Rows]:

@@ -15,7 +15,7 @@ from trident.errors import StateError, describe
 from trident.fields import Fields
 from trident.graph import Graph, Node, PersistNode, SpoutNode
 from trident.plan import make_plan
-from trident.plan.guarantees import spout_type_of
+from trident.plan.plan import spout_type_of
 from trident.run.drive import Drive
 from trident.run.opened_topology import OpenedTopology
 from trident.run.running import new_memory_log
@@ -23,7 +23,7 @@ from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.testing.simulation.compared_values import Contents, contents_of
 from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan
 from trident.testing.simulation.simulated_stores import Died, FaultHooks, SimulatedStore, watched_spec
-from trident.testing.topology.stand_ins import GivenSpout, HandClock, Unheard, WatchedLog
+from trident.testing.stand_ins import GivenSpout, HandClock, Unheard, WatchedLog
 
 Places = Mapping[str, Contents]
 
@@ -226,9 +226,7 @@ class SimulatedRun:
     def _was_recorded(self, txid: int) -> None:
         record = self.log.state.history[-1]
         if self._lost is not None and record.touched.get(self._lost[0]):
-            self._fail(
-                f"state {self._lost[0]!r} was set back by one batch, and batch {txid} was committed on top of it"
-            )
+            self._fail(f"state {self._lost[0]!r} was set back by one batch, and batch {txid} was committed on top")
         for stream in self.rows:
             definition = record.spouts.get(stream, {"from": 0, "until": 0})
             self.cuts[stream, txid] = definition["until"] - definition["from"]

@@ -19,7 +19,7 @@ from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Sentinel
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.simulation.fault_plan import Fault
-from trident.testing.topology.stand_ins import over_maps
+from trident.testing.stand_ins import over_maps
 
 
 class Died(BaseException):
@@ -187,5 +187,4 @@ def watched_spec(node: StateNode, store: SimulatedStore, hooks: FaultHooks) -> S
 
 
 def _is_of_a_store(factory: object) -> bool:
-    """Whether a factory is one of this project's stores, or is made by its parts for stores."""
     return type(factory).__module__.startswith(("states.", "trident.storekit."))

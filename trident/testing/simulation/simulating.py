@@ -1,7 +1,4 @@
-"""simulate: thousands of seeded runs of a topology with crashes, lost answers, paused drivers and other cuts of replays.
-
-Each run is judged by what one without faults leaves; one that fails is made small and told.
-"""
+"""simulate: thousands of seeded runs of a topology with crashes, lost answers, paused drivers and other cuts of replays."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from trident.testing.simulation.compared_values import (
 )
 from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, Rows, drawn_plan, shrunk
 from trident.testing.simulation.simulated_run import SimulatedRun, Wrong
-from trident.testing.topology.stand_ins import typed_rows
+from trident.testing.stand_ins import typed_rows
 from trident.topology import TridentTopology
 
 Declared = TridentTopology | Callable[[], TridentTopology]
@@ -216,8 +213,13 @@ class JudgedRuns:
         began = time.monotonic()
         self._check_repeats()
         batches, attempts, met, trace = 0, 0, Counter[FaultKind](), [""]
+        most = max((table.num_rows for table in self._rows.values()), default=0)
         for seed in seeds:
-            run = self._run_seed(seed)
+            plan = drawn_plan(seed, self._states, most, self._kinds)
+            try:
+                run = self._check_plan(plan, self._all_rows, self._wanted)
+            except Wrong as error:
+                raise self._failure_of(plan, error) from None
             batches, attempts, met = batches + run.txid, attempts + run.attempts, met + run.happened
             trace = run.trace
         took, shown = time.monotonic() - began, tuple(trace) if told else ()
@@ -271,15 +273,6 @@ class JudgedRuns:
             again = self._without_faults(self._all_rows)
         if lines := differences(self._wanted, again):
             raise SimulationFailed("\n  ".join([f"topology {self._name!r} without any fault:", *lines, _RANDOM]))
-
-    def _run_seed(self, seed: int) -> SimulatedRun:
-        """Run a seed; `SimulationFailed` with the smallest run that fails as well."""
-        most = max((table.num_rows for table in self._rows.values()), default=0)
-        plan = drawn_plan(seed, self._states, most, self._kinds)
-        try:
-            return self._check_plan(plan, self._all_rows, self._wanted)
-        except Wrong as error:
-            raise self._failure_of(plan, error) from None
 
     def _check_plan(self, plan: FaultPlan, rows: Rows, wanted: Mapping[str, Contents] | None = None) -> SimulatedRun:
         run, found = self._run(plan, rows)

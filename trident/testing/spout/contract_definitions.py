@@ -9,7 +9,7 @@ from unittest import SkipTest
 from trident.errors import SpoutError
 from trident.log.framing import decode, encode
 from trident.spout.interfaces import SpoutType
-from trident.testing.checks.contract import SpoutPromise, answer_in_another_process, broken, expect, promise
+from trident.testing.contract import SpoutPromise, answer_in_another_process, broken, expect, promise
 from trident.testing.spout.source_under_test import FilledBatch, FilledSource, Life, SpoutChecks, read_whole, rows_of
 
 _MANY_BATCHES = 24
@@ -30,9 +30,7 @@ class DefinitionChecks(SpoutChecks):
             definition = life.define_here(txid, previous)
             if definition is None:
                 break
-            expect(
-                previous, before, f"the definition of batch {txid - 1}, after it was passed on to define batch {txid}"
-            )
+            expect(previous, before, f"the definition of batch {txid - 1}, after it was passed to define batch {txid}")
             try:
                 expect(decode(encode(definition)), definition, f"the definition of batch {txid}, read from the log")
             except ValueError as error:
@@ -46,7 +44,14 @@ class DefinitionChecks(SpoutChecks):
     @promise(SpoutPromise.SMALL)
     def test_a_definition_does_not_grow_with_the_batches(self) -> None:
         """Batches of the same size have definitions of the same size, however many there were."""
-        batches = self._many_batches()
+        filled, limit = self.filled, self.filled.source.limit
+        self.needs(limit is not None or filled.source.grows, "it cannot be had to make many batches")
+        filled.fill(_MANY_BATCHES * (limit or 1) if limit or not filled.source.grows else 1)
+        life = filled.live()
+        batches = filled.drain(life)
+        for _ in range(0 if limit else _MANY_BATCHES - 1):
+            filled.fill(1)
+            batches += filled.drain(life, batches[-1], want=1)
         sizes, few = [_size(batch) for batch in batches], len(batches) // 4
         if few and max(sizes[few:]) > max(sizes[:few]) * 1.5 + 64:  # numbers become longer
             largest = sizes.index(max(sizes))
@@ -122,9 +127,7 @@ class DefinitionChecks(SpoutChecks):
                 return None
             again = filled.define_next(life, last, wait)
             if again is None:
-                broken(
-                    f"{given_up.definition!r} was batch {given_up.txid}; asked again, the spout says that there is nothing"
-                )
+                broken(f"{given_up.definition!r} was batch {given_up.txid}; asked again, the spout gives nothing")
             return self._commit(life, again, attempt=1)
 
         filled.expect_all(rows_of(filled.take_all(take)), "batches that were defined twice, committed once")
@@ -173,9 +176,7 @@ class DefinitionChecks(SpoutChecks):
             else:
                 batches += self._drain_what_is_there(life, batches, lost)
         if self.kind is SpoutType.TRANSACTIONAL:
-            filled.expect_same(
-                life.read(second), second.rows, f"batch {second.txid}, read after partition {lost} was back"
-            )
+            filled.expect_same(life.read(second), second.rows, f"batch {second.txid}, read with partition {lost} back")
             life.succeed(second)
             batches.append(second)
         want = len(filled.rows()) - len(rows_of(batches))
@@ -189,22 +190,9 @@ class DefinitionChecks(SpoutChecks):
         return batch
 
     def _read_uncommitted(self, life: Life) -> list[FilledBatch]:
-        """Define and read the first batches, and commit none."""
         batches, last = list[FilledBatch](), None
         while len(batches) < _AHEAD and (last := self.filled.read_next(life, last, wait=not batches)) is not None:
             batches.append(last)
-        return batches
-
-    def _many_batches(self) -> list[FilledBatch]:
-        filled = self.filled
-        limit = filled.source.limit
-        self.needs(limit is not None or filled.source.grows, "it cannot be had to make many batches")
-        filled.fill(_MANY_BATCHES * (limit or 1) if limit or not filled.source.grows else 1)
-        life = filled.live()
-        batches = filled.drain(life)
-        for _ in range(0 if limit else _MANY_BATCHES - 1):
-            filled.fill(1)
-            batches += filled.drain(life, batches[-1], want=1)
         return batches
 
     def _read_partition(self, life: Life, partition: int) -> tuple[list[FilledBatch], FilledBatch]:
@@ -215,9 +203,7 @@ class DefinitionChecks(SpoutChecks):
             names.update(map(repr, filled.rows(partition)))
             batch = filled.read_next(life, batches[-1] if batches else None)
             if batch is None:
-                self.needs(
-                    filled.source.grows and not names.isdisjoint(_names(filled, batches)), "too few batches can be had"
-                )
+                self.needs(filled.source.grows and not names.isdisjoint(_names(filled, batches)), "too few batches")
                 filled.fill(filled.backlog)
             elif not names.isdisjoint(_names(filled, [batch])) and not names.isdisjoint(_names(filled, batches)):
                 return batches, batch
@@ -245,9 +231,7 @@ class DefinitionChecks(SpoutChecks):
         while filled.compare(rows_of([*done, *batches]), others).missing:
             if time.monotonic() > until:
                 left = filled.compare(rows_of([*done, *batches]), others).missing
-                broken(
-                    f"partition {lost} is lost, and {len(left)} rows of the others do not come, the first is {left[0]!r}"
-                )
+                broken(f"partition {lost} is lost; {len(left)} rows of others do not come, the first is {left[0]!r}")
             batch = self._try_next(life, [*done, *batches][-1])
             if batch is not None:
                 batches.append(batch)

@@ -18,7 +18,7 @@ import cloudpickle
 from trident.errors import SpoutError, describe
 from trident.spout.interfaces import ITridentSpout, TransactionAttempt
 from trident.spout.partitioned import PartitionedSpout
-from trident.testing.checks.contract import SpoutPromise, Violation, broken, expect_error, promise
+from trident.testing.contract import SpoutPromise, Violation, broken, expect_error, promise
 from trident.testing.spout.source_under_test import FilledBatch, FilledSource, Life, SpoutChecks, rows_of
 
 _CYCLES = 3
@@ -63,9 +63,7 @@ class SurroundingChecks(SpoutChecks):
             if type(size) is not int or size < 0:
                 broken(f"size of batch {batch.txid} is {size!r}, expected a number of bytes, or None")
             if batch.rows and not rows_bytes / _FACTOR <= size <= rows_bytes * _FACTOR + _OVERHEAD_BYTES:
-                broken(
-                    f"size of batch {batch.txid} is {size}, its {len(batch.rows)} rows take about {rows_bytes} bytes"
-                )
+                broken(f"size of batch {batch.txid} is {size}, its {len(batch.rows)} rows take some {rows_bytes} bytes")
         with self.filled.source.outage():
             for batch, size in sizes:
                 with expect_error(what=f"size of batch {batch.txid}, while the source is away", must=False):
@@ -87,9 +85,7 @@ class SurroundingChecks(SpoutChecks):
                 broken(f"the lag after batch {batch.txid} is {lag!r}, expected Lag(amount, unit), or None")
             left = sum(len(later.rows) for later in batches[batch.txid :])
             if (lag.amount == 0) is not (left == 0):
-                broken(
-                    f"the lag after batch {batch.txid} is {lag.amount} {lag.unit}, and {left} rows are still to come"
-                )
+                broken(f"the lag after batch {batch.txid} is {lag.amount} {lag.unit}, and {left} rows are to come")
         with self.filled.source.outage():
             for batch in batches[-1:]:
                 began = time.monotonic()

@@ -1,7 +1,4 @@
-"""What you give to have a spout checked, a source that can be filled; and the source of one check.
-
-That is what was filled in, the drivers that read it, and whether all of it came out.
-"""
+"""What you give to have a spout checked, a source that can be filled; and the source of one check."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ from trident.arrow import cast_table, schema_of
 from trident.config import Config
 from trident.errors import ConfigError
 from trident.log.framing import decode, encode
-from trident.plan.guarantees import spout_type_of
+from trident.plan.plan import spout_type_of
 from trident.roles import Role
 from trident.run.batch_spouts import as_trident_spout
 from trident.spout.interfaces import BadRow, Definition, PartitionRead, SpoutType, TransactionAttempt, coordinator_of
-from trident.testing.checks.contract import Contract, Violation, broken
+from trident.testing.contract import Contract, Violation, broken
 
 Row = tuple[Any, ...]
 
@@ -263,9 +260,7 @@ class FilledSource:
                 numbers = [next(self._numbers) for _ in range(share)]
                 added = [tuple(row) for row in self.source.fill(numbers, partition)]
                 if len(added) != share:
-                    raise ValueError(
-                        f"fill was given {share} numbers and returned {len(added)} rows; one each is expected"
-                    )
+                    raise ValueError(f"fill was given {share} numbers and returned {len(added)} rows; one each is due")
                 self.stated.setdefault(partition, []).extend(added)
 
     def rows(self, *partitions: int) -> list[Row]:

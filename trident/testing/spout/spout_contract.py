@@ -13,8 +13,7 @@ from typing import ClassVar, TextIO
 from trident.arrow import cast_table, schema_of
 from trident.errors import SpoutError
 from trident.spout.interfaces import Definition, SpoutType
-from trident.testing.checks.contract import SCHEDULED, Promised, SpoutPromise, Violation, broken, expect, promise
-from trident.testing.checks.suite import Findings, SuiteRunner, promise_table
+from trident.testing.contract import SCHEDULED, Promised, SpoutPromise, Violation, broken, expect, promise
 from trident.testing.spout.contract_definitions import DefinitionChecks
 from trident.testing.spout.contract_surroundings import SurroundingChecks
 from trident.testing.spout.source_under_test import (
@@ -26,6 +25,7 @@ from trident.testing.spout.source_under_test import (
     rows_of,
     through_log,
 )
+from trident.testing.suite import Findings, SuiteRunner, promise_table
 
 
 class SpoutContract(DefinitionChecks, SurroundingChecks):
@@ -91,7 +91,7 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
     @promise(SpoutPromise.THROTTLE, "limit")
     def test_a_throttled_spout_makes_smaller_batches_and_goes_on(self) -> None:
         """At half of the limit, at the smallest share, and at the whole again."""
-        filled, limit = self.filled, self.filled.source.limit or 0
+        filled, limit, unit = self.filled, self.filled.source.limit or 0, self.filled.source.unit
         filled.fill(3 * filled.backlog)
         life = filled.live()
         throttled = life.coordinator
@@ -99,7 +99,9 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
         last, sizes = None, list[int]()
         for share in (0.5, 1e-9, 0.5, 1.0):
             throttled.throttle(share)
-            most, sizes = self._most(share), []
+            # Each partition may round up.
+            most = max(unit, math.ceil(limit * share)) + (filled.source.partitions - 1) * unit
+            sizes = []
             for _ in range(3):
                 if (last := filled.read_next(life, last)) is not None:
                     life.succeed(last)
@@ -107,9 +109,7 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
             if not min(sizes):
                 broken(f"throttle({share}): there is a backlog, and a batch holds nothing of it")
             if max(sizes) > most:
-                broken(
-                    f"throttle({share}): the limit is {limit}, and a batch has {max(sizes)} rows, at most {most} are due"
-                )
+                broken(f"throttle({share}): the limit is {limit}, a batch has {max(sizes)} rows, {most} are due")
         if max(sizes) <= limit / 2:
             broken(f"throttle(1.0) after throttle(0.5): batches stay at {max(sizes)} rows, the limit is {limit}")
 
@@ -164,11 +164,6 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
 
     def run_schedule(self, number: int) -> None:
         SpoutSchedule(self.filled, self.kind, f"{self.seed}/{number}").run()
-
-    def _most(self, share: float) -> int:
-        """How many rows a throttled batch may have; each partition may round up."""
-        source = self.filled.source
-        return max(source.unit, math.ceil((source.limit or 0) * share)) + (source.partitions - 1) * source.unit
 
     def _all_rows(self) -> list[Row]:
         filled, life = self.begin()

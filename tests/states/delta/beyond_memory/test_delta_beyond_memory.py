@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import threading
 from collections import Counter
@@ -19,8 +21,10 @@ from states.delta.state_tables import PublishedTable
 from tests.harness.crashing_stores import tuples_at
 from tests.harness.store_commits import commit_by
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update
-from trident.errors import BackendError, FencedError, StateError
+from trident.errors import BackendError, FencedError, StateError, StateMismatchError
 from trident.state import Snapshot, StateConf, StateType
+
+pytestmark = pytest.mark.slow
 
 WORDS = [f"w{number}" for number in range(60)]
 OPTIONS: dict[str, Any] = {
@@ -109,7 +113,6 @@ def at_of(kind: StateType, number: int, log: Log) -> Snapshot | None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])
 def test_any_schedule_of_crashes_counts_each_batch_once(
@@ -192,7 +195,6 @@ def test_a_start_reads_no_rows_and_a_commit_those_of_its_keys(tmp_path: Path, mo
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> None:
     log = Log()
     state, model = filled(tmp_path, log, 40)
@@ -202,7 +204,6 @@ def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_base_of_an_earlier_time_is_refused(tmp_path: Path) -> None:
     log = Log()
     state, _ = filled(tmp_path, log, 20)
@@ -232,6 +233,59 @@ def test_a_base_that_another_program_changed_is_refused_until_it_is_restored(tmp
     state = large_at(tmp_path)
     commit(state, log, 9, 0, {"w1": 1})
     assert told(state) == model + Counter(w1=1)
+
+
+def test_a_base_that_cannot_be_restored_is_begun_again_as_the_start_says(tmp_path: Path) -> None:
+    table, log = tmp_path / "table", Log()
+    state, _ = filled(table, log)
+    state.close()
+    version = DeltaTable(table).version()
+    DeltaTable(table).optimize.compact()
+    DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(Exception, match="missing file"):
+        DeltaTable(table).restore(version)
+    with pytest.raises(
+        StateError, match=r"If its files were deleted \(VACUUM\), move the folder of the state away and start"
+    ):
+        commit(large_at(table), log, 9, 0, {"w1": 1})
+    table.rename(tmp_path / "away")
+    with pytest.raises(StateMismatchError, match="no commit at all"):  # a start tells more
+        commit(large_at(table), log, 9, 0, {"w1": 1})
+
+
+def test_a_full_disk_fails_the_batch_at_which_a_state_outgrows_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    state, log, counts = large_at(tmp_path), Log(), dict.fromkeys(WORDS, 1)
+    commit(state, log, 1, 0, counts)
+    with monkeypatch.context() as patch:
+        patch.setattr("states.delta.beyond_memory.bucketed_base.write_bucket", full)
+        with pytest.raises(
+            BackendError, match=r"cannot write files of .* No space left .*; free some space on the disk"
+        ):
+            commit(state, log, 2, 0, counts)
+    assert not is_large(tmp_path)
+    commit(state, log, 2, 1, counts)
+    assert is_large(tmp_path)
+    assert told(state) == dict.fromkeys(WORDS, 2)
+
+
+def test_a_file_of_the_base_that_is_gone_is_named_until_it_is_back(tmp_path: Path) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log)
+    state.close()
+    files = list(tmp_path.glob("part-b*.parquet"))
+    for file in files:
+        file.rename(file.with_suffix(".away"))
+    for one in (large_at(tmp_path), reader_at(tmp_path)):
+        with pytest.raises(BackendError, match=r"cannot read Delta table .*\.parquet.* bring it back from a copy"):
+            told(one)
+    for file in files:
+        file.with_suffix(".away").rename(file)
+    assert told(large_at(tmp_path)) == model
 
 
 def test_a_state_that_was_emptied_is_in_memory_again(tmp_path: Path) -> None:
@@ -300,11 +354,6 @@ def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(
     assert told(large_at(tmp_path)) == model
 
 
-def merging_of(state: Any) -> Any:
-    return state._backing._publishing._merging._published
-
-
-@pytest.mark.slow
 def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     state, model = filled(tmp_path, log)
@@ -313,7 +362,7 @@ def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, m
     move = PublishedTable.move
 
     def paused(self: PublishedTable, *args: Any) -> Any:
-        if not goes_on.is_set() and self is merging_of(old):
+        if not goes_on.is_set() and self is old._backing._publishing._merging._published:
             waits.set()
             assert goes_on.wait(60)
         return move(self, *args)
@@ -350,7 +399,6 @@ def test_listing_keys_goes_bucket_by_bucket(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
     log = Log()
     state, model = filled(tmp_path, log)
@@ -374,7 +422,6 @@ def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path) -> None:
     log, state, models = Log(), large_at(tmp_path), list[Counter[str]]([Counter()])
     for number in range(1, 25):
@@ -390,7 +437,6 @@ def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, goes_on, waits = Log(), threading.Event(), list[int]()
     monkeypatch.setattr(OpenedBase, "bytes_of_changes", 600)

@@ -19,6 +19,8 @@ from trident.errors import BackendError
 from trident.state.interfaces import FormerTypes, StateConf, StateType
 from trident.state.txid import Snapshot, Txid
 
+pytestmark = pytest.mark.slow
+
 KEYS = [f"w{number}" for number in range(60)]
 LARGE: dict[str, Any] = {"max_keys_in_memory": 20, "compact_after_commits": 4, "vacuum_after_hours": 1}
 
@@ -33,7 +35,6 @@ def merged(path: Path) -> int | None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_the_driver_keeps_the_state_in_files_and_merges_what_tasks_staged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +95,6 @@ def declared(path: Path, value: str, *until: int) -> Any:
     return state_at(path, conf, **{**LARGE, "background_maintenance": False})
 
 
-@pytest.mark.slow
 def test_tasks_and_driver_of_a_wider_declaration_go_on_and_the_former_ones_come_back(tmp_path: Path) -> None:
     def type_at_path() -> Any:
         assert merged(tmp_path) is not None
@@ -124,7 +124,6 @@ def test_tasks_and_driver_of_a_wider_declaration_go_on_and_the_former_ones_come_
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_what_a_driver_commits_between_tasks_is_merged_and_leaves_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +152,6 @@ def test_what_a_driver_commits_between_tasks_is_merged_and_leaves_its_memory(
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_state_that_grows_while_the_driver_commits_is_merged_also_after_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +247,6 @@ def schedules() -> Iterator[Any]:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("mixed", [False, True], ids=["tasks", "tasks and driver"])
 @pytest.mark.parametrize(("kind", "seed"), list(schedules()))
 def test_any_schedule_of_lost_tasks_and_drivers_counts_each_batch_once(

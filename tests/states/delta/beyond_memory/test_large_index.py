@@ -51,7 +51,7 @@ def large_index(path: Path, layout: DeltaLayout) -> LargeIndex:
     keys = [f"of_{name}" for name in layout.key_columns]  # people may read them under other names
     schema = pa.schema([*map(pa.field, keys, layout.key_types), value, ATTEMPT])
     system = SubTreeFileSystem(str(path), LocalFileSystem())
-    return LargeIndex(layout, BucketedBase([], schema, keys, system, BucketLimits(5)), 0)
+    return LargeIndex(layout, BucketedBase([], schema, keys, system, BucketLimits(5), name="t"), 0)
 
 
 def merged(index: LargeIndex, layout: DeltaLayout, frozen: SortedRows, shown: int) -> None:
@@ -175,7 +175,7 @@ SCHEMA = pa.schema([("word", pa.string()), ("count", pa.int64())])
 
 def table_in(path: Path, rows: int) -> DeltaTable:
     system = SubTreeFileSystem(str(path), LocalFileSystem())
-    base = BucketedBase([], SCHEMA, ["word"], system, BucketLimits(50))
+    base = BucketedBase([], SCHEMA, ["word"], system, BucketLimits(50), name="t")
     words = pa.table({"word": [f"w{n}" for n in range(rows)], "count": range(rows)}, schema=SCHEMA)
     table = DeltaTable.create(str(path), Schema.from_arrow(SCHEMA))
     files = base.merge(SortedRows.of(words, ["word"])).files
@@ -220,7 +220,8 @@ Model = dict[tuple[str | None, int | None], int]
 
 
 def base_in(path: Path, files: Iterable[BucketFile] = (), limits: BucketLimits = LIMITS) -> BucketedBase:
-    return BucketedBase(list(files), VALUE_SCHEMA, KEYS, SubTreeFileSystem(str(path), LocalFileSystem()), limits)
+    system = SubTreeFileSystem(str(path), LocalFileSystem())
+    return BucketedBase(list(files), VALUE_SCHEMA, KEYS, system, limits, name="t")
 
 
 def rows_of(model: Mapping[tuple[str | None, int | None], int | None]) -> pa.Table:
@@ -297,6 +298,7 @@ def test_any_schedule_tells_what_a_dict_tells(tmp_path: Path, seed: int) -> None
     run_schedule(tmp_path, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_hashes")
 @pytest.mark.parametrize("seed", range(12, 18))
 def test_keys_of_one_hash_are_told_apart(tmp_path: Path, seed: int) -> None:
