@@ -17,9 +17,9 @@ SPARE = 60  # lines or, divided by 20, modules that a budget may be above what i
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (73_690, 307),
-    "states": (12_650, 60),
+    "states": (12_643, 60),
     "spouts": (10_150, 42),
-    "tests": (119_957, 582),
+    "tests": (119_954, 582),
     "examples": (760, 8),
     "docs": (7_139, 41),
 }

@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
@@ -172,6 +173,11 @@ def test_every_target_of_make_is_there() -> None:
     }
     named = {shlex.split(command, comments=True)[1] for _, command in COMMANDS if command.startswith("make ")}
     assert {"demo", "test"} <= named <= targets
+
+
+def test_the_tests_that_make_compat_runs_are_there() -> None:
+    named = subprocess.check_output(["make", "-s", "--eval=p:;@echo $(COMPAT_TESTS)", "p"], cwd=ROOT, text=True).split()
+    assert [name for name in named if (ROOT / name).exists()] == named != []
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ _LOGGER = logging.getLogger(__name__)
 _RETRIES = Retries(4, 0.0, 0.0)  # of a version that another writer has made first
 _SHARE = 40  # publishing takes at most one part in so many of the time
 _LOOK_S = 0.2  # how soon the thread notices that the program ends
-"""Without a log every write counts."""
 
 
 class Publishing:
@@ -73,7 +72,7 @@ class Publishing:
     def without_log(self) -> None:
         """Publish the newest writes of a state without a log."""
         if self._index.sentinel is None:
-            self._publish(Snapshot(1 << 62), None, None)
+            self._publish(Snapshot(1 << 62), None, None)  # every write counts
 
     def try_publish(self, snapshot: Snapshot, newest: Sentinel) -> None:
         """Publish the state after a batch that the log holds; what fails is published with the next one."""

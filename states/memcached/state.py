@@ -49,6 +49,8 @@ __all__ = ["MemcachedCache", "MemcachedMap", "MemcachedOptions", "MemcachedState
 
 P = ParamSpec("P")
 _AT_ONCE = b"-1"  # an item that has expired when it is stored: a delete with a condition, in one request
+_ABSENT, _VALUE = b"\x00", b"\x01"  # what an entry of the cache begins with: a key known to be absent, or its value
+_FLAGS = b"0"
 
 
 class MemcachedMap(BackingMap):
@@ -265,16 +267,8 @@ class _CachedMapFactory:
         return facts_of(StoreFacts, self.durable)
 
 
-# Entries of a read-through cache in Memcached: what is lost is read from the durable map again.
-#
-# An entry is a byte, 1 for a value and 0 for "known to be absent", then the value.
-
-_ABSENT, _VALUE = b"\x00", b"\x01"
-_FLAGS = b"0"
-
-
 class MemcachedCache(SpacedCache[Any]):
-    """Of what a map of one kind stores, in the codec.
+    """Entries of what a map of one kind stores, in the codec; what is lost is read from the durable map again.
 
     `options`: those for states (sentinel, evictions) do not matter here.
     `conf`: the names of topology and state, which the entries' names start with unless the options have a `prefix`.

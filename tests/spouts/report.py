@@ -22,7 +22,6 @@ from trident.testing import SpoutReport, spout_suite, spout_table
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run and print."""
     parser = argparse.ArgumentParser(description="Check all spouts and print what holds.")
     parser.add_argument("--spout", action="append", choices=sorted(SPOUTS), help="only this one; may be repeated")
     parser.add_argument("--seconds", type=float, default=20.0, help="of random schedules for each")

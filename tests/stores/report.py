@@ -19,7 +19,6 @@ from trident.testing.suite import promise_table, text_table
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run and print."""
     parser = argparse.ArgumentParser(description="Run the campaigns and print what they withstand.")
     parser.add_argument("--store", action="append", choices=sorted(STORES), help="only this one; may be repeated")
     parser.add_argument("--campaign", action="append", choices=sorted(CAMPAIGNS), help="only this one; may be repeated")
@@ -43,7 +42,6 @@ class _Run:
         self.broken: list[str] = []
 
     def examine(self, store: Store) -> None:
-        """Run the campaigns on one store."""
         row = [store.name]
         with tempfile.TemporaryDirectory(prefix="trident-stores-") as work:
             home = Home(store, Path(work))

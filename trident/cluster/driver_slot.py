@@ -34,7 +34,7 @@ _NEVER = float("inf")  # until something else is wanted: Nimbus marks the topolo
 _MOST_SAID = 2000
 _GRACE_S = 60.0  # how long a driver may take to end before it is killed
 RUN_VARIABLE = "TRIDENT_DRIVER_RUN"
-_MAIN = "trident.cluster.driver_main"
+_MAIN = "trident.cluster.driver_main"  # a driver of a former version has trident.cluster.driver.driver_main
 
 
 class Wanted(NamedTuple):
@@ -229,7 +229,7 @@ def adopt(order_file: Path) -> DriverProcess | None:
             if each.environ().get(RUN_VARIABLE) != order.run:
                 continue
             # What the driver has forked has its command too, but does not lead the session; what it has started leads others.
-            if os.getsid(each.pid) == each.pid and _MAIN in each.cmdline():
+            if os.getsid(each.pid) == each.pid and any(word.endswith(".driver_main") for word in each.cmdline()):
                 return DriverProcess(order, each, None)
             left.append(each.pid)
     _kill(left)

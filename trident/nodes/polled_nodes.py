@@ -1,4 +1,4 @@
-"""What nodes need that are rows of a database: a thread that looks for changes, the rules of steps, sessions.
+"""Nodes that are rows of a database, as those in PostgreSQL are: a thread that looks for changes, rules of steps, sessions.
 
 `PolledNodes` looks whether what is watched is as it was read. `LeasedNodes` adds sessions that need nothing but the nodes: each
 is a node too, which its process sets again and again. Who sees for a session's timeout, by its own clock and while it looks,
@@ -38,6 +38,7 @@ _MAX_VALUES = 500  # SQLite takes 999, or more since 3.32
 LOOK_S = 1.0  # how often a process looks which sessions are over
 SESSIONS = "sessions"
 """The node above those of sessions; no path of another one begins so."""
+NOT_THERE = "is not there. Correct the address (--cluster, or the variable TRIDENT_CLUSTER), or start a Nimbus with it"
 
 _CREATE = """
     INSERT INTO {0} (path, parent, name, data, version, session) SELECT ?, ?, ?, ?, 0, ?
@@ -49,7 +50,7 @@ _DELETE = """
         AND NOT EXISTS (SELECT 1 FROM {0} AS below WHERE below.parent = ?)
 """
 
-_POLL_S = 0.1
+_POLL_S = 0.1  # this and what follows is of `PostgresNodes` alone
 _FORMAT = b"1"
 _TABLES = (
     b"CREATE TABLE IF NOT EXISTS trident_nodes (path text PRIMARY KEY, parent text NOT NULL, name text NOT NULL, "
@@ -59,7 +60,6 @@ _TABLES = (
 _BEGIN = """
     INSERT INTO trident_nodes VALUES (%s, '', '', %s, 0), (%s, '', '', '', 0), (%s, '', '', '', 0) ON CONFLICT DO NOTHING
 """
-NOT_THERE = "is not there. Correct the address (--cluster, or the variable TRIDENT_CLUSTER), or start a Nimbus with it"
 _COUNT = "UPDATE trident_nodes SET version = version + 1 WHERE path = %s"
 
 

@@ -141,7 +141,7 @@ def _literal_of(type_: str, value: Any) -> Expression | None:
         made = lit(Decimal(value))
         return made if type_of(made, Fields(), "").replace(",", ", ") == type_ else None
     match type_, value:
-        case "float", int() | float() | Decimal() if abs(Decimal(value)) > _GREATEST_FLOAT:
+        case "float", int() | float() | Decimal() if not -_GREATEST_FLOAT <= value <= _GREATEST_FLOAT:
             raise SqlError(f"{value} is beyond the range of a float")
         case "double", int() | float() | Decimal():
             return lit(float(value))

@@ -85,7 +85,6 @@ class Campaign:
         return all(committed(self.cluster, name) >= batch for name, batch in wanted.items())
 
     def driver_killed(self) -> str:
-        """Kill a driver."""
         name, process = self._driver()
         _if_there(process.kill)
         return f"driver of {name} killed"
@@ -126,7 +125,6 @@ class Campaign:
         return f"machine of {name} frozen"
 
     def leader_killed(self) -> str:
-        """Kill the Nimbus that leads."""
         self._repair("nimbus")
         leader = self.cluster.leader()
         leader.kill()
@@ -144,19 +142,16 @@ class Campaign:
         return f"every Nimbus and {done}"
 
     def rebalanced(self) -> str:
-        """Ask for a new driver."""
         name = self._draw.choice(list(self.storms))
         self.cluster.leader()
         self.cluster.client.rebalance(name, 1)
         return f"{name} rebalanced"
 
     def member_killed(self) -> str:
-        """Kill a member of ZooKeeper."""
         self._repair("member")
         return self._kill_member(self._draw.choice(self._members()))
 
     def leading_member_killed(self) -> str:
-        """Kill the member of ZooKeeper that leads."""
         self._repair("member")
         assert self._ensemble is not None
         until(lambda: self._ensemble is not None and self._ensemble.leader(), "a member leads")

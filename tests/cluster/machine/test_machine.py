@@ -23,14 +23,7 @@ from hypothesis import strategies as st
 
 from tests.harness.commands import until
 from trident.cluster import driver_main
-from trident.cluster.driver_slot import (
-    RUN_VARIABLE,
-    DriverProcess,
-    DriverSlot,
-    Wanted,
-    adopt,
-    start_driver,
-)
+from trident.cluster.driver_slot import RUN_VARIABLE, DriverProcess, DriverSlot, Wanted, adopt, start_driver
 from trident.cluster.machine_folder import DriverEnd, DriverOrder, MachineFolder, read_log
 from trident.cluster_state.cluster_records import Assignment, NodePort
 from trident.errors import ClusterError
@@ -253,13 +246,14 @@ def test_a_driver_that_cannot_read_its_order_ends_and_says_why(tmp_path: Path) -
     assert "nonsense://x" in end.reason
 
 
-def test_what_a_driver_has_forked_is_not_adopted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("main", [driver_main.__name__, "trident.cluster.driver.driver_main"], ids=["now", "formerly"])
+def test_a_driver_is_adopted_and_not_what_it_has_forked(tmp_path: Path, main: str) -> None:
     file = tmp_path / "6700.json"
     order(tmp_path).write(file)
     program = "import os, sys; forked = os.fork(); forked and print(forked, flush=True); sys.stdin.read()"
     environment = {**os.environ, RUN_VARIABLE: "a-run-of-tests"}
     with subprocess.Popen(
-        [sys.executable, "-c", program, driver_main.__name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-c", program, main], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         start_new_session=True, env=environment, text=True,
     ) as child:  # fmt: skip
         assert child.stdout is not None

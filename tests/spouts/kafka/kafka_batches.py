@@ -40,8 +40,13 @@ class Batches:
             self.definitions.append(made)
         return made
 
-    def read(self, definition: Definition) -> list[Row]:
-        return rows_of(self.spout, self.coordinator, definition, self.parallelism)
+    def read(self, definition: Definition, tries: int = 3) -> list[Row]:
+        try:
+            return rows_of(self.spout, self.coordinator, definition, self.parallelism)
+        except SourceAwayError as error:  # as a topology does: a broker that was slow to answer is asked again
+            if tries == 1 or "no answer" not in str(error):
+                raise
+        return self.read(definition, tries - 1)
 
     def next(self) -> list[Row] | None:
         """Define, read and confirm the next batch; None if there is nothing."""
