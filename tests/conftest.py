@@ -169,7 +169,6 @@ def redis_url(redis_server: Server) -> str:
 
 @pytest.fixture
 def drivers() -> Iterator[DriverServer]:
-    """What forks drivers that may be killed."""
     from tests.crash.driver_runs import DriverServer
 
     with closing(DriverServer()) as drivers:

@@ -19,7 +19,7 @@ BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (73_690, 307),
     "states": (12_643, 60),
     "spouts": (10_150, 42),
-    "tests": (119_954, 582),
+    "tests": (119_953, 582),
     "examples": (760, 8),
     "docs": (7_139, 41),
 }

@@ -151,7 +151,6 @@ def _rows(table: pa.Table, columns: Sequence[int]) -> list[Row]:
 
 
 def _order(value: Any) -> Any:
-    """Return what any two values of a column can be sorted by."""
     if value is None:
         return (0,)
     if isinstance(value, float) and math.isnan(value):

@@ -153,7 +153,6 @@ def _hints(declared: Any) -> Mapping[str, Any]:
 
 @functools.cache
 def _rules(declared: Any) -> Mapping[str, Any]:
-    """Return the type of each setting of a class, with its bounds."""
     rules, hints = {}, _hints(declared)
     for each in fields(declared):
         hint, bounds = hints[each.name], each.metadata.get(_BOUNDS)

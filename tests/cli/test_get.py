@@ -159,7 +159,6 @@ def test_a_listing_that_ends_at_its_limit_says_so(listed: Reading) -> None:
 
 @pytest.fixture(scope="module")
 def listed(tmp_path_factory: pytest.TempPathFactory) -> Reading:
-    """Lists the words of a topology that has run."""
     folder = tmp_path_factory.mktemp("listed")
     topology = TridentTopology("listed")
     lines = FixedBatchSpout("word: string", 3, *[[word] for word in WORDS])

@@ -57,7 +57,6 @@ def ran(folder: Path, log_dir: str | Path, name: str = "words") -> TridentTopolo
 
 
 def submitted(cluster: StormClusterState, log_dir: str, conf: Mapping[str, str]) -> None:
-    """Add the record of a topology."""
     status = WantedStatus("active", 0.0)
     base = StormBase("words", time.time(), status, 1, {}, "trident", "m:t", "0" * 64, conf, log_dir=log_dir)
     assert cluster.activate_storm("words-1-1", base)

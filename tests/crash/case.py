@@ -48,7 +48,6 @@ class Row(NamedTuple):
 
 
 def rows_of(seed: int, count: int) -> list[Row]:
-    """Return the whole source of a seed."""
     rng = random.Random(f"rows {seed}")
     return [
         Row(rng.choice(WORDS), rng.randrange(SHELVES), rng.random() < 0.5, rng.getrandbits(40)) for _ in range(count)
@@ -238,7 +237,6 @@ class Case:
 
     @property
     def database(self) -> str:
-        """The address of the states there."""
         return self.log_at.partition("?")[0]
 
     def table(self, directory: Path, state: str) -> str:
@@ -256,7 +254,6 @@ class Case:
         return Arm({"P14": "P9"}.get(self.point, self.point), TXID, self.how)
 
     def config(self, directory: Path, **settings: Any) -> Config:
-        """Return the settings of a driver of this case."""
         return Config(
             **{
                 "engine": "in_process",
@@ -289,7 +286,6 @@ class Case:
 
     @property
     def partitions(self) -> int:
-        """How many partitions each state has."""
         return 2 if self.store == "postgres apart" or (self.pending > 1 and self.store == "memory") else 1
 
     @property

@@ -56,7 +56,12 @@ class PostgresConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         """Consume a generator of psycopg's, which is resumed with 0 every tenth of a second without an answer."""
-        return super().wait(self._limit_wait(gen), *args, **options)
+        try:
+            return super().wait(self._limit_wait(gen), *args, **options)
+        except psycopg.OperationalError as error:
+            if error.sqlstate is None:  # psycopg leaves a connection open whose socket only hangs up
+                self.pgconn.finish()
+            raise
 
     def _limit_wait(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         heard, ready = time.monotonic(), None
@@ -66,7 +71,6 @@ class PostgresConnection(psycopg.Connection[Any]):
                 if ready:
                     heard = time.monotonic()
                 elif time.monotonic() > heard + self.limit_s:
-                    self.pgconn.finish()
                     raise psycopg.OperationalError(f"no answer within {self.limit_s:g} s")
         except StopIteration as end:
             return cast("T", end.value)

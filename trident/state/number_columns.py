@@ -379,6 +379,5 @@ class _Cursor:
         others[places], self.at = self.at, others
 
     def _pieces(self, type_: str, size: int) -> npt.NDArray[Any]:
-        """Return the pieces of a size that begin at each byte."""
         dtype = np.dtype(type_ if type_ != "V" else f"V{size}")
         return np.ndarray(max(0, len(self.bytes) - size + 1), dtype, self.bytes.data, 0, (1,))

@@ -307,7 +307,6 @@ class _Held:
 
 
 def _merge_stored(node: WindowNode, table: pa.Table, before: Ints, stored: pa.Table, run: StepRun) -> _Held:
-    """Put the stored rows and the batch's together."""
     width = Grid.of(node.config).width if node.combines else 1
     ids, owners = table.column(ID).to_numpy(), stored.column(ID).to_numpy()
     first_panes = (before - 1) // width + 1 - np.bincount(owners, minlength=len(before))

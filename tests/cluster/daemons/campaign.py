@@ -238,7 +238,6 @@ _EACH_BATCH = {"ann": 2, "bob": 5, "cy": 7}
 
 
 def write_ledgers(cluster: MachineCluster) -> None:
-    """Write the module of both."""
     write_module(cluster.folder, "ledgers", _SOURCE)
 
 

@@ -34,7 +34,6 @@ def ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
 
 @pytest.fixture
 def redis_url(redis_server: Server) -> str:
-    """An empty database."""
     return f"redis://{redis_server.address}/0"
 
 

@@ -34,14 +34,12 @@ def committed(cluster: MachineCluster, name: str = "counting") -> int:
 
 
 def counts(cluster: MachineCluster, name: str = "counting") -> dict[str, int]:
-    """Return the counts of a topology that has stopped."""
     table = DeltaTable(cluster.folder / "states" / name)
     rows = pa.table(QueryBuilder().register("t", table).execute("SELECT word, count FROM t"))
     return dict(zip(rows["word"].to_pylist(), rows["count"].to_pylist(), strict=True))
 
 
 def expected(batches: int) -> dict[str, int]:
-    """Return the counts after so many batches."""
     return {"the": 2 * batches, "cow": batches, "moon": batches}
 
 

@@ -39,7 +39,6 @@ class CutNetwork(Proxy):
         self._whole.set()
 
     def close(self) -> None:
-        """End all connections and threads."""
         self._whole.set()
         super().close()
 

@@ -54,7 +54,6 @@ def submissions(cluster: StormClusterState, tmp_path: Path) -> Submissions:
 
 
 def packed(submissions: Submissions, text: str = "1", **manifest: Any) -> str:
-    """Keep a package and return its hash."""
     sha256, data = package_of({"a.py": text.encode()}, **{"name": "mine", **manifest})
     put(submissions.code, sha256, data)
     return sha256

@@ -54,7 +54,6 @@ def direct(zookeeper_server: ZooKeeperEnsemble, root: str) -> Iterator[Opened]:
 
 @pytest.fixture
 def shaky(proxy: Proxy, root: str) -> Iterator[Opened]:
-    """A session through the proxy."""
     with opened(f"127.0.0.1:{proxy.port}", root) as one:
         yield one
 

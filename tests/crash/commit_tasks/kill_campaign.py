@@ -49,7 +49,6 @@ class Cases:
 
     @property
     def stores(self) -> list[str]:
-        """Those that run."""
         return list(self._ports)
 
     @property
@@ -130,7 +129,6 @@ SPECULATION = {
 
 
 def _few(cases: Cases) -> Iterator[TaskOutcome]:
-    """Run the cases that tell most."""
     (store,) = cases.stores
     yield run_case(cases.of(store, CHANGING, "begun", "worker", 1))
     yield run_case(cases.of(store, CHANGING, "before", "neighbour", 1))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.harness.proxy import Point, Proxy
@@ -71,6 +72,20 @@ def test_connections_that_the_server_ended_are_made_again(home: Home) -> None:
         state.commit(txid)
         log.record(txid)
     assert values(state, "cow") == [3]
+
+
+def test_a_socket_that_only_hangs_up_is_a_lost_connection(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, wait, fails = home.state(home.conf()), psycopg.Connection.wait, iter([True])
+    commit(state, Log(), 1, 0, {"cow": 1})
+
+    def hang_up(self: psycopg.Connection[Any], *args: Any, **options: Any) -> Any:
+        if next(fails, False):
+            raise psycopg.OperationalError("connection socket closed")
+        return wait(self, *args, **options)
+
+    monkeypatch.setattr(psycopg.Connection, "wait", hang_up)
+    assert values(state, "cow") == [1]
+    assert next(fails, None) is None
 
 
 def test_a_statement_that_waits_too_long_fails_the_batch_and_writes_nothing(home: Home) -> None:
