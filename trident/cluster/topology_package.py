@@ -145,7 +145,6 @@ def _requirements(file: Path) -> str:
 
 
 def _is_local(line: str) -> bool:
-    """Whether a line of requirements names a file of this machine."""
     word, has_url = line.partition(" ")[0], "://" in line
     is_file = word.startswith(".") or (not has_url and ("/" in word or word.endswith((".whl", ".zip", ".tar.gz"))))
     option = word.partition("=")[0] if word.startswith("--") else word[:2]  # what follows a short one may touch it

@@ -1,5 +1,7 @@
 """Runs a fragment over one partition's tables: its steps one after the other, then what each sink gets, cut into frames.
 
+`TaskOutput` is what comes of a part of a batch, with what the passes over its fragments counted.
+
 Dead letters on their way back: a letter returns as a row of the input of the step that it was left out of, or of what a
 fragment sends to an entry, beside the batch's other tuples. Other steps of the fragment do not see it. So a tuple that was
 processed on one branch of a stream, and was left out of another, has its effect once on each.
@@ -141,9 +143,9 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
     return merged
 
 
-def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> pa.Table:
-    """Return the tables of one partition as one, for a fragment that needs them so; an empty one if there are none."""
-    return one_table(list(tables) or [schema_of(fragment.fields).empty_table()])
+def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterable[pa.Table]:
+    """Return the tables of one partition as its steps need them: as they come, or all in one (also if there are none)."""
+    return [one_table(list(tables) or [schema_of(fragment.fields).empty_table()])] if fragment.blocking else tables
 
 
 def send(
@@ -165,7 +167,7 @@ def send(
     if figures is None:
         figures = output.figures[fragment.entry] = list(fragment.zero_counts)
     with FailingAt(fragment.entry, given=lambda: output.rows.get(fragment.entry)) as here:
-        pieces: Iterable[pa.Table] = [whole(fragment, tables)] if fragment.blocking else tables
+        pieces = whole(fragment, tables)
         if letters:
             for (step, _), rows in letters.items():
                 add_counts(output.put_back, {step: rows.num_rows})

@@ -241,7 +241,7 @@ def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> It
 
 def _of_fragment(fragment: Fragment, given: Iterable[pa.Table], run: StepRun) -> Iterator[StepDifference | None]:
     """Compare each step, and what is sent to each entry, over the tables of a partition."""
-    for table in [whole(fragment, given)] if fragment.blocking else given:
+    for table in whole(fragment, given):
         tables = {fragment.entry: table}
         for step in fragment.steps:
             sources = [tables[source] for source in step.sources]

@@ -338,7 +338,6 @@ class JvmOutput:
                 self._drain()
 
     def _drain(self, at_exit: bool = False) -> None:
-        """Read what is in the pipe now, and notice its end."""
         with self._lock:
             while not self._closed.is_set():
                 try:

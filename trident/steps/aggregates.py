@@ -399,7 +399,6 @@ Asked = Sequence[list[tuple[str, str]]]
 
 
 def _parts(aggregation: Aggregation) -> Sequence[Aggregation]:
-    """Return the aggregates that the value is made of: several, or the one."""
     aggregator = aggregation.aggregator
     return aggregator.parts if isinstance(aggregator, MultiAggregate) else (aggregation,)
 

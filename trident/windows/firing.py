@@ -216,7 +216,6 @@ class _Update:
         return [*self._grid.ends(late, reached(before - lateness), reached(before)), *passed]
 
     def _pane(self, pane: int, runs: Sequence[Chunks], read: dict[Chunks, _Rows]) -> _Rows:
-        """The rows of some runs of a pane, then this batch's."""
         stored = [rows for run in runs for rows in read[run]]
         return [*stored, *self._new[pane].to_batches()] if pane in self._new else stored
 

@@ -135,7 +135,6 @@ class OutStream:
 
 
 def _classes(type_: str | None) -> frozenset[type]:
-    """The classes that are taken without a further look."""
     if type_ is None:
         return _PLAIN
     return (_own_classes(type_) & _PLAIN) | _NULL
