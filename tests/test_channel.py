@@ -1,12 +1,14 @@
-"""A channel gives what is put, in its order, and waits no longer than it was asked to."""
+"""A channel gives what is put, in its order, and waits no longer than it was asked to; stacks are read without a standstill."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 
 import pytest
 
+from tests.harness.commands import environment
 from trident.channel import Channel
 
 pytestmark = pytest.mark.quick
@@ -45,3 +47,33 @@ def test_messages_of_many_threads_are_taken_once_each_in_the_order_of_each() -> 
     assert sorted(found, key=lambda one: one[0]) == [
         (thread, number) for thread in range(threads) for number in range(each)
     ]
+
+
+# Threads begin and end, and what is collected lets them: Python before 3.11.9 stands still if it collects amid a look.
+STACKS = """
+import gc, os, threading, time
+from trident.channel import thread_stacks
+
+class Garbage:
+    def __init__(self): self.itself = self
+    def __del__(self): time.sleep(0)
+
+def begin_and_end():
+    while True:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+
+for _ in range(3):
+    threading.Thread(target=begin_and_end, daemon=True).start()
+gc.set_threshold(5, 1, 1)
+for _ in range(300):
+    [Garbage() for _ in range(4)]
+    assert threading.get_ident() in thread_stacks()
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_the_stacks_of_threads_are_read_without_a_standstill() -> None:
+    subprocess.run([sys.executable, "-c", STACKS], env=environment(), timeout=60, check=True)

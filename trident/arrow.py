@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
@@ -232,38 +230,3 @@ def cut_table(table: pa.Table, parallelism: int, fewest: int = 1024) -> list[Tab
     count = max(1, min(parallelism, rows // fewest))
     bounds = [rows * k // count for k in range(count + 1)]
     return [TablePart(table.slice(start, end - start)) for start, end in pairwise(bounds)]
-
-
-_MOST_UNSEEN = 50_000  # objects that were made and not freed, while there is always a thread inside
-
-
-class _CollectorPause:
-    """Pauses Python's cycle collector inside of it, in all threads; where rows are made, a third of the time would be its own.
-
-    For where many small objects are made of which none refers to another.
-    Several threads may be inside at once: the last one to leave turns it on again, if it was on before the first. While
-    there is always another one, a thread that leaves collects where much was made.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # what the collector runs may enter again
-        self._inside, self._was_on = 0, False
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._inside += 1
-
-    def __exit__(self, *raised: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            is_late = self._was_on and self._inside > 0 and gc.get_count()[0] > _MOST_UNSEEN
-            if not self._inside and self._was_on:
-                gc.enable()
-        if is_late:  # not under the lock: what is collected may run code that enters; each tenth time what is old, too
-            gc.collect(1 if gc.get_count()[2] < 10 else 2)
-
-
-COLLECTOR_PAUSE = _CollectorPause()

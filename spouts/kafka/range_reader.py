@@ -26,7 +26,7 @@ from spouts.kafka.clients import (
 )
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.positions import THERE_S, OffsetRange, gone_topic, range_lost, rewritten, topic_replaced
-from trident.arrow import COLLECTOR_PAUSE
+from trident.channel import COLLECTOR_PAUSE
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 
 T = TypeVar("T")

@@ -25,7 +25,6 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 
 @pytest.fixture(params=["sqlite", *(pytest.param(each, marks=pytest.mark.server) for each in ON_SERVERS)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the address of a cluster that no other test has."""
     return str(tmp_path / "cluster") if request.param == "sqlite" else address_on(request.param, request)
 
 

@@ -232,7 +232,6 @@ class Case:
 
     @property
     def in_postgres(self) -> bool:
-        """Whether the states are in the database of the log."""
         return self.store.startswith("postgres")
 
     @property

@@ -74,7 +74,6 @@ class Outcome:
         return self.found == self.wanted
 
     def differences(self) -> list[str]:
-        """Say which keys are wrong."""
         return [
             f"{self.case}: {name}{key} is {self.found[name].get(key)}, not {self.wanted[name].get(key)}"
             for name, keys in KEYS.items()

@@ -37,7 +37,6 @@ def log_at(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def server(log_at: str) -> Iterator[DriverServer]:
-    """Drivers that find the server in their environment."""
     server = DriverServer()
     yield server
     server.close()

@@ -185,7 +185,6 @@ def topology_of(life: dict[str, Any], before: Any = None) -> TridentTopology:
 
 
 def config_of(life: dict[str, Any]) -> Config:
-    """Return the settings of a driver."""
     return Config(
         engine="in_process",
         log_dir=str(Path(life["folder"], "log")),

@@ -195,19 +195,16 @@ class Links:
         self._ends, self.by_address = ExitStack(), dict[str, Link]()
 
     def behind(self, address: str) -> str:
-        """Return the address of the link to a worker."""
         if address not in self.by_address:
             self.by_address[address] = Link(int(address.rpartition(":")[2]))
             self._ends.callback(self.by_address[address].close)
         return f"127.0.0.1:{self.by_address[address].port}"
 
     def cut(self) -> None:
-        """Let nothing pass."""
         for link in self.by_address.values():
             link.whole.clear()
 
     def mend(self) -> None:
-        """Let all pass again."""
         for link in self.by_address.values():
             link.whole.set()
 

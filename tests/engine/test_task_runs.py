@@ -61,7 +61,6 @@ class Job:
         self.parts = [("in", part) for part in coordinator.parts(ATTEMPT, definition, PARTS)]
 
     def read(self, task: int) -> list[Any]:
-        """Run a task of the first stage."""
         parts = iter([(task, self.parts[task])])
         return list(run_parts_task(self.job, self.routes, task, parts))
 

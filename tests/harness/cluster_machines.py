@@ -230,7 +230,6 @@ class MachineCluster:
         return beat if beat is not None and beat.start_time_secs == assignment.start_time_secs else None
 
     def machine_of(self, storm_id: str) -> Machine:
-        """Return the machine that a topology is assigned to."""
         assignment = self.state.assignment_info(storm_id)
         assert assignment is not None, "it is not assigned"
         return next(each for each in self.machines if each.id == assignment.slot.node)

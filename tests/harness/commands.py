@@ -111,7 +111,6 @@ class Background:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def session(self) -> list[int]:
-        """Return the living processes of its session."""
         found = []
         for process in psutil.process_iter():
             try:

@@ -46,7 +46,6 @@ def echo() -> TridentTopology:
 
 
 def answers(topology: TridentTopology, args: Sequence[str], function: str = "f") -> list[Any]:
-    """What requests that are answered together are answered with."""
     executor = RequestExecutor(make_request_plan(topology.graph(), function), Config(), None)
     try:
         return list(executor.answers(args))

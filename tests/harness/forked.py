@@ -169,7 +169,6 @@ def exit_code_of(function: Callable[..., object], *told: object) -> int:
 
 
 def die() -> None:
-    """Die without a chance to tidy up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -37,7 +37,6 @@ class Rule:
         self.met, self.lifted = threading.Event(), threading.Event()
 
     def wait(self) -> None:
-        """Wait until a request met it."""
         assert self.met.wait(_WAIT_S), f"no request of the kinds {self.keys} came"
 
     def changed(self, frame: bytes, back: bool = False) -> bytes:
@@ -83,7 +82,6 @@ class KafkaProxy:
             self.lift(made)
 
     def lift(self, rule: Rule) -> None:
-        """Let requests pass from now on."""
         if rule in self._rules:
             self._rules.remove(rule)
         rule.lifted.set()

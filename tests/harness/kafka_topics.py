@@ -60,7 +60,6 @@ class Topics:
         self.create(partitions, name)
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Have the topic so many partitions from now on."""
         self._done(self.admin.create_partitions([NewPartitions(name, total)]))
         self._wait(name, lambda found: len(found) == total)
 

@@ -37,7 +37,6 @@ class Passing(ABC):
         """Return what passes on the bytes of a connection: those of the client, and those of the server."""
 
     def close(self) -> None:
-        """End all connections and threads."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

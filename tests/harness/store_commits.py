@@ -38,7 +38,6 @@ def update(state: Any, counts: Mapping[Any, int]) -> list[Any]:
 def commit_by(
     state: Any, log: Log, number: int, act: Callable[..., object], *given: Any, attempt: int = 0, record: bool = True
 ) -> None:
-    """Commit a batch that does something."""
     txid = log.txid(number, attempt)
     state.begin_commit(txid)
     act(*given)

@@ -90,6 +90,5 @@ def longest_first(items: list[pytest.Item]) -> None:
 
 
 def piece(nodeid: str) -> str:
-    """Return which piece of work a test belongs to."""
     file = nodeid.split("::")[0]
     return next((piece for part, piece in _TOGETHER.items() if part in nodeid), file)

@@ -15,7 +15,6 @@ class ZooKeeperEnsemble(Servers):
 
     @property
     def hosts(self) -> str:
-        """What a client is given."""
         return self.addresses
 
     def leader(self) -> Server | None:

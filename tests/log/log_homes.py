@@ -146,7 +146,6 @@ class PostgresHome(StoredHome):
         self._url, self._topology = PostgresAddress.of(address).url, PostgresAddress.of(address).name
 
     def contents(self) -> dict[str, bytes]:
-        """Return the head and the chunks of the log."""
         heads = self.ask("SELECT 'head', head FROM trident_log_heads WHERE topology = %s")
         return dict([*heads, *self.ask("SELECT name, data FROM trident_log_chunks WHERE topology = %s")])
 
@@ -213,7 +212,6 @@ class ObjectHome(StoredHome):
 
     @property
     def objects(self) -> Any:
-        """The objects below the prefix."""
         return from_url(self.address, client_options={"allow_http": True})
 
 

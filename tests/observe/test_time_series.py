@@ -18,7 +18,6 @@ DAY_S = 86_400.0
 
 
 def lasted(page: dict[str, Any], now: float) -> list[float]:
-    """For how long each span of a page has lasted."""
     begins = [at / 1000 for at in page["at"]]
     return [min(page["spanSeconds"], now - begin) for begin in begins]
 

@@ -67,7 +67,6 @@ def world(tmp_path: Path) -> World:
 
 
 def written(entries: Entries, state: str) -> dict[Any, Any]:
-    """Return what is stored for the keys of a state."""
     stored = [one.items() for (name, _), one in entries.items() if name == state]
     return {key: value for items in stored for key, value in items if isinstance(value, OpaqueValue)}
 

@@ -122,7 +122,6 @@ class Asked:
         return _AskedPartition(self.rows, partition_index)
 
     def of(self, txid: int) -> list[Row]:
-        """Return the rows of a batch."""
         return [row for rows in self.rows.get(txid, {}).values() for row in rows]
 
 

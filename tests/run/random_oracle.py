@@ -38,7 +38,6 @@ def _identity(case: Case, key: Row) -> Row:
 
 
 def expected(case: Case) -> Expected:
-    """Fold the rows of a case."""
     found = Expected()
     batches = [_stepped(case, [(row[:-1], row[-1], txid) for row in rows]) for txid, rows in enumerate(case.batches, 1)]
     grouped = [_by_key(case, rows) for rows in batches]

@@ -196,7 +196,6 @@ class _Run:
             self._live_once(topology, parts, life, begun, until)
 
     def _place(self, topology: TridentTopology, parts: Sequence[Declared], life: Life) -> None:
-        """Let executors commit what they can."""
         if life.placement != "executors":
             return
         wanted = {
@@ -318,7 +317,6 @@ class _Says:
         self.declared = name != "total" or not self.case.is_updated  # a user's updater declares neither key nor value
 
     def check_map(self, view: Any) -> None:
-        """Ask for keys and for the listing."""
         listed = self.case.store != "memcached"
         if not self.grouped:
             assert (found := view.get()) == self.content.get(()), (

@@ -19,7 +19,8 @@ from tests.harness.crashing_stores import DictMap
 from tests.harness.servers import Server
 from tests.harness.topology_runs import QUICK
 from trident import Config, Fields, TridentTopology
-from trident.arrow import COLLECTOR_PAUSE, table_of
+from trident.arrow import table_of
+from trident.channel import COLLECTOR_PAUSE
 from trident.graph import PersistNode
 from trident.operations import CombinerAggregator, Count, Sum
 from trident.plan import make_plan
@@ -115,7 +116,7 @@ def test_the_cycle_collector_stays_off_until_the_last_of_several_threads_has_lef
 def test_the_cycle_collector_runs_now_and_then_under_threads_without_a_gap() -> None:
     collected: list[int] = []
     note = lambda phase, info: collected.append(info["generation"]) if phase == "start" else None  # noqa: E731
-    with ExitStack() as last, mock.patch("trident.arrow._MOST_UNSEEN", -1):
+    with ExitStack() as last, mock.patch("trident.channel._MOST_UNSEEN", -1):
         last.callback(gc.callbacks.remove, note)
         last.enter_context(COLLECTOR_PAUSE)
         gc.callbacks.append(note)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import COLLECTOR_PAUSE, one_array, one_table, schema_of, strict_cast
-from trident.channel import DaemonPool
+from trident.arrow import one_array, one_table, schema_of, strict_cast
+from trident.channel import COLLECTOR_PAUSE, DaemonPool
 from trident.counts import add_counts, add_keys, counting, counting_keys
 from trident.engine.fragment_runs import TaskOutput, put_backs_of, send
 from trident.engine.routing import RowFrame, apply_exchange

@@ -21,8 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import COLLECTOR_PAUSE
-from trident.channel import DaemonPool
+from trident.channel import COLLECTOR_PAUSE, DaemonPool
 from trident.counts import counting_keys
 from trident.engine.fragment_runs import TaskOutput
 from trident.engine.routing import RowFrame

@@ -11,7 +11,6 @@ Which thread is at what is noted, to find user code that does not return. Each t
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from time import monotonic, thread_time
 from types import FrameType
 from typing import NamedTuple
 
-from trident.channel import Channel, DaemonPool
+from trident.channel import Channel, DaemonPool, thread_stacks
 from trident.engine.fragment_runs import TaskOutput
 from trident.engine.replay_check import ReplayCheck
 from trident.engine.runners import AutoRunner, Runner
@@ -242,7 +241,7 @@ class Attempts:
         One thread calls this again and again. A call hangs if two looks that far apart, and every look between them, find
         it. Many short calls may take as long as they like.
         """
-        now, stacks = monotonic(), sys._current_frames()  # noqa: SLF001  nothing public gives another's stack
+        now, stacks = monotonic(), thread_stacks()
         before, self._seen = self._seen, {}
         asked = self._sources.asked
         for begun in [*self._begun.values(), *([] if asked is None else [asked])]:
@@ -286,7 +285,7 @@ class Attempts:
         """Return where the threads are that work on an attempt: the innermost frame, and the step."""
         if begun is None:
             return []
-        stacks = sys._current_frames()  # noqa: SLF001  as above
+        stacks = thread_stacks()
         return [(stacks[thread], _step_of(thread, begun)) for thread in self._threads(begun) if thread in stacks]
 
     def _threads(self, begun: Begun) -> list[int]:

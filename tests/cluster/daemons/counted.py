@@ -143,7 +143,6 @@ class LogWatch:
 
 
 def _ends(ranges: list[tuple[int, int]], last: int) -> list[tuple[int, int]]:
-    """Return the last batch of each range with its epoch."""
     starts = [first for first, _ in ranges[1:]] + [last + 1]
     return [(end - 1, epoch) for end, (_, epoch) in zip(starts, ranges, strict=True)]
 

@@ -29,7 +29,6 @@ class Model:
         self.may_tell: dict[int, set[str]] = {0: set(), 1: set()}
 
     def must_tell(self, session: int) -> set[str]:
-        """Return what is not as the session has read it last."""
         data = {
             path for (by, path), seen in self.data_watches.items() if by == session and self.nodes.get(path) != seen
         }

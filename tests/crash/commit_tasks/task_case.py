@@ -73,7 +73,6 @@ class TaskCase:
 
     @property
     def folder(self) -> Path:
-        """Where its log and its notes are."""
         return Path(self.fault.folder)
 
     @property
@@ -82,7 +81,6 @@ class TaskCase:
         return self.pairing.state == "opaque"
 
     def config(self, **settings: Any) -> Config:
-        """Return the settings of a driver of this case."""
         return Config(
             **{
                 "engine": "spark",

@@ -61,7 +61,6 @@ class Fault:
     folder: str = ""
 
     def reach(self, point: str, state: str, txid: int) -> None:
-        """Come by a point in a worker."""
         if (point, state, txid) != (self.point, self.state, self.txid) or not self.how:
             return
         if self.how == "slow":

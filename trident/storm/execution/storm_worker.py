@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from time import monotonic
 from types import FrameType
 from typing import NamedTuple, TypedDict
 
+from trident.channel import thread_stacks
 from trident.observe.health import place_of
 from trident.storm.execution.executors import Executor, make_executor
 from trident.storm.execution.launch import Setting
@@ -170,8 +170,7 @@ _THREAD = str(Path(__file__).with_name("storm_worker.py"))
 
 def line_of(thread: int | None) -> str:
     """Return where a thread is: the line of the spout or bolt that is called, the innermost one if none is."""
-    # The only way to ask; its name is a warning to debuggers alone.
-    innermost = sys._current_frames().get(thread or 0)  # noqa: SLF001
+    innermost = thread_stacks().get(thread or 0)
     return "" if innermost is None else place_of(_of_user(innermost) or innermost)
 
 
