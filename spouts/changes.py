@@ -26,7 +26,7 @@ from trident.errors import (
     TopologyError,
 )
 from trident.fields import Fields, free_name
-from trident.graph import Graph
+from trident.graph import Graph, name_of_state
 from trident.setting_types import Limit, check_arguments
 from trident.spout.interfaces import BatchTraits, Definition, Lag, OnNewLog, ThrottledCoordinator, TransactionAttempt
 from trident.stream import TridentState
@@ -72,7 +72,7 @@ class StateChangesSpout(DriverRows):
             FeedPosition.of(since)
 
         self._graph: Graph = (load_topology(topology) if isinstance(topology, str) else topology).graph()
-        self._state = state if isinstance(state, str) else state.state_name
+        self._state = name_of_state(state)
         self._config = Config() if log_dir is None else Config(log_dir=str(log_dir))
         self._since, self._most = since, max_batches
         self.on_new_log: OnNewLog = "elsewhere" if since is None else "start"

@@ -150,7 +150,7 @@ class GroupQueue(MessageQueue):
     # ---- reading ------------------------------------------------------------------------------------------------------
 
     def _own_pending(self, room: int) -> list[Message]:
-        """Read what was pending for this consumer when it started, stream after stream."""
+        """Read what was pending for this consumer when it started or connected again, stream after stream."""
         stream, after = next(iter(self._own.items()))
         entries = self._read({stream: after}, room, "pending entries")
         if not entries:

@@ -104,7 +104,7 @@ class _Look(NamedTuple):
         if read is not None and self.added - self.entries < read:
             return False
         if not digest or self.of_after:
-            return not digest or digest == self.of_after
+            return digest in ("", self.of_after)
         # It may be gone because it was trimmed or deleted, and not because the server lost it.
         return not self.first or order_of(self.first) > order_of(at) or order_of(self.deleted) >= order_of(at)
 

@@ -24,6 +24,9 @@ from trident.fields import Fields, FieldsLike, type_of_hint
 from trident.setting_types import Limit, check_arguments
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, OnNewLog, SpoutType, TransactionAttempt
 
+# A feeder is pickled for the workers, and maybe inside the driver. All its copies find their one object here.
+_all_feeds: WeakValueDictionary[str, _Feeds] = WeakValueDictionary()
+
 
 class DriverRows:
     """A spout whose rows are in the driver. Transactional."""
@@ -314,10 +317,6 @@ class _Feeds(BatchCoordinator):
         number = self._number(definition)
         with self._lock:
             return None if number is None else self._tables.get(number)
-
-
-# The spout is pickled for the workers, and maybe inside the driver. All its copies find their one object here.
-_all_feeds: WeakValueDictionary[str, _Feeds] = WeakValueDictionary()
 
 
 # ---- how rows are checked and typed -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-r"""Memcached's servers: the connection to each, its text protocol as far as it is needed in bulk, and the server of each name.
+r"""Memcached's servers: their options, the connection to each, its text protocol in bulk, and the server of each name.
 
 pymemcache, which this module alone imports, connects; it sends one `cas` a round trip and reads replies line by line, so
 requests of many keys are framed here. A value may hold any bytes, `\r\nEND\r\n` too: a reply is cut by the length that its

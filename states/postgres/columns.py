@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from states.postgres.options import MAX_NAME_BYTES, PostgresOptions, identifier
 from trident.arrow import array_of, arrow_type, large_type
+from trident.errors import ConfigError
 from trident.fields import normal_type, widens
 from trident.state.encoding.codec import encode_keys
 from trident.state.encoding.equal_keys import canonical
@@ -249,12 +250,18 @@ def column_list(columns: Iterable[Column], of: str = "") -> str:
 def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Columns | str:
     """Return the columns of a state; if it has none, what they fail by.
 
-    Raises `ConfigError`: it cannot have the columns that its options ask for.
+    Raises `ConfigError`: it cannot have the columns that its options ask for, or need.
     """
-    if options.layout == "binary":
-        return "layout='binary'"
-    shape = (shape_of if options.layout == "auto" else asked_shape)(conf, options, Column.form_of, _why_misnamed)
+    shape: PlainShape | str = "layout='binary'"
+    if options.layout != "binary":
+        shape = (shape_of if options.layout == "auto" else asked_shape)(conf, options, Column.form_of, _why_misnamed)
     if isinstance(shape, str):
+        for name, given in {"changes": options.kept_changes, "ttl_s": options.ttl_s}.items():
+            if given is not None:
+                raise ConfigError(
+                    f"{name}= of {conf.prefix!r} in PostgreSQL needs columns, and there are none: {shape}. Leave {name} out, "
+                    "or give the state what has columns (see the page of the store)"
+                )
         return shape
     keys = tuple(Column.of(*field, True) for field in shape.keys)
     return Columns(kind, keys, tuple(Column.of(*field, False) for field in shape.values), shape)

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 from states.postgres.options import PostgresOptions
-from trident.errors import ConfigError
 from trident.servers.log_addresses import Database
 from trident.state.interfaces import IBackingMap, StateConf, StoreFacts
 from trident.storekit import StoreMapFactory, StoreState, called_as, driver_package, kinds
@@ -38,7 +37,6 @@ class PostgresMapFactory(StoreMapFactory):
 
         columns = columns_of(conf, self.kind, self.options)
         if isinstance(columns, str):
-            self._layout(conf)
             return super().__call__(conf, partition_index, num_partitions)
         with _driver():
             from states.postgres.map import TypedMap
@@ -58,12 +56,6 @@ class PostgresMapFactory(StoreMapFactory):
 
         columns = columns_of(conf, self.kind, self.options)
         if isinstance(columns, str):
-            for name, given in {"changes": self.options.kept_changes, "ttl_s": self.options.ttl_s}.items():
-                if given is not None:
-                    raise ConfigError(
-                        f"{name}= of {conf.prefix!r} in PostgreSQL needs columns, and there are none: {columns}. Leave {name} "
-                        "out, or give the state what has columns (see the page of the store)"
-                    )
             return f"binary columns key and value: {columns}"
         return "columns " + ", ".join(f"{column.name} {column.form.sql}" for column in columns.all)
 

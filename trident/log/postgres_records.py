@@ -113,13 +113,12 @@ class PostgresRecords(RecordStore):
         self, head: Head, chunks: Mapping[str, bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
     ) -> str | None:
         ranges, adopted = committed.winners.ranges, committed.adopted
-        given: dict[str, Any] = {"id": head.id, "turn": head.turn, "old_turn": head.turn - 1, "head": head.data}
-        given |= {"names": _array(chunks), "data": list(chunks.values()) or "{}", "txid": committed.txid}
-        given |= {
-            "winner_txids": _array(first for first, _ in ranges),
-            "winner_attempts": _array(won for _, won in ranges),
-        }
-        given |= {"adopted_states": list(adopted) or "{}", "adopted_txids": _array(adopted.values())}
+        given: dict[str, Any] = {
+            "id": head.id, "turn": head.turn, "old_turn": head.turn - 1, "head": head.data,
+            "names": _array(chunks), "data": list(chunks.values()) or "{}", "txid": committed.txid,
+            "winner_txids": _array(first for first, _ in ranges), "winner_attempts": _array(won for _, won in ranges),
+            "adopted_states": list(adopted) or "{}", "adopted_txids": _array(adopted.values()),
+        }  # fmt: skip
         if not beside:
             return "" if self._ask(_WRITE, given) or self._ask(_IS_DONE, given) else None
         given["topology"] = self._address.name

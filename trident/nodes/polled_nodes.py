@@ -1,4 +1,4 @@
-"""Nodes that are rows of a database, as those in PostgreSQL are: a thread that looks for changes, rules of steps, sessions.
+"""Nodes that are rows of a database: a thread that looks for changes, rules of steps, sessions; and those in PostgreSQL.
 
 `PolledNodes` looks whether what is watched is as it was read. `LeasedNodes` adds sessions that need nothing but the nodes: each
 is a node too, which its process sets again and again. Who sees for a session's timeout, by its own clock and while it looks,

@@ -1,4 +1,4 @@
-"""What a commit knows: the txid, its attempt, who won the txids before, and the sentinel that must be found.
+"""What a commit knows: its txid and attempt, who won before, the sentinel that must be found; and the names of its facts.
 
 `Txid` is an `int`, so `State.begin_commit(txid)` keeps Trident's signature and any wrapper that forwards it forwards
 everything. A plain `int` works as well: attempt 0, every earlier attempt counts as the winner, no sentinel check;

@@ -48,7 +48,7 @@ from trident.state.interfaces import Key, StateType, kind_of
 from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
-from trident.types import plain_number
+from trident.types import TYPES, plain_number
 
 if TYPE_CHECKING:
     from trident.state.number_columns import PackedStructs
@@ -240,7 +240,8 @@ _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(","
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 _NAMES = re.compile(r"(\w+|`(``|[^`])*`):")  # of a struct's fields
-_NOT_IN_JSON = re.compile(r"binary|date|timestamp\w*|decimal[^)]*\)|map<(?!string,)\w+")
+_NO_JSON = (row.name for row in TYPES.values() if row.family not in ("boolean", "number", "string"))
+_NOT_IN_JSON = re.compile(rf"({'|'.join(_NO_JSON)})(\(.*?\))?|map<(?!string,)\w+")
 _WITH_FIELDS = (OpaqueValue, TransactionalValue, Sentinel)
 
 _JSON = {
