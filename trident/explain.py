@@ -76,7 +76,8 @@ def explain(graph: Graph, placements: Mapping[str, str] | None = None, config: C
     plan = make_plan(graph)
     placed = {**dict.fromkeys(plan.partitions, "auto"), **plan.placements, **(placements or {})}
     wanted = [name for name, where in placed.items() if where == "executors" and name in plan.partitions]
-    in_executors = [name for name in wanted if name not in misplaced_states(plan, wanted)]
+    misplaced = misplaced_states(plan, wanted)
+    in_executors = [name for name in wanted if name not in misplaced]
     lines = [f"topology {graph.name}"]
     memory = dict(enumerate(stage_memory(plan, in_executors), 1))
     for number, stage in enumerate(stages_of(plan, in_executors), 1):

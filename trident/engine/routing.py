@@ -90,20 +90,24 @@ def _cut(
     if routing.kind == "broadcast":
         return [(partition, table) for partition in range(partitions)]
     if routing.kind == "key":
-        # As `places_of` does, but without looking for equal keys.
-        places = np.zeros(table.num_rows, np.int64)
-        for start in range(0, table.num_rows, _KEYS_AT_ONCE):
-            piece = table.slice(start, _KEYS_AT_ONCE)
-            columns = [piece.column(name).to_pylist() for name in routing.fields.names]
-            keys = list(zip(*columns, strict=True)) or [()] * piece.num_rows
-            for partition, rows in partitions_of(keys, partitions).items():
-                places[start : start + _KEYS_AT_ONCE][rows] = partition
-        return _by_place(table, places, partitions)
+        return _by_place(table, _key_places(table, routing.fields.names, partitions), partitions)
     if routing.kind == "hash":
         return _by_place(table, places_of(table, routing.fields.names, partitions), partitions)
     assert routing.kind == "shuffle", routing
     # In turn, starting at another partition in each part, so that many small parts reach all partitions.
     return _by_place(table, (np.arange(table.num_rows) + at) % partitions, partitions)
+
+
+def _key_places(table: pa.Table, names: Sequence[str], partitions: int) -> Ints:
+    """Return the state partition of each row's key, as `places_of` does, but without looking for equal keys."""
+    places = np.zeros(table.num_rows, np.int64)
+    for start in range(0, table.num_rows, _KEYS_AT_ONCE):
+        piece = table.slice(start, _KEYS_AT_ONCE)
+        columns = [piece.column(name).to_pylist() for name in names]
+        keys = list(zip(*columns, strict=True)) or [()] * piece.num_rows
+        for partition, rows in partitions_of(keys, partitions).items():
+            places[start : start + _KEYS_AT_ONCE][rows] = partition
+    return places
 
 
 def _by_place(table: pa.Table, places: Ints, partitions: int) -> Iterator[tuple[int, pa.Table]]:

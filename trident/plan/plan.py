@@ -1,4 +1,4 @@
-"""The plan: what runs where, as data. No engine object in it; both runners execute the same plan.
+"""The plan: what runs where, as data; and the guarantee matrix. No engine object in it; both runners execute the same plan.
 
 A *fragment* begins at an entry (a spout, an exchange, a persisted state's new values, a query's answers), applies steps,
 and ends at sinks, each the input of a later entry. A fragment that only spouts feed runs in workers, level by level: first
@@ -39,6 +39,14 @@ from trident.graph import (
 )
 from trident.spout.interfaces import DeclaresSpoutType, SpoutType
 from trident.state.interfaces import StateType
+
+_EXACT = frozenset(
+    {
+        (SpoutType.TRANSACTIONAL, StateType.TRANSACTIONAL),
+        (SpoutType.TRANSACTIONAL, StateType.OPAQUE),
+        (SpoutType.OPAQUE, StateType.OPAQUE),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -349,17 +357,6 @@ def commit_loads(plan: Plan, in_executors: Collection[str] = ()) -> list[str]:
     return [id_ for id_ in plan.memory_mb if id_ not in in_workers]
 
 
-# The guarantee matrix: which spout and which state are exact together, and which reads break that.
-
-EXACT = frozenset(
-    {
-        (SpoutType.TRANSACTIONAL, StateType.TRANSACTIONAL),
-        (SpoutType.TRANSACTIONAL, StateType.OPAQUE),
-        (SpoutType.OPAQUE, StateType.OPAQUE),
-    }
-)
-
-
 def spout_type_of(spout: Any) -> SpoutType:
     """Return what a spout promises, a `SpoutType` or its name; non-transactional for an `IBatchSpout` that declares none."""
     kind: Any = spout.spout_type if isinstance(spout, DeclaresSpoutType) else None
@@ -376,7 +373,7 @@ def spout_type_of(spout: Any) -> SpoutType:
 
 def is_exact(promise: SpoutType, kind: StateType, keeps_attempts: bool | None) -> bool:
     """Whether a replayed batch counts once. A state without attempts treats what a lost attempt wrote as committed."""
-    return (promise, kind) in EXACT and not (promise is SpoutType.OPAQUE and keeps_attempts is False)
+    return (promise, kind) in _EXACT and not (promise is SpoutType.OPAQUE and keeps_attempts is False)
 
 
 def lack_text(kind: StateType, keeps_attempts: bool | None) -> str:

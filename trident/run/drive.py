@@ -232,8 +232,7 @@ class Drive:
 
     def state(self, state: TridentState | str) -> StateView:
         """Return a state for reading, at the snapshot of the last committed batch."""
-        name = name_of_state(state)
-        return self.opened.view(name)
+        return self.opened.view(name_of_state(state))
 
     def _repr_html_(self) -> str:
         return self._glance()._repr_html_()

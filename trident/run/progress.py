@@ -277,8 +277,7 @@ class OperationTotals:
                     amounts: dict[Key, float] = {Key(TOPOLOGY, "retries"): event.tries - 1}
                     put_back = dict(output.put_back)
                     add_counts(put_back, committed.put_back)
-                    for step, rows in put_back.items():
-                        amounts[Key(step, "executed")] = rows
+                    amounts |= {Key(step, "executed"): rows for step, rows in put_back.items()}
                     self._windows.add(amounts, event.recorded_at)
 
     def add_failure(self, step: str, now: float) -> None:

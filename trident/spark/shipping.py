@@ -66,9 +66,8 @@ def _files() -> Iterator[tuple[str, Path]]:
     for name in _OWN:
         yield from _own_files(name)
     for name, module in sorted(sys.modules.items()):
-        path = next(
-            iter(vars(module).get("__path__") or [vars(module).get("__file__")]), None
-        )  # of a package its folder
+        # the file of a module, or the folder of a package
+        path = next(iter(vars(module).get("__path__") or [vars(module).get("__file__")]), None)
         place = Path(path) if isinstance(path, str) else None
         if "." in name or name in (*_OWN, "__main__") or place is None or place.parent not in _folders:
             continue

@@ -341,11 +341,9 @@ def step_runs(node: Node) -> str:
 def sink_runs(aggregation: Aggregation | None, window: WindowNode | None) -> str:
     """Return how the tuples of a task are aggregated before they go to a state, or to a window."""
     if window is not None:
-        sends_all, what, aggregation = bool(window.config.counts or len(window.late)), window.config.what, window.member
-    else:
-        sends_all, what = False, "state"
-    if aggregation is None or sends_all or not aggregation.combines:
-        return f"every tuple goes to the {what}"
+        aggregation = None if window.config.counts or len(window.late) else window.member
+    if aggregation is None or not aggregation.combines:
+        return f"every tuple goes to the {'state' if window is None else window.config.what}"
     return f"aggregated in each task first, {_KERNEL if is_native(aggregation.aggregator) else _ROWS}"
 
 
