@@ -170,12 +170,12 @@ LAYERS = (
     Layer(
         ("trident.nodes",),
         ("trident.errors", "trident.servers", *VALUES),
-        deferred=("kazoo", "psycopg"),
+        deferred=("kazoo", "obstore", "psycopg"),
     ),
     Layer(
         ("trident.log",),
         ("msgpack", "trident.nodes", "trident.servers", *INTERFACES),
-        deferred=("obstore", "psycopg"),
+        deferred=("psycopg",),
     ),
     Layer(("trident.plan",), (*INTERFACES, *GRAPH)),
     Layer(

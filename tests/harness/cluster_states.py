@@ -18,7 +18,7 @@ from trident.cluster_state.storm_cluster_state import ClusterState, StormCluster
 from trident.nodes.interface import NodeEvent
 
 _LIMIT_S = 60.0
-ON_SERVERS = ("zookeeper", "postgres")
+ON_SERVERS = ("zookeeper", "postgres", "s3")
 _roots = itertools.count(1)
 
 
@@ -28,7 +28,7 @@ def address_on(kind: str, request: pytest.FixtureRequest) -> str:
     name = f"cluster{next(_roots)}"
     if kind == "postgres":
         return f"postgresql://trident@{server.address}/postgres?cluster={name}"
-    return f"zookeeper://{server.hosts}/{name}"
+    return f"s3://logs/{name}" if kind == "s3" else f"zookeeper://{server.hosts}/{name}"
 
 
 class Opened:

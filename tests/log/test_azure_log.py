@@ -12,7 +12,7 @@ from tests.log.log_homes import ObjectHome
 from tests.log.log_processes import ProcessContract
 from tests.log.stored_faults import StoredAway
 from tests.log.test_log_contract import LogContract, OwnerContract
-from trident.log import object_records
+from trident.nodes import object_store
 
 pytestmark = [pytest.mark.soak, pytest.mark.server, pytest.mark.slow]
 
@@ -40,7 +40,7 @@ class InAzure:
 
     @pytest.fixture
     def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(object_records, "_TIMEOUT", {"timeout": "1s", "connect_timeout": "1s"})
+        monkeypatch.setattr(object_store, "_TIMEOUT", {"timeout": "1s", "connect_timeout": "1s"})
 
 
 class TestAzureLog(InAzure, LogContract):

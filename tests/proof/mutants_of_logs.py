@@ -12,7 +12,7 @@ _STATE, _FRAMING, _READER = (
 _FILES, _LOCK = "trident/log/file_log.py", "trident/log/lock.py"
 _ZOOKEEPER = "trident/log/zookeeper_records.py"
 _NODES = "trident/nodes/polled_nodes.py"
-_OBJECTS, _POSTGRES = "trident/log/object_records.py", "trident/log/postgres_records.py"
+_OBJECTS, _POSTGRES = "trident/nodes/object_store.py", "trident/log/postgres_records.py"
 _STORED = "trident/log/stored_log.py"
 
 _RECORD_TESTS = ("tests/log/test_log_records.py", "tests/log/test_log_contract.py")
@@ -206,8 +206,8 @@ OF_LOGS = (
     Mutant(
         "log in an object store: the head is replaced without a condition",
         _OBJECTS,
-        'return self._put_once(HEAD, data, "create" if tag is None else tag)',
-        'return self._put_once(HEAD, data, "overwrite")',
+        'return self._put_once(name, data, "create" if tag is None else tag)',
+        'return self._put_once(name, data, "overwrite")',
         ("tests/log/test_object_log.py::TestOwnerOfObjectLog::test_a_takeover_fences_the_first_at_its_next_append",),
     ),
     Mutant(

@@ -121,8 +121,9 @@ def test_a_driver_that_cannot_run_is_put_to_rest_with_its_error(cluster: Machine
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_a_topology_goes_on_when_its_machine_is_lost(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    with MachineCluster(tmp_path, address_on("postgres", request), MOVED_AFTER_S) as cluster:
+@pytest.mark.parametrize("kind", ["postgres", pytest.param("s3", marks=pytest.mark.long)])
+def test_a_topology_goes_on_when_its_machine_is_lost(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    with MachineCluster(tmp_path, address_on(kind, request), MOVED_AFTER_S) as cluster:
         cluster.up(machines=2)
         storm_id = cluster.submit()
         goes_on(cluster)
