@@ -123,17 +123,16 @@ class ObjectNodes(LeasedNodes):
             try:
                 db.deserialize(tree.data)
                 check_format(db, self.what)
-            except sqlite3.Error as error:
+                for path, node in sessions.items():
+                    (_, mark, _), *_ = rows = json.loads(node.data)
+                    if db.execute(_MARK, (path,)).fetchone() == (mark.encode("latin-1"),):
+                        session = path.rpartition("/")[2]
+                        own = [(data.encode("latin-1"), version, at, path, session) for at, data, version in rows]
+                        db.executemany(_SET, own)
+            except (sqlite3.Error, ValueError, TypeError) as error:
                 raise ClusterError(
-                    f"{self.what} is damaged: nodes/{_TREE}: {error}; restore it from a backup"
+                    f"{self.what} is damaged, below nodes/: {error}; restore it from a backup"
                 ) from error
-            for path, node in sessions.items():
-                (_, mark, _), *_ = rows = json.loads(node.data)
-                if db.execute(_MARK, (path,)).fetchone() == (mark.encode("latin-1"),):
-                    session = path.rpartition("/")[2]
-                    db.executemany(
-                        _SET, [(data.encode("latin-1"), version, at, path, session) for at, data, version in rows]
-                    )
             yield db, tree.version
 
     def _read(self) -> tuple[StoredNode, dict[str, StoredNode]]:

@@ -118,7 +118,7 @@ class ObjectStore:
         if not self._call(request):
             raise self._error(
                 f"cannot keep {self._what} at {self.place}: this store carries out a put whose condition does not hold "
-                "(If-None-Match, If-Match), so it could not keep two drivers apart. Use a store that has conditional writes, "
+                "(If-None-Match, If-Match), so it could not keep two writers apart. Use a store that has conditional writes, "
                 f"or keep {self._what} elsewhere"
             )
 

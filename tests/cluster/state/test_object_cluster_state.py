@@ -121,10 +121,11 @@ def test_what_is_no_state_of_a_cluster_and_what_was_removed_is_told(address: str
         open_cluster_state("s3://logs")
     with opened(address) as one:
         whole = bytes(obstore.get(objects(address), TREE).bytes())
-        obstore.put(objects(address), TREE, b"no database" * 100)
-        with pytest.raises(ClusterError, match=r"is damaged: nodes/cluster.db: .*; restore it from a backup"):
-            one.state.get_data("/a")
-        obstore.delete(objects(address), [TREE])
+        for name, damage in (("nodes/sessions/a", b"x"), (TREE, b"no database" * 100)):
+            obstore.put(objects(address), name, damage)
+            with pytest.raises(ClusterError, match="is damaged, below nodes/: .*; restore it from a backup"):
+                one.state.get_data("/a")
+            obstore.delete(objects(address), [name])
         with pytest.raises(ClusterError, match="was removed while it was open; start this process again"):
             one.state.set_data("/a", b"1")
         obstore.put(objects(address), TREE, whole)
