@@ -148,6 +148,12 @@ def test_every_store_names_an_option_that_it_does_not_have() -> None:
             make("x", colour="red")
 
 
+def test_no_secret_is_shown() -> None:
+    shown = repr(ShelfOptions("shelf://me:hush@host/?token=hush", password="hush"))
+    assert "hush" not in shown
+    assert "shelf://***@host/" in shown
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "spec", "package"),

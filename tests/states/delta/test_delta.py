@@ -113,6 +113,12 @@ def test_puts_outside_of_a_commit_are_durable_at_once(tmp_path: Path) -> None:
     assert version_of(tmp_path) == 2
 
 
+def test_end_without_begin_is_refused(tmp_path: Path) -> None:
+    backing = DeltaBackingMap(tmp_path, StateType.OPAQUE, WORDS)
+    with pytest.raises(StateError, match="end of batch 3 .* without its begin"):
+        backing.end(Txid(3))
+
+
 def test_a_table_is_one_partition_and_has_a_path(tmp_path: Path) -> None:
     spec = DeltaState.opaque(path=str(tmp_path))  # type: ignore[call-arg]
     assert (spec.required_num_partitions, spec.kind) == (1, StateType.OPAQUE)
@@ -303,8 +309,11 @@ def keys_of(backing: DeltaBackingMap) -> list[Any]:
 
 
 @every_kind
-def test_a_deletion_in_a_commit_is_part_of_it_and_loses_no_put(tmp_path: Path, kind: StateType) -> None:
-    backing = map_at(tmp_path, kind)
+@pytest.mark.parametrize("conf", [WORDS, StateConf()], ids=["typed", "encoded"])
+def test_a_deletion_in_a_commit_is_part_of_it_and_loses_no_put(
+    tmp_path: Path, kind: StateType, conf: StateConf
+) -> None:
+    backing = map_at(tmp_path, kind, conf)
     backing.multi_put([("man",), ("dog",), ("cow",)], [stored(kind, 1)] * 3)
     backing.begin(Txid(2))
     backing.multi_put([("cow",)], [stored(kind, 9)])
@@ -313,9 +322,9 @@ def test_a_deletion_in_a_commit_is_part_of_it_and_loses_no_put(tmp_path: Path, k
     expected = [None, stored(kind, 7), stored(kind, 9)]
     assert backing.multi_get([("man",), ("dog",), ("cow",)]) == expected
     assert keys_of(backing) == [("cow",), ("dog",)]
-    assert map_at(tmp_path, kind).multi_get([("man",)]) == [stored(kind, 1)]
+    assert map_at(tmp_path, kind, conf).multi_get([("man",)]) == [stored(kind, 1)]
     backing.end(Txid(2))
-    for one in (backing, map_at(tmp_path, kind)):
+    for one in (backing, map_at(tmp_path, kind, conf)):
         assert one.multi_get([("man",), ("dog",), ("cow",)]) == expected
     assert DeltaTable(changes(tmp_path)).version() == 2
 
