@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 import pytest
 
@@ -222,15 +221,3 @@ def test_what_is_persistent_outlasts_all_sessions(opening: Opening) -> None:
     assert other.state.get_data("/a") == b"1"
     assert other.state.get_data(sequential) == b"2"
     assert other.state.create_sequential("/e", b"3") > sequential
-
-
-@pytest.mark.long
-def test_a_session_outlasts_its_timeout_while_its_process_is_well(opening: Opening) -> None:
-    one, other = opening(1.0), opening(1.0)
-    one.state.set_ephemeral_node("/a", b"1")
-    other.state.get_data("/a", watch=True)
-    deadline = time.monotonic() + 1.5
-    while time.monotonic() < deadline:
-        assert other.state.get_data("/a") == b"1"
-    assert other.settled() == []
-    assert one.settled() == []
