@@ -254,27 +254,6 @@ class OwnerContract:
                 first.append(commit(1))
         first.close()
 
-    def test_after_a_takeover_the_end_of_the_first_does_not_free_the_log(self, home: Home) -> None:
-        first = home.open()
-        second = home.open(takeover=True)
-        first.close()
-        with pytest.raises(LogHeldError, match="epoch 2"):
-            home.open()
-        second.append(commit(1))
-        second.close()
-        assert reopened(home).txid == 1
-
-    def test_the_first_is_fenced_also_by_the_third(self, home: Home) -> None:
-        first = home.open()
-        logs = [home.open(takeover=True) for _ in range(3)]
-        for log in [first, *logs[:-1]]:
-            with pytest.raises(FencedError):
-                log.append(commit(1))
-        logs[-1].append(commit(1))
-        assert logs[-1].state.txid == 1
-        for log in [first, *logs]:
-            log.close()
-
     def test_what_the_first_appends_until_the_claim_is_taken_over_too(
         self, home: Home, monkeypatch: pytest.MonkeyPatch
     ) -> None:
