@@ -254,6 +254,16 @@ class OwnerContract:
                 first.append(commit(1))
         first.close()
 
+    def test_after_a_takeover_the_end_of_the_first_does_not_free_the_log(self, home: Home) -> None:
+        first = home.open()
+        second = home.open(takeover=True)
+        first.close()
+        with pytest.raises(LogHeldError, match="epoch 2"):
+            home.open()
+        second.append(commit(1))
+        second.close()
+        assert reopened(home).txid == 1
+
     def test_what_the_first_appends_until_the_claim_is_taken_over_too(
         self, home: Home, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -198,6 +198,23 @@ class TestHistory(HistoryHome):
             assert list(read_history(home.address)) in ([*first[1:], later], [first[2], later])
             home.open().close()
 
+    def test_a_driver_that_was_replaced_adds_and_removes_nothing(self, home: Home) -> None:
+        first = home.open(segment_bytes=1, history=None)
+        for txid in range(1, 4):
+            first.append(timed(txid))
+        second = home.open(takeover=True, segment_bytes=1, history=ALL)
+        for txid in range(4, 12):
+            second.append(timed(txid, 2 << 20))
+        before = home.segments()
+        with pytest.raises(FencedError):
+            first.append(timed(4))
+        first.close()
+        second.close()
+        assert set(before) <= set(home.segments())
+        assert [(each.txid, each.attempt >> 20) for each in read_history(home.address)][-8:] == [
+            (n, 2) for n in range(4, 12)
+        ]
+
     def test_a_start_does_not_read_the_history(self, home: Home) -> None:
         written(home, 20)
         few = fewest(home)

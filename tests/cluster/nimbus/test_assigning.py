@@ -228,15 +228,14 @@ LOOKS: dict[str, tuple[list[Any], list[str]]] = {
 def test_whether_a_driver_is_alive(what: str) -> None:
     steps, expected = LOOKS[what]
     health, now, assigned = DriverHealth(timeout_s=5, launch_s=20), 100.0, assignment(("a", 1), start=_START)
-    found = []
+    found: list[str] = []
     for step in steps:
         match step:
             case (told, seconds, start):  # looks once a second
-                said = None if told is None else beat(told, start)
-                for _ in range(seconds):
-                    now += 1
-                    health_now = health.observe(now, {"x": assigned}, {"x": said})["x"]
-                found.append(health_now)
+                beats = {"x": None if told is None else beat(told, start)}
+                seen = [health.observe(now + second, {"x": assigned}, beats)["x"] for second in range(1, seconds + 1)]
+                found.append(seen[-1])
+                now += seconds
             case "assigned":
                 assigned = assignment(("b", 1), start=_START + 1)
             case "forgotten":

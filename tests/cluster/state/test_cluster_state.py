@@ -179,13 +179,18 @@ def test_nothing_can_be_below_an_ephemeral_node(opened: Opened) -> None:
     assert state.get_children("/a") == []
 
 
-def test_a_closed_state_says_so_and_can_be_closed_again(opened: Opened) -> None:
-    opened.state.close()
-    opened.state.close()
+def test_a_closed_state_says_so_is_told_nothing_and_can_be_closed_again(opening: Opening) -> None:
+    one, other = opening(), opening()
+    one.state.get_data("/a", watch=True)
+    one.state.close()
+    one.state.close()
+    other.state.set_data("/a", b"")
+    other.settled()
+    assert one.take() == []
     with pytest.raises(ClusterError, match="is closed"):
-        opened.state.get_data("/a")
+        one.state.get_data("/a")
     with pytest.raises(ClusterError, match="is closed"):
-        opened.state.set_data("/a", b"")
+        one.state.set_data("/a", b"")
 
 
 def test_a_closed_state_leaves_no_thread(opening: Opening) -> None:

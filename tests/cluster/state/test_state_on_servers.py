@@ -251,7 +251,7 @@ def test_an_ensemble_that_loses_a_member_and_its_majority(ensemble: ZooKeeperEns
 # ---- addresses where nothing answers, or another program --------------------------------------------------------------------
 
 
-def test_where_nothing_answers_it_is_an_error_within_the_timeout_and_leaves_no_thread() -> None:
+def test_where_nothing_answers_it_is_an_error_in_time_and_leaves_no_thread() -> None:
     before, hosts = set(threading.enumerate()), "127.0.0.1:1,no-such-host.invalid:2181"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for address, said in (
