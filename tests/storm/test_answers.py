@@ -258,7 +258,7 @@ def test_ticks_come_in_their_interval() -> None:
 
 
 @pytest.mark.parametrize("rows", [3, 0], ids=["tuples", "ticks only"])
-def test_a_bolt_that_never_answers_tuples_is_named_and_one_that_does_not_ack_ticks_is_not(
+def test_a_bolt_that_never_answers_is_named_unless_it_has_ticks_only(
     caplog: pytest.LogCaptureFixture, rows: int
 ) -> None:
     with SteppedCluster(topology(Rich(), rows), message_timeout_s=10, tick_tuple_freq_s=1) as cluster:

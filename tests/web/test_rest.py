@@ -121,7 +121,10 @@ def test_the_page_of_a_trident_topology_agrees_with_it(trident: tuple[RunningTop
     }
 
 
-def test_a_component_of_a_plan_has_its_inputs_and_outputs(server: UIServer) -> None:
+def test_the_picture_of_a_plan_has_stages_and_rates_its_components_have_inputs(server: UIServer) -> None:
+    drawn = get(server, f"{WC}/visualization")
+    assert [edge["tuplesPerSecond"] > 0 for edge in drawn["edges"] if edge["source"] == "lines"] == [True]
+    assert drawn["stages"][0]["title"].startswith("stage 1")
     found = get(server, f"{WC}/component/{quote('state count')}")
     assert (found["componentType"], found["guarantee"], len(found["inputs"]), found["outputs"]) == (
         "state", "exact", 1, [],
@@ -456,7 +459,10 @@ def test_pages_of_another_process_are_the_same(trident: tuple[RunningTopology, U
     _, server = trident
     with HttpTopologyPages(server.url, TOKEN, "word-count") as pages:
         assert pages.topology(600)["txid"] == get(server, WC)["txid"]
-        assert pages.batches() == get(server, f"{WC}/batches")["batches"]
+        batches = pages.batches()
+        assert batches == get(server, f"{WC}/batches")["batches"]
+        assert [each["batchId"] for each in batches] == list(range(1, len(batches) + 1))
+        assert sum(each["numInputRows"] for each in batches) == 3
         assert pages.component("lines")["id"] == "lines"
         assert len(pages.visualization()["nodes"]) == len(get(server, f"{WC}/visualization")["nodes"])
         assert pages.lookup("count", ["the"])["value"] == 4
