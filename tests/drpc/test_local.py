@@ -49,20 +49,6 @@ def test_the_tutorials_words_are_counted_also_when_asked_as_storm_does() -> None
             drpc.execute("wrds", "the")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("pending", [1, 3])
-def test_readers_are_not_starved_by_small_batches_that_are_committed_without_end(pending: int) -> None:
-    topology, counts = word_counts(cycle=True)
-    with start(topology, "in_process", max_spout_pending=pending) as running:
-        drpc, view = running.drpc("words"), running.state(counts)
-        asked = [drpc.execute("the")[0][0] for _ in range(150)]
-        read = [view.multi_get(["the"])[0] for _ in range(150)]
-        assert running.is_active
-    assert asked == sorted(asked)
-    assert read == sorted(read)
-    assert len({*asked, *read}) > 5
-
-
 @pytest.mark.slow
 def test_a_request_sees_all_states_after_one_committed_batch() -> None:
     """Two states that are fed alike never differ, however many batches are committed between their reads."""

@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import json
 import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -253,39 +250,6 @@ def test_a_topology_that_is_forgotten_at_once_was_killed(client: ClusterClient, 
     assert (found.storm_id, found.base.status.kind, found.driver) == (storm_id, "killed", "ending")
     with pytest.raises(NoSuchTopology):
         client.kill("mine", 0)
-
-
-_CLIENT = """
-import io, sys
-from tests.cluster.client.test_cluster_client import packed
-from trident.cluster.client import ClusterClient
-with ClusterClient(sys.argv[1], "the-token") as client:
-    package = packed("x" * 5_000_000)
-    def told(sent):
-        print("sent", flush=True)
-        sys.stdin.readline()
-    print(client.submit(package, progress=told))
-"""
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_client_that_is_killed_while_it_submits_leaves_nothing(client: ClusterClient, nimbus: NimbusDaemon) -> None:
-    root = str(Path(__file__).parents[3])
-    command = [sys.executable, "-c", _CLIENT, str(nimbus.submissions.code.folder.parent / "cluster")]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "sent\n"  # and the next piece is not
-        process.kill()
-    folder, gone = nimbus.submissions.code.folder, threading.Event()
-    for _ in range(200):
-        if not list(folder.iterdir()):
-            break
-        gone.wait(0.05)
-    assert list(folder.iterdir()) == []
-    assert client.topologies() == []
-    assert client.submit(packed("x" * 5_000_000)).startswith("mine-1-")
 
 
 class LosingProxy(Proxy):

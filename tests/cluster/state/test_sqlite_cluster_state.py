@@ -74,17 +74,6 @@ def test_a_file_that_is_held_beyond_the_timeout_is_an_error_and_no_session_is_lo
         looks.told(("changed", "/"))
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_many_processes_open_a_new_cluster_at_once(folder: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        many = [stack.enter_context(SessionProcess(str(folder))) for _ in range(6)]
-        for number, each in enumerate(many):
-            each.begin(f"state.set_ephemeral_node('/all/{number}', b'')")
-        assert [each.result() for each in many] == [None] * 6
-        assert many[0].ask("state.get_children('/all')") == ["0", "1", "2", "3", "4", "5"]
-
-
 # ---- sessions ------------------------------------------------------------------------------------------------------------
 
 
