@@ -282,7 +282,7 @@ OF_LOGS = (
         "if own is not None and own.data != mark:",
         "if own is not None:",
         (
-            "tests/cluster/state/test_postgres_cluster_state.py::test_a_change_is_made_once_though_the_answer_to_its_commit_is_lost",
+            "tests/cluster/state/test_state_on_servers.py::test_a_change_is_made_once_though_the_answer_to_its_commit_is_lost",
         ),
     ),
     Mutant(
