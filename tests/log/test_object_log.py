@@ -24,7 +24,6 @@ from tests.log.log_samples import commit
 from tests.log.stored_faults import StoredAway, StoredContents, StoredFaults
 from tests.log.test_log_contract import LogContract, OwnerContract
 from trident.errors import EnvironmentProblem, FencedError, LogError, LogHeldError
-from trident.log.object_records import ObjectRecords
 from trident.log.record_store import Head
 from trident.log.records import DefineRecord
 from trident.nodes import object_store
