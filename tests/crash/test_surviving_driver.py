@@ -18,8 +18,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
-from tests.crash.case import Case, Pairing
-from tests.crash.driver_runs import DriverServer, run_here
+from tests.crash.driver_runs import DriverServer
 from tests.harness.forked import die
 from tests.harness.sqlite_map import sqlite_state
 from tests.spout.folder_source import noted, numbers_in, spout_of, write
@@ -29,8 +28,7 @@ from trident.log.log_interface import MemoryLog
 from trident.operations import Count, ReducerAggregator, Sum
 from trident.run.running import start
 from trident.spout import SpoutType
-from trident.state import Key, OpaqueMap, Sentinel, StateConf, StateSpec
-from trident.steps.key_columns import partition_of
+from trident.state import Key, OpaqueMap, Sentinel, StateConf
 from trident.tuples import TridentTuple
 
 WAIT_S = 30
@@ -78,28 +76,6 @@ class SlowMap(MemoryBackingMap[Any]):
         return super().multi_get(keys)
 
 
-def test_a_batch_is_not_tried_again_while_a_partition_is_still_at_the_last_try() -> None:
-    keys = ["a", "b", "c", "d"]
-    assert {partition_of((key,), 2) for key in keys} == {0, 1}
-    store = SlowStore()
-    topology = TridentTopology("slow")
-    stream = topology.new_stream("rows", FixedBatchSpout("key", 8, *[(key,) for key in keys * 2]))
-    stream.group_by("key").persistent_aggregate(StateSpec(store, 2), Count(), "n")
-    with start(topology.graph(), config()) as running:
-        assert store.asked.wait(WAIT_S)
-        # The first partition fails now. A second try, on the same state objects, would be mixed up with the first.
-        too_early = store.tried_again.wait(0.3)
-        store.answers.set()
-        running.process_all_available()
-        assert running.state("n").multi_get([(key,) for key in keys]) == [2, 2, 2, 2]
-    assert store.tried_again.is_set()
-    assert not too_early
-
-
-def quit_the_program(word: str) -> bool:
-    raise SystemExit(f"cannot go on at {word}")
-
-
 class QuittingReducer(ReducerAggregator[int]):
     """Runs where the state is, and ends the program at the number 2."""
 
@@ -107,25 +83,23 @@ class QuittingReducer(ReducerAggregator[int]):
         return 0
 
     def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        if tuple[0] == 2:
-            raise SystemExit("cannot go on")
-        return curr + int(tuple[0])
+        return curr + quit_at_two(tuple[0])
 
 
-def test_a_function_that_quits_the_program_ends_the_topology() -> None:
-    topology = TridentTopology("quits")
-    stream = topology.new_stream("rows", FixedBatchSpout("word", 1, ("a",)))
-    stream.filter("word", quit_the_program).group_by("word").persistent_aggregate(MemoryMapState(), Count(), "n")
-    running = start(topology.graph(), config())
-    with pytest.raises(SystemExit, match="cannot go on at a"):
-        running.await_termination(WAIT_S)
-    assert not running.is_active
+def quit_at_two(n: int) -> int:
+    if n == 2:
+        raise SystemExit("cannot go on")
+    return n
 
 
-def test_an_update_that_quits_the_program_ends_the_topology() -> None:
+@pytest.mark.parametrize("where", ["a function", "an update"])
+def test_code_that_quits_the_program_ends_the_topology(where: str) -> None:
     topology = TridentTopology("quits")
     stream = topology.new_stream("rows", FixedBatchSpout(["word", "n"], 1, ("a", 1), ("a", 2)))
-    stream.group_by("word").persistent_aggregate(MemoryMapState(), "n", QuittingReducer(), "sum")
+    if where == "a function":
+        stream = stream.each("n", quit_at_two, "m: bigint")
+    grouped = stream.group_by("word")
+    grouped.persistent_aggregate(MemoryMapState(), "n", QuittingReducer(), "sum")
     running = start(topology.graph(), config())
     with pytest.raises(SystemExit, match="cannot go on"):
         running.await_termination(WAIT_S)
@@ -144,11 +118,6 @@ def test_a_memory_log_goes_on_in_the_next_epoch_and_fences_who_had_it() -> None:
     third.check_owner()
     third.close()
     third.reopen().check_owner()
-
-
-def test_a_driver_that_finds_later_batches_in_the_store_says_that_it_was_replaced(tmp_path: Path) -> None:
-    # Paused between begin_commit and multi_get: what it meets first is the store, not the log.
-    assert run_here(Case("P4", Pairing("transactional", "opaque"), how="park"), tmp_path).is_exact
 
 
 ROOT = Path(__file__).parents[2]

@@ -135,6 +135,34 @@ class RowsSpout:
         raise TypeError("this spout stays in the driver")
 
 
+class OneSpout:
+    """A transactional spout of one batch that is its own coordinator and emitter; who derives from it says what is read."""
+
+    fields = Fields("x: string")
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def get_output_fields(self) -> Fields:
+        return self.fields
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> Any:
+        return self
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> Any:
+        return self
+
+    def initialize_transaction(self, txid: int, previous: Any) -> Any:
+        return {} if previous is None else None
+
+    def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> Sequence[Any]:
+        return [definition]
+
+    def emit(self, part: Any) -> Iterable[Any]:
+        raise NotImplementedError
+
+    def success(self, txid: int, definition: Any) -> None: ...
+    def close(self) -> None: ...
+
+
 def touch(folder: Path | str) -> int:
     """Count a call, across processes; returns how many there were before."""
     number = 0

@@ -21,7 +21,7 @@ OF_SOURCES = (
         _SOURCES,
         "self._sync or is_chosen)",
         "False)",
-        ("tests/run/test_power_loss.py::test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact",),
+        ("tests/run/test_power_loss.py::test_after_a_power_loss_a_state_is_exact_though_a_definition_is_lost",),
     ),
     Mutant(
         "sources: a replay asks the spout again",

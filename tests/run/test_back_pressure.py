@@ -22,7 +22,7 @@ from states.redis import RedisState
 from tests.harness.commands import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
-from tests.harness.topology_runs import start
+from tests.harness.topology_runs import OneSpout, start
 from trident import Fields, TridentTopology
 from trident.operations import Count
 from trident.run.sources import BackPressure
@@ -107,22 +107,14 @@ def test_a_batch_that_is_not_done_in_time_is_too_large_whatever_the_target() -> 
     assert run(pressure, store(0.01, 1.0), 40)[-1] == 1.0
 
 
-seconds = st.floats(0, 1e6) | st.sampled_from([0.0, TARGET_S])
-
-
-@given(st.lists(st.tuples(st.floats(0.001, 1), seconds)))
-def test_the_share_is_never_zero_and_never_more_than_all(batches: list[tuple[float, float]]) -> None:
-    pressure = BackPressure(TARGET_S)
-    for share, took in batches:
-        pressure.took(share, took)
-        assert 0.001 <= pressure.share <= 1
-
-
-@given(st.lists(seconds), st.integers(1, 5))
-def test_whatever_happened_before_fast_batches_lead_back_to_all(before: list[float], in_flight: int) -> None:
+@given(st.lists(st.floats(0, 1e6) | st.sampled_from([0.0, TARGET_S])), st.integers(1, 5), st.booleans())
+def test_whatever_happened_before_fast_batches_lead_back_to_all(
+    before: list[float], in_flight: int, late: bool
+) -> None:
     pressure = BackPressure(TARGET_S)
     for took in before:
-        pressure.took(pressure.share, took)
+        pressure.timed_out(pressure.share) if late else pressure.took(pressure.share, took)
+        assert 0.001 <= pressure.share <= 1
     assert run(pressure, store(0.01, 1.0), 60 * in_flight, in_flight)[-1] == 1.0
 
 
@@ -256,23 +248,10 @@ def test_a_spout_is_told_before_it_is_asked_and_only_when_the_share_changes(
         assert min(shares) >= 0.001
 
 
-class Shrinking:
+class Shrinking(OneSpout):
     """An opaque spout of 400 numbers that emits all that are left, or a share of 400."""
 
-    spout_type = SpoutType.OPAQUE
-    is_quick = True
-
-    def __init__(self) -> None:
-        self.most = 400
-
-    def get_output_fields(self) -> Fields:
-        return Fields("n: bigint")
-
-    def get_coordinator(self, conf: Any) -> Shrinking:
-        return self
-
-    def get_emitter(self, conf: Any) -> Shrinking:
-        return self
+    fields, spout_type, is_quick, most = Fields("n: bigint"), SpoutType.OPAQUE, True, 400
 
     def throttle(self, share: float) -> None:
         self.most = int(400 * share)
@@ -281,15 +260,8 @@ class Shrinking:
         start = previous["end"] if previous else 0
         return {"start": start, "end": min(400, start + self.most)} if start < 400 else None
 
-    def parts(self, attempt: Any, definition: Any, parallelism: int) -> list[tuple[int, int]]:
-        return [(definition["start"], definition["end"])]
-
-    def emit(self, part: tuple[int, int]) -> Iterator[pa.Table]:
-        yield pa.table({"n": pa.array(range(*part), pa.int64())})
-
-    def success(self, txid: int, definition: Any) -> None: ...
-
-    def close(self) -> None: ...
+    def emit(self, part: dict[str, int]) -> Iterator[pa.Table]:
+        yield pa.table({"n": pa.array(range(part["start"], part["end"]), pa.int64())})
 
 
 def slow(n: int) -> int:

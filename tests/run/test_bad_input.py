@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,17 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import FailTimes, Keep, RowsSpout, RowsState, keep, run_all, start, topology_of
+from tests.harness.topology_runs import (
+    FailTimes,
+    Keep,
+    OneSpout,
+    RowsSpout,
+    RowsState,
+    keep,
+    run_all,
+    start,
+    topology_of,
+)
 from trident import (
     BatchFailedError,
     FailedException,
@@ -38,7 +48,6 @@ from trident.operations import (
     arrow_function,
 )
 from trident.operations.names import operation_name
-from trident.spout.interfaces import SpoutType, TransactionAttempt
 
 
 def lines(topology: TridentTopology, *texts: str) -> Stream:
@@ -320,31 +329,13 @@ def test_a_long_tuple_is_cut_in_the_message(engine: str, topology: TridentTopolo
 # ---- what a spout gives --------------------------------------------------------------------------------------------------
 
 
-class Emitting:
+class Emitting(OneSpout):
     """A spout and its emitter: one batch, given by a function."""
 
-    spout_type = SpoutType.TRANSACTIONAL
+    fields = Fields("a: string, n: bigint")
 
     def __init__(self, emit: Callable[[], Any]) -> None:
         self.function = emit
-
-    def get_output_fields(self) -> Any:
-        return Fields("a: string, n: bigint")
-
-    def get_coordinator(self, conf: Mapping[str, Any]) -> Emitting:
-        return self
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> Emitting:
-        return self
-
-    def initialize_transaction(self, txid: int, previous: Any) -> Any:
-        return {} if txid == 1 else None
-
-    def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> list[Any]:
-        return [None]
-
-    def success(self, txid: int, definition: Any) -> None: ...
-    def close(self) -> None: ...
 
     def emit(self, part: Any) -> Iterator[Any]:
         yield self.function()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,8 @@ import pytest
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state, run_all, start
-from trident import BatchFailedError, TridentTopology
+from tests.harness.topology_runs import Keep, OneSpout, RowsSpout, RowsState, dict_state, run_all, start
+from trident import BatchFailedError, Fields, TridentTopology
 from trident.errors import FencedError, ReplayMismatchError, StateMismatchError, StatePlaceError, UnsupportedOperation
 from trident.log.file_log import FileLog
 from trident.log.records import AdoptRecord, LayoutRecord, Record, StartRecord
@@ -589,35 +589,20 @@ def test_a_batch_that_an_earlier_version_defined_is_emitted_again() -> None:
         spout.parts(TransactionAttempt(2, 0), former, 1)
 
 
-class Counter:
+class Counter(OneSpout):
     """A spout that numbers its definitions, so that it shows when it is asked for one."""
 
+    fields = Fields("x: bigint")
+
     def __init__(self, kind: SpoutType) -> None:
-        self.spout_type, self.inner, self.asked = kind, FixedBatchSpout("x: bigint", 1, [0]), 0
-
-    def get_output_fields(self) -> Any:
-        return self.inner.get_output_fields()
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> Any:
-        return Numbers()
-
-    def get_coordinator(self, conf: Mapping[str, Any]) -> Counter:
-        return self
+        self.spout_type, self.asked = kind, 0
 
     def initialize_transaction(self, txid: int, previous: Any) -> Any:
         self.asked += 1
         return {"asked": self.asked} if txid == 1 else None
 
-    def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> list[Any]:
-        return [definition["asked"]]
-
-    def success(self, txid: int, definition: Any) -> None: ...
-    def close(self) -> None: ...
-
-
-class Numbers:
-    def emit(self, part: int) -> Iterator[Any]:
-        yield pa.record_batch({"x": [part]})
+    def emit(self, part: Any) -> Iterator[Any]:
+        yield pa.record_batch({"x": [part["asked"]]})
 
 
 @pytest.mark.parametrize(("kind", "defined"), [(SpoutType.TRANSACTIONAL, 1), (SpoutType.OPAQUE, 3)])
