@@ -231,7 +231,7 @@ OF_RUNS = (
         _FEED,
         "for key, value in pairs if winners.won(txid, value.attempt)]",
         "for key, value in pairs]",
-        ("tests/read/test_random_feeds.py",),
+        ("tests/run/test_removing_streams.py::test_every_store_and_place_removes_alike",),
     ),
     Mutant(
         "changes: those that are not kept any more are passed over",

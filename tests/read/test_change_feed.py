@@ -159,16 +159,6 @@ def read(words: Words) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.server
-def test_values_of_several_fields_and_single_values_have_changes(made: Made, tmp_path: Path) -> None:
-    words = Words(tmp_path, made(), {"total": Sum("n"), "mean": Avg("n")})
-    words.run(FIRST, [("the", 3)])
-    with words.changes(since=1) as feed:
-        ((_, ((key, before, after),)),) = feed.read()
-    assert key == ("the",)
-    assert (before["total"], after["total"], before["mean"], after["mean"]) == (1, 4, 1.0, 2.0)
-
-
-@pytest.mark.server
 def test_the_change_of_a_single_value_has_an_empty_key(made: Made, tmp_path: Path) -> None:
     words = Words(tmp_path, made(), {"total": Sum("n"), "mean": Avg("n")})
     topology = TridentTopology(f"{tmp_path.name[-20:]}-total")

@@ -89,25 +89,6 @@ def test_only_what_lacks_batches_is_written_and_each_value_is_as_it_was(
     world.judge(20)
 
 
-def test_one_partition_that_was_set_back_is_brought_forward_alone(world: World) -> None:
-    old = world.run(6)
-    before = world.run(20)
-    (place, *_) = [place for place in before if place[0] == "count" and before[place] != old[place]]
-    world.stores.set_back(old, "count", partitions=[place[1]])
-    world.stores.puts.clear()
-    assert world.run(20, state_recovery="rewind") == before
-    assert set(world.stores.puts) == {place}
-
-
-def test_a_store_without_any_commit_is_rewound_from_the_first_batch(world: World) -> None:
-    before = world.run(20)
-    world.stores.set_back({}, "count", "total")
-    after = world.run(20, state_recovery="rewind")
-    assert [written(after, state) for state in ("count", "total")] == [
-        written(before, state) for state in ("count", "total")
-    ]
-
-
 def test_a_state_in_memory_is_made_again_at_each_start(tmp_path: Path) -> None:
     def topology(batches: int) -> TridentTopology:
         topology = TridentTopology("t")
@@ -153,17 +134,6 @@ def test_what_a_query_read_then_and_no_history_tells_is_refused(world: World) ->
     world.run(20, state_recovery="rewind")  # both are of the same batch
     with trident.open_state(world.topology(20), "behind", log_dir=world.log) as state:
         assert state.multi_get([None, 1, 2]) == [9, 3, 2]
-
-
-def test_a_state_that_was_emptied_since_begins_again_there(world: World) -> None:
-    old = world.run(6)
-    world.stores.set_back({}, "count")
-    world.run(10, state_recovery="discard_totals")
-    before = world.run(20)
-    world.stores.set_back(old, "count")
-    after = world.run(20, state_recovery="rewind")
-    assert written(after, "count") == written(before, "count")
-    world.judge(20)
 
 
 def test_a_state_that_was_emptied_since_and_got_nothing_then_is_emptied_again(world: World) -> None:

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 import trident
-from spouts import CsvFileSpout, FixedBatchSpout, ParquetFileSpout, TextFileSpout, TransactionalRedisStreamSpout
+from spouts import CsvFileSpout, FixedBatchSpout, TextFileSpout, TransactionalRedisStreamSpout
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from states.delta import DeltaState
 from states.memory import LRUMemoryMapState
@@ -27,7 +27,7 @@ from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import Keep, RowsState, dict_state, run_all, start
 from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.errors import HistoryStartError, ReplayFailedError, UnsupportedOperation, WrongKeyError
-from trident.operations import Avg, BaseStateUpdater, Count, Last, MapGet, Max, Split, Sum
+from trident.operations import BaseStateUpdater, Count, Last, MapGet, Max, Split, Sum
 from trident.replay.verifying import Verified, is_same
 from trident.state import StateSpec
 
@@ -74,15 +74,6 @@ def words(tmp_path: Path, url: str, table: str) -> Words:
     made = Words(tmp_path, PostgresState.opaque(url, table=table))
     made.run(a="the cow\nthe moon\nold sun\n", b="the cow\n", c="a dish\n")
     return made
-
-
-@pytest.mark.long
-def test_states_that_are_what_their_batches_make_of_them_are_equal(words: Words) -> None:
-    count, total = words.verify()
-    assert (count.state, count.txid, count.equal, list(count.wrong), count.refused) == ("count", 3, 7, [], "")
-    assert (total.state, total.equal, list(total.wrong)) == ("total", 1, [])
-    words.run(d="the end\n")  # the replay has written nothing that would be in the way
-    assert [(each.txid, each.equal) for each in words.verify()] == [(4, 8), (4, 1)]
 
 
 def test_a_value_that_was_changed_by_hand_is_found_with_what_should_be_there(
@@ -164,41 +155,6 @@ def test_a_log_without_batches_is_refused(tmp_path: Path) -> None:
     run(words.topology, words.log_dir)
     with pytest.raises(HistoryStartError, match="has no batch, and totals"):
         words.verify()
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_files_of_rows_and_several_aggregates_in_one_value_are_equal(tmp_path: Path, kind: str) -> None:
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    rows = pa.table({"shop": ["oslo", "rome", "oslo", None], "euros": [0.1, 0.2, 0.7, 4.0]})
-    (tmp_path / "in").mkdir()
-    if kind == "csv":
-        pyarrow.csv.write_csv(rows, tmp_path / "in" / "a.csv")
-        spout: Any = CsvFileSpout(str(tmp_path / "in"), "shop: string, euros: double")
-    else:
-        pyarrow.parquet.write_table(rows, tmp_path / "in" / "a.parquet")
-        spout = ParquetFileSpout(str(tmp_path / "in"), "shop: string, euros: double")
-    topology = TridentTopology("sales")
-    sales = topology.new_stream("sales", spout).group_by("shop")
-    several = {"revenue": Sum("euros"), "orders": Count(), "mean": Avg("euros")}
-    sales.persistent_aggregate(DeltaState.opaque(str(tmp_path / "table")), several, "sales")
-    run(topology, str(tmp_path / "log"))
-    (done,) = trident.verify_state(topology, log_dir=str(tmp_path / "log"))
-    assert (done.equal, list(done.wrong)) == (3, [])
-
-
-def test_a_state_behind_a_query_of_another_state_is_computed_with_it(tmp_path: Path) -> None:
-    topology = TridentTopology("chain")
-    spout = FixedBatchSpout("word: string", 2, *[[word] for word in ["a", "b", "a", "c", "a", "b", "a", "a"]])
-    words = topology.new_stream("words", spout)
-    counts = words.group_by("word").persistent_aggregate(DeltaState.opaque(str(tmp_path / "one")), Count(), "count")
-    known = words.state_query(counts, "word", MapGet(), "before")
-    known.group_by("before").persistent_aggregate(DeltaState.opaque(str(tmp_path / "two")), Count(), "seen")
-    run(topology, str(tmp_path / "log"))
-    one, two = trident.verify_state(topology, log_dir=str(tmp_path / "log"))
-    assert (one.equal, two.equal, list(one.wrong), list(two.wrong)) == (3, 4, [], [])
 
 
 def test_states_behind_a_query_and_a_join_over_time_are_computed_with_them(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Most(ReducerAggregator[int]):
         return 0
 
     def reduce(self, current: int, tuple: TridentTuple) -> int:
-        return max(current, tuple[0])
+        return max(current, int(tuple[0]))
 
 
 def test_a_store_that_cannot_fence_is_refused_by_name(tmp_path: Path) -> None:

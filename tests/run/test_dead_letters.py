@@ -795,6 +795,7 @@ def test_an_error_proposes_a_setting_only_where_it_helps(call: Any, on_poison: s
         with pytest.raises(BatchFailedError, match=r"on tuple \[word='bad'\]|CarefulReducer@size") as failed:
             driver.run()
     assert ("on_poison" in str(failed.value)) == (call is look_at)
+    assert not Path(settings["dead_letter_dir"]).exists()
 
 
 def test_a_letter_whose_file_is_gone_fails_by_name(settings: dict[str, Any]) -> None:

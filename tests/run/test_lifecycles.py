@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,12 @@ class AFunction(Lives, Function):
         collector.emit([tuple[0]])
 
 
-class Assembled(AFunction):
-    """The function of an assembly."""
+def named(kind: type[Any], *names: str) -> Iterator[Any]:
+    """Make classes of other names, by which what they note is told apart."""
+    yield from (type(name, (kind,), {"__module__": __name__}) for name in names)
+
+
+Assembled, BehindAState = named(AFunction, "Assembled", "BehindAState")
 
 
 class AFilter(Lives, Filter):
@@ -128,8 +132,7 @@ class ACombiner(Lives, CombinerAggregator[int]):
         return 0
 
 
-class AStatesCombiner(ACombiner):
-    """A combiner of a state."""
+AStatesCombiner, CombinesBehindAState = named(ACombiner, "AStatesCombiner", "CombinesBehindAState")
 
 
 class AReducer(Lives, ReducerAggregator[int]):
@@ -141,10 +144,6 @@ class AReducer(Lives, ReducerAggregator[int]):
     def reduce(self, curr: int, tuple: TridentTuple) -> int:
         self.calls.incr()
         return curr + 1
-
-
-class AStatesReducer(AReducer):
-    """A reducer of a state."""
 
 
 class AnAggregator(Lives, Aggregator[int]):
@@ -205,8 +204,7 @@ class AQuery(Lives, BaseQueryFunction[Any, Any]):
         collector.emit([result])
 
 
-class AStaticQuery(AQuery):
-    """A query of a static state, which runs where the tuples are."""
+(AStaticQuery,) = named(AQuery, "AStaticQuery")
 
 
 class AnUpdater(Lives, BaseStateUpdater[RowsState]):
@@ -215,20 +213,9 @@ class AnUpdater(Lives, BaseStateUpdater[RowsState]):
         state.pending.extend(row.values for row in tuples)
 
 
-class BehindAState(AFunction):
-    """A function of new values."""
-
-
-class CombinesBehindAState(ACombiner):
-    """A combiner of new values."""
-
-
-class AggregatesBehindAState(AnAggregator):
-    """An aggregator of new values."""
-
-
-class ReducesBehindAState(AMultiReducer):
-    """A multi-reducer of new values."""
+(AStatesReducer,) = named(AReducer, "AStatesReducer")
+(AggregatesBehindAState,) = named(AnAggregator, "AggregatesBehindAState")
+(ReducesBehindAState,) = named(AMultiReducer, "ReducesBehindAState")
 
 
 KINDS = [

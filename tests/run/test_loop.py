@@ -105,19 +105,6 @@ def test_without_overlap_a_batch_begins_after_the_one_before(engine: str, topolo
     assert [point for point, _ in points.reached] == LIFE * 3
 
 
-def test_what_is_fed_later_is_found(engine: str, topology: TridentTopology) -> None:
-    feeder = FeederBatchSpout("x: string")
-    rows = keep(topology.new_stream("s", feeder))
-    with start(topology, engine) as running:
-        running.process_all_available()
-        assert running.txid == 0
-        feeder.feed([["a"]])
-        feeder.feed_nowait([["b"]])
-        running.process_all_available()
-        assert rows.rows == [("a",), ("b",)]
-        assert running.is_active
-
-
 # ---- throttle and backoff, by a clock that the test moves --------------------------------------------------------------
 
 
@@ -874,15 +861,6 @@ def test_a_topology_whose_states_live_in_memory_goes_on_in_the_same_process(
         with start(topology, engine) as running:
             feeder.feed([["a"]])
             assert (running.state(state).get(), running.txid) == (expected, expected)
-
-
-@pytest.mark.long
-def test_a_spark_that_somebody_else_started_stays(spark: SparkSession, topology: TridentTopology) -> None:
-    rows = keep(topology.new_stream("s", letters("a")))
-    with ThreadPoolExecutor(1) as other:  # no session is active in another thread
-        other.submit(run_all, topology, "spark").result(WAIT_S)
-    assert rows.rows == [("a",)]
-    assert spark.range(3).count() == 3
 
 
 def test_two_topologies_in_one_session_do_not_cancel_each_other(spark: SparkSession, tmp_path: Path) -> None:

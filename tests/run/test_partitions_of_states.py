@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-import trident
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMapState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import QUICK
 from trident import Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.drpc import LocalDRPC
@@ -390,19 +388,6 @@ def test_a_total_feeds_what_it_is_into_another_state(hint: int) -> None:
     kept = before.persistent_aggregate(MemoryMapState(), Count(), "n", state_name="kept")
     sums = [sum(number for _, number in ROWS[: at * BATCH]) or None for at in range(3)]
     assert dict(ended(topology).state(kept).get_tuples()) == dict.fromkeys(sums, BATCH)
-
-
-@pytest.mark.slow
-def test_another_number_of_partitions_finds_what_the_last_one_wrote(tmp_path: Path) -> None:
-    half = len(ROWS) // 2
-    for first, then in ((4, 3), (1, 8), (8, 1)):
-        spec = sqlite_state(str(tmp_path / f"{first}.db"))
-        log = str(tmp_path / f"log{first}")
-        for hint, rows in ((first, ROWS[:half]), (then, ROWS)):
-            topology, _ = declare(hint, spec, rows=rows, batch=10, name="sums")
-            ended(topology, log_dir=log)
-            with trident.open_state(topology, "sums", log_dir=log) as reader:
-                assert dict(reader.get_tuples()) == totals(rows), (first, then)
 
 
 # ---- the plan ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
-from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
+from states.memory import MemoryBackingMap, MemoryData
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import Keep, OneSpout, RowsSpout, RowsState, dict_state, run_all, start
 from trident import BatchFailedError, Fields, TridentTopology
@@ -566,21 +566,6 @@ def test_a_spout_that_has_other_rows_than_were_defined_cannot_replay(tmp_path: P
         run_all(fixed(1), "in_process", log_dir=tmp_path, max_batch_attempts=1)
 
 
-def test_a_batch_spout_that_emits_other_rows_after_a_restart_is_told_so(tmp_path: Path) -> None:
-    def run(*rows: list[int]) -> None:
-        topology = TridentTopology("t")
-        stream = topology.new_stream("s", RowsSpout("x: bigint", {1: rows}))
-        stream.partition_persist(Broken(), Keep(), "y: bigint")
-        run_all(topology, "in_process", log_dir=tmp_path, max_batch_attempts=1)
-
-    with pytest.raises(BatchFailedError, match="ConnectionError: away"):
-        run([1], [2])
-    with pytest.raises(BatchFailedError, match=r"ReplayMismatchError: RowsSpout.emit_batch\(1\) gave other rows than"):
-        run([1], [3])
-    with pytest.raises(BatchFailedError, match="ConnectionError: away"):
-        run([1], [2])
-
-
 def test_a_batch_that_an_earlier_version_defined_is_emitted_again() -> None:
     spout = BatchSpoutExecutor(RowsSpout("x: bigint", {1: ([1], [2])}))
     former = {"rows": 2, "bytes": 16, "crc": 1}  # of the bytes of a table
@@ -624,14 +609,3 @@ def test_a_replay_uses_the_logged_definition_or_asks_for_another(kind: SpoutType
     first = (1,) if kind is SpoutType.TRANSACTIONAL else rows.batches[1][0]
     assert rows.batches == {1: [first]}
     assert first[0] >= defined
-
-
-def test_memory_states_and_a_durable_log_do_not_outlive_the_process_together(tmp_path: Path) -> None:
-    def topology(state: StateSpec) -> TridentTopology:
-        made = TridentTopology("t")
-        made.new_stream("s", FixedBatchSpout("x: string", 1, ["a"])).persistent_aggregate(state, Count(), "count")
-        return made
-
-    run_all(topology(MemoryMapState.opaque()), "in_process", log_dir=tmp_path)
-    with pytest.raises(StateMismatchError, match="the log expects batch 1 .*, the store has no commit at all"):
-        start(topology(MemoryMapState.opaque()), "in_process", log_dir=tmp_path)

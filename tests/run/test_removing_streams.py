@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,10 @@ KEYS: dict[str, Callable[[random.Random], Any]] = {
     "string": lambda draw: draw.choice(["a", "b:c", "ü", "", None]),
     "bigint": lambda draw: draw.choice([0, 1, -1, 5, None]),
     "double": lambda draw: draw.choice([0.0, -0.0, 1.0, float("nan"), None]),
+    "boolean": lambda draw: draw.random() < 0.5,
+    "date": lambda draw: dt.date(2026, 11, draw.randint(1, 4)),
+    "decimal(10,2)": lambda draw: Decimal(draw.randint(0, 3)) / 4,
+    "binary": lambda draw: draw.choice([b"\0", b"a:b"]),
 }
 
 
@@ -240,6 +246,8 @@ def served(store: str, draw: random.Random, name: str, request: pytest.FixtureRe
         return DeltaState.opaque(str(request.getfixturevalue("tmp_path") / "table"), compact_after_commits=4)
     server = request.getfixturevalue(f"{store}_server")
     options: dict[str, Any] = {"cache": draw.choice([0, 5, 1000])}
+    if store in ("postgres", "redis"):
+        options["max_keys_per_call"] = draw.choice([1, 7, 1000])
     if store == "postgres":
         layout = draw.choice(["columns", "columns", "binary"])
         options |= {"layout": layout, "changes": "1d" if layout == "columns" else None}
@@ -287,6 +295,9 @@ def test_every_store_and_place_removes_alike(
         settings["parallelism"] = 2
     place = "auto" if engine == "in_process" else draw.choice(["driver", "executors", "executors"])
     state = served(store, draw, name, request)
+    if store == "postgres" and draw.random() < 0.5:  # each batch is one transaction then
+        url = f"postgresql://trident@{request.getfixturevalue('postgres_server').address}/postgres"
+        settings["log_dir"] = log_dir = f"{url}?topology={name}"
     case = Case(state, name, draw, SpoutType.OPAQUE, settings, place)
     case.rows.nulls = store != "cassandra"
     case.check()
@@ -302,7 +313,7 @@ def check_feed(case: Case, log_dir: str) -> None:
     """A removal is a change without a value after it."""
     fold: dict[bytes, Any] = {}
     with trident.changes(case.topology, "sums", 0, log_dir=log_dir) as feed:
-        while batches := feed.read(3):
+        while batches := feed.read(case.draw.randint(1, 5)):
             for change in (change for batch in batches for change in batch.changes):
                 (key,) = encode_keys([change.key])
                 assert fold.get(key) == change.before, (case, change)

@@ -18,10 +18,8 @@ from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import (
     CountAll,
     Fold,
-    RowsSpout,
     RowsState,
     counted,
-    dict_state,
     keep,
     run_all,
     start,
@@ -33,7 +31,6 @@ from trident.operations import (
     BaseQueryFunction,
     BaseStateUpdater,
     CombinerAggregator,
-    Consumer,
     Count,
     Debug,
     Filter,
@@ -45,12 +42,11 @@ from trident.operations import (
     Max,
     Min,
     ReducerAggregator,
-    SnapshotGet,
     Split,
     Sum,
     TupleCollectionGet,
 )
-from trident.spout.interfaces import SpoutType, TransactionAttempt
+from trident.spout.interfaces import TransactionAttempt
 from trident.state import StateSpec, map_state
 
 
@@ -154,23 +150,6 @@ def test_an_operation_gives_what_trident_gives(case: str, engine: str, topology:
     kept = keep(build(numbers(topology, *ROWS)))
     run_all(topology, engine)
     assert kept.rows == expected
-
-
-class Write(Consumer):
-    """Writes each row into a file: whatever process it runs in."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-
-    def accept(self, tuple: TridentTuple) -> None:
-        with Path(self.path).open("a", encoding="utf-8") as file:
-            file.write(f"{tuple['word']}\n")
-
-
-def test_a_peek_sees_every_tuple(engine: str, topology: TridentTopology, tmp_path: Path) -> None:
-    lines(topology, "the cow", "the moon").each("line", Split(), "word").peek(Write(tmp_path / "seen"))
-    run_all(topology, engine)
-    assert sorted((tmp_path / "seen").read_text().split()) == ["cow", "moon", "the", "the"]
 
 
 # ---- prepare and cleanup -----------------------------------------------------------------------------------------------
@@ -468,19 +447,6 @@ def test_a_static_state_can_be_asked_about_new_values(engine: str, topology: Tri
     assert kept.rows == [("cow", 1, "animal")]
 
 
-@pytest.mark.parametrize("kind", [MemoryMapState.opaque, MemoryMapState.transactional])
-def test_a_query_sees_the_state_after_the_batch_before(
-    kind: Callable[[], StateSpec], engine: str, topology: TridentTopology
-) -> None:
-    stream = lines(topology, "a", "a", "b", "a", size=1)
-    by_line = stream.group_by("line").persistent_aggregate(kind(), Count(), "count")
-    whole = stream.persistent_aggregate(kind(), Count(), "all")
-    asked = stream.state_query(by_line, "line", MapGet(), "before").state_query(whole, SnapshotGet(), "all_before")
-    kept = keep(asked)
-    run_all(topology, engine)
-    assert kept.rows == [("a", None, None), ("a", 1, 1), ("b", None, 2), ("a", 2, 3)]
-
-
 def test_a_state_is_listed_as_after_the_batch_before(engine: str, topology: TridentTopology) -> None:
     stream = lines(topology, "a", "b", "c", size=1)
     counts = stream.group_by("line").persistent_aggregate(MemoryMapState(), Count(), "count").parallelism_hint(2)
@@ -501,32 +467,3 @@ def test_new_values_feed_further_states(engine: str, topology: TridentTopology) 
     running = run_all(topology, engine)
     assert dict(running.state(seen).get_tuples()) == {3: 1}
     assert (running.state(highest).get(), kept.rows) == (3, [(3,)])
-
-
-def test_two_spouts_are_batched_together_and_end_apart(engine: str, topology: TridentTopology) -> None:
-    left = keep(lines(topology, "a", "b", "c", size=1, name="left"), "left_rows")
-    right = keep(lines(topology, "x", size=1, name="right"), "right_rows")
-    running = run_all(topology, engine)
-    assert left.batches == {1: [("a",)], 2: [("b",)], 3: [("c",)]}
-    assert right.batches == {1: [("x",)]}
-    assert running.txid == 3
-
-
-def test_a_batch_spout_is_asked_acknowledged_and_closed(engine: str, topology: TridentTopology) -> None:
-    spout = RowsSpout("n: int", {1: [(n,) for n in range(5)], 2: [[7]]}, SpoutType.OPAQUE)
-    state = (
-        topology.new_stream("rows", spout).parallelism_hint(3).persistent_aggregate(MemoryMapState(), "n", Sum(), "sum")
-    )
-    running = run_all(topology, engine)
-    assert running.state(state).get() == 17
-    assert spout.calls == ["open", "ack 1", "ack 2", "close"]
-
-
-def test_the_same_state_over_plain_maps_of_every_exact_kind(engine: str, tmp_path: Path) -> None:
-    for kind in ("opaque", "transactional"):
-        topology, entries = TridentTopology(kind), dict[Any, Any]()
-        words = lines(topology, *TEXTS).each("line", Split(), "word").group_by("word")
-        state = words.persistent_aggregate(dict_state(entries, kind), Count(), "count")
-        running = run_all(topology, engine, log_dir=tmp_path / kind)
-        assert running.state(state).multi_get(list(WORDS)) == list(WORDS.values())
-        assert len(entries) == len(WORDS) + 2  # the sentinels

@@ -7,7 +7,6 @@ import os
 import random
 import runpy
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -354,14 +353,3 @@ def test_the_kept_query_is_exact_wherever_it_is_killed(
             word: n * (batches + 1) for word, n in IN_A_LINE.items()
         }
         assert state.txid == batches
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-@pytest.mark.long  # tests/crashtest/test_real_jobs.py shows it, too
-def test_the_job_of_the_readme_counts_twice_in_the_same_schedule(tmp_path: Path) -> None:
-    live(tmp_path, problem(), ("after",))
-    with sqlite3.connect(tmp_path / "counts.db") as db:
-        found = dict(db.execute("SELECT word, n FROM counts"))
-    assert found["the"] == 2 * 2 * IN_A_LINE["the"], "a batch that was killed after its transaction counts once more"
