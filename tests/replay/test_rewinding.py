@@ -20,7 +20,7 @@ from trident.errors import ReplayFailedError, RewindError, StartMismatchError, S
 from trident.operations import BaseFilter, Count, MapGet, Max, Sum
 from trident.run.engine_choice import giving_up_if
 from trident.spout.interfaces import SpoutType
-from trident.state import SENTINEL_KEY, OpaqueValue, Sentinel
+from trident.state import OpaqueValue, Sentinel
 
 pytestmark = pytest.mark.slow
 
@@ -293,14 +293,6 @@ def test_a_store_of_another_log_is_refused(world: World, tmp_path: Path) -> None
     world.run(6)
     shutil.rmtree(world.log)
     world.refused(15, "the log is new, and state 'count' has the totals of 6 batches and", StartMismatchError)
-
-
-def test_a_store_whose_emptying_was_killed_is_emptied_and_made_again(world: World) -> None:
-    whole = written(world.run(6), "total")
-    entries = world.stores.entries["total", 0]
-    entries[SENTINEL_KEY, 0] = Sentinel("(emptied)", 0, 0, "t/total")  # laid before the values are removed
-    assert written(world.run(6, state_recovery="rewind"), "total") == whole
-    world.judge(6)
 
 
 def as_failed(old: Entries, txid: int) -> Entries:

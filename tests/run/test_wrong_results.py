@@ -289,10 +289,10 @@ class AllTenths(ReducerAggregator[list[dict[str, float]]]):
 
 
 FLOATS: dict[str, tuple[tuple[Any, ...], Callable[[float], Any]]] = {
-    "a sum": (("x", Sum(), "v: float"), lambda total: total),
-    "a reducer": (("x", Added(), "v: float"), lambda total: total),
+    "sum": (("x", Sum(), "v: float"), lambda total: total),
+    "reducer": (("x", Added(), "v: float"), lambda total: total),
     "several": (({"sum: float": Sum("x"), "count": Count()}, "v"), lambda total: {"sum": total, "count": 3}),
-    "structs in a list": (
+    "structs": (
         ("x", AllTenths(), "v: array<struct<x:float>>"), lambda total: [{"x": float(np.float32(0.1))}] * 3
     ),
 }  # fmt: skip
