@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -201,24 +200,6 @@ def test_a_state_that_was_declared_later_begins_with_the_first_batch_that_wrote_
         assert total.get() == 4
 
 
-def test_a_state_that_was_emptied_begins_again_with_the_batch_behind(tmp_path: Path) -> None:
-    entries: dict[Any, Any] = {}
-    topology = TridentTopology("emptied")
-    lines = topology.new_stream("lines", TextFileSpout(str(tmp_path / "in")))
-    lines.group_by("line").persistent_aggregate(DeltaState.opaque(str(tmp_path / "table")), Count(), "count")
-    lines.persistent_aggregate(dict_state(entries), Count(), "total")
-    (tmp_path / "in").mkdir()
-    for name, recovery in (("a", "refuse"), ("b", "discard_totals"), ("c", "refuse")):
-        (tmp_path / "in" / name).write_text("x\ny\n")
-        run(topology, str(tmp_path / "log"), state_recovery=recovery)
-        if name == "a":
-            shutil.rmtree(tmp_path / "table")
-    count, total = trident.verify_state(topology, log_dir=str(tmp_path / "log"))
-    assert (count.txid, count.equal, list(count.wrong), total.equal) == (3, 2, [], 1)
-    with trident.open_state(topology, "count", log_dir=str(tmp_path / "log")) as state:
-        assert state.multi_get(["x"]) == [2]
-
-
 def test_code_that_was_changed_is_noted(tmp_path: Path) -> None:
     def declared(aggregate: Any) -> TridentTopology:
         topology = TridentTopology("changed")
@@ -234,20 +215,6 @@ def test_code_that_was_changed_is_noted(tmp_path: Path) -> None:
     (done,) = trident.verify_state(declared(Max()), log_dir=str(tmp_path / "log"))
     assert [(one.found, one.expected) for one in done.wrong] == [(3, 2)]
     assert list(done.notes) == ["from batch 2 on it means something else; the batches before ran other code"]
-
-
-@pytest.mark.long
-def test_a_topology_on_spark_whose_tasks_commit_is_equal(tmp_path: Path, redis_server: Server, spark: Any) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.csv").write_text("shop,euros\n" + "".join(f"s{at % 50},{at / 7}\n" for at in range(5000)))
-    topology = TridentTopology(tmp_path.name[-30:])
-    rows = topology.new_stream("rows", CsvFileSpout(str(tmp_path / "in"), "shop: string, euros: double"))
-    state = RedisState.opaque(f"redis://{redis_server.address}/0", prefix=tmp_path.name[-30:])
-    rows.group_by("shop").persistent_aggregate(state, "euros", Sum(), "sum", state_name="sum").parallelism_hint(3)
-    with start(topology, "spark", log_dir=str(tmp_path / "log"), history="7d", state_placement="executors") as running:
-        running.process_all_available()
-    (done,) = trident.verify_state(topology, log_dir=str(tmp_path / "log"))
-    assert (done.equal, list(done.wrong)) == (50, [])
 
 
 def test_a_window_by_the_time_of_its_batches_gives_what_it_gave(tmp_path: Path) -> None:

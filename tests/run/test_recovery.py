@@ -234,16 +234,6 @@ def test_a_partition_that_was_never_touched_goes_on(world: World) -> None:
     assert world.run("a", "b", "c", "d", partitions=4) == {"a": 2, "b": 1, "c": 1, "d": 1}
 
 
-def test_a_state_that_is_added_later_starts_empty(world: World) -> None:
-    world.run("a")
-    topology = world.topology()
-    rows = RowsState()
-    topology.new_stream("more", FixedBatchSpout("x: string", 1, ["m"])).partition_persist(rows, Keep(), "y: string")
-    running = run_all(topology, "in_process", log_dir=world.log)
-    assert (rows.rows, running.txid) == ([("m",)], 2)
-    assert running.log_state.layouts == {"count": (2, "opaque"), "more-persist": (1, "custom")}
-
-
 def test_what_a_crash_left_behind_is_undone_by_the_replay(world: World) -> None:
     world.run("a", "b", "c", "d")
     topology = world.topology()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -14,12 +13,10 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import (
     CountAll,
     Fold,
     RowsState,
-    counted,
     keep,
     run_all,
     start,
@@ -44,7 +41,7 @@ from trident.operations import (
     TupleCollectionGet,
 )
 from trident.spout.interfaces import TransactionAttempt
-from trident.state import StateSpec, map_state
+from trident.state import StateSpec
 
 
 def lines(topology: TridentTopology, *texts: str | None, size: int = 2, name: str = "lines") -> Stream:
@@ -279,25 +276,6 @@ def test_one_key_a_hundred_thousand_times_and_no_key_at_all(engine: str, topolog
     assert running.state(same).multi_get(["same"]) == running.state(folded).multi_get(["same"]) == [100_001]
     assert list(running.state(none).get_tuples()) == []
     assert running.state(none).multi_get([]) == []
-
-
-def test_keys_spread_over_the_partitions_and_reads_find_them(
-    engine: str, topology: TridentTopology, tmp_path: Path
-) -> None:
-    entries: dict[int, dict[Any, Any]] = {partition: {} for partition in range(4)}
-    words = lines(topology, *(f"w{n} w{n % 7}" for n in range(60)), size=20).each("line", Split(), "word")
-    state = (
-        words.group_by("word")
-        .persistent_aggregate(map_state(lambda conf, at, count: DictMap(entries[at])), Count(), "count")
-        .parallelism_hint(4)
-    )
-    with start(topology, engine, log_dir=tmp_path) as running:
-        running.process_all_available()
-        expected = counted(word for n in range(60) for word in (f"w{n}", f"w{n % 7}"))
-        assert dict(zip(expected, running.state(state).multi_get(list(expected)), strict=True)) == expected
-    held = [{key for key in part if len(key) == 1} for part in entries.values()]
-    assert all(held)
-    assert sum(map(len, held)) == len(expected)
 
 
 # ---- partition_persist and state_query: Storm's LocationDB --------------------------------------------------------------
