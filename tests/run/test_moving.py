@@ -15,6 +15,7 @@ from states.delta import DeltaState
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import run_all, start
+from tests.replay.set_back import Killed
 from trident import TridentCollector, TridentTopology, TridentTuple, forget_keys, move_state, open_state
 from trident.errors import (
     ConfigError,
@@ -35,10 +36,6 @@ from trident.state import Key, StateSpec, map_state
 pytestmark = pytest.mark.slow
 
 WORDS = ["the", "cow", "the", "moon", "the", "end"]
-
-
-class Killed(BaseException):
-    """As `kill -9`: nothing but what was written is left."""
 
 
 class Listing(DictMap):

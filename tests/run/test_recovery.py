@@ -18,6 +18,7 @@ from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryBackingMap, MemoryData
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import Keep, OneSpout, RowsSpout, RowsState, dict_state, run_all, start
+from tests.replay.set_back import Killed
 from trident import BatchFailedError, Fields, TridentTopology
 from trident.errors import FencedError, ReplayMismatchError, StateMismatchError, StatePlaceError, UnsupportedOperation
 from trident.log.file_log import FileLog
@@ -37,10 +38,6 @@ BeforePut = Callable[[Sequence[OpaqueValue]], None]
 class EmptyableMap(DictMap):
     def reset(self) -> None:
         self.entries.clear()
-
-
-class Killed(BaseException):
-    """As `kill -9`: nothing but what was written is left."""
 
 
 def dying_at(record: type[Record], after: int = 0) -> Any:

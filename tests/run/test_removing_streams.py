@@ -20,17 +20,16 @@ from states.memcached import MemcachedState
 from states.memory import MemoryMapState
 from states.postgres import PostgresState
 from states.redis import RedisState
-from tests.harness.topology_runs import QUICK, RowsSpout, dict_state, keep, run_all
+from tests.harness.topology_runs import QUICK, CountAll, RowsSpout, dict_state, keep, run_all
+from tests.run.random_declarations import FoldedSum
 from trident import FailedException, Fields, TopologyError, TridentTopology
 from trident.errors import DirtyReadError, UnsupportedOperation
 from trident.operations import (
     Avg,
     BaseStateUpdater,
-    CombinerAggregator,
     Count,
     MapGet,
     Max,
-    ReducerAggregator,
     Sum,
     col,
 )
@@ -50,21 +49,9 @@ KEYS: dict[str, Callable[[random.Random], Any]] = {
 }
 
 
-class Added(ReducerAggregator[int]):
-    """Adds up, tuple by tuple."""
-
-    output_type = "bigint"
-
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, curr: int, tuple: Any) -> int:
-        return curr + int(tuple[0])
-
-
 AGGREGATES: list[Any] = [
     ("n", Sum(), "value"),
-    ("n", Added(), "value"),
+    ("n", FoldedSum(), "value"),
     ("n", Max(), "value"),
     ({"count": Count(), "total": Sum("n"), "mean": Avg("n")},),
 ]
@@ -438,22 +425,7 @@ def test_a_map_without_multi_remove_is_refused_at_the_start() -> None:
         topology.start(engine="in_process")
 
 
-class Counted(CombinerAggregator[int]):
-    """Counts, without a kernel."""
-
-    output_type = "bigint"
-
-    def init(self, tuple: Any) -> int:
-        return 1
-
-    def combine(self, val1: int, val2: int) -> int:
-        return val1 + val2
-
-    def zero(self) -> int:
-        return 0
-
-
-@pytest.mark.parametrize("aggregate", [Count(), Counted()])
+@pytest.mark.parametrize("aggregate", [Count(), CountAll()])
 def test_the_other_updates_of_a_batch_stay_columns_or_pieces(aggregate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "PIECE", 3)
     topology = TridentTopology("t")
