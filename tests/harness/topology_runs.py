@@ -270,6 +270,16 @@ class CountAll(Count):
     """`Count`, row by row: a subclass has no kernel."""
 
 
+def operation(name: str, base: type[Any], output: str | None = "bigint", **methods: Callable[..., Any]) -> Any:
+    """Make a class of operations whose methods are functions, which do not get the operation itself."""
+
+    def method(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, *given: function(*given)
+
+    made = {each: method(function) for each, function in methods.items()}
+    return type(name, (base,), {**made, "output_types": None if output is None else (output,)})
+
+
 class Fold(ReducerAggregator[int]):
     """`Count`, as a reducer."""
 

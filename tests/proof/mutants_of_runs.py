@@ -259,7 +259,7 @@ OF_RUNS = (
         _RECOVERY,
         'if policy == "refuse" or refused:',
         "if refused:",
-        ("tests/run/test_recovery.py::test_a_store_that_was_emptied_is_found",),
+        ("tests/run/test_recovery.py::test_a_store_and_a_log_that_do_not_belong_together_are_found",),
     ),
     Mutant(
         "start: a successor's values are removed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.harness.topology_runs import (
     RowsSpout,
     RowsState,
     keep,
+    operation,
     run_all,
     start,
     topology_of,
@@ -29,9 +30,7 @@ from trident import (
     Fields,
     Stream,
     TopologyError,
-    TridentCollector,
     TridentTopology,
-    TridentTuple,
 )
 from trident.errors import LogError
 from trident.operations import (
@@ -58,73 +57,6 @@ def three(line: str) -> Iterator[Any]:
     yield (1, 2, 3)
 
 
-class Bare(Function):
-    output_types = ("string",)
-
-    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit("word")
-
-
-class Short(BaseQueryFunction[Any, Any]):
-    output_types: Any = ("string",)
-
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return [1]
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        collector.emit([result])
-
-
-class Silent(Short):
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Any:
-        return None
-
-
-class Long(Short):
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return [1, 2, 3]
-
-
-class Right(Short):
-    output_types: Any = None
-
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return ["text"] * len(args)
-
-
-class Doubling(Right):
-    output_types = ("bigint",)
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        collector.emit([1, 1])
-
-
-class Emitting3(BaseAggregator[Any]):
-    """An aggregator, and a multi-reducer, that emits three values."""
-
-    def init(self, *_: Any) -> None:
-        return None
-
-    def aggregate(self, val: Any, tuple: TridentTuple, collector: TridentCollector) -> None:
-        return None
-
-    def execute(self, state: Any, stream_index: int, input: TridentTuple, collector: TridentCollector) -> None:
-        return None
-
-    def complete(self, val: Any, collector: TridentCollector) -> None:
-        collector.emit([1, 2, 3])
-
-
-class Joined(ReducerAggregator[str]):
-    output_types = None
-
-    def init(self) -> str:
-        return ""
-
-    def reduce(self, curr: str, tuple: TridentTuple) -> str:
-        return curr + str(tuple[0])
-
-
 @arrow_function("b: string")
 def upper(numbers: Any) -> Any:
     return pc.utf8_upper(numbers)
@@ -135,31 +67,45 @@ def as_text(numbers: Any) -> Any:
     return numbers.cast(pa.string())
 
 
-class Broken(Short):
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        raise OSError("no answer")
+def no_answer(args: Any) -> Any:
+    raise OSError("no answer")
 
 
-class Fat(BaseStateUpdater[Any]):
-    output_types = ("string",)
+def query(
+    name: str,
+    retrieve: Callable[[Any], Any],
+    emitted: Callable[[Any], Any] = lambda result: [result],
+    output: str | None = "string",
+) -> Any:
+    return operation(
+        name, BaseQueryFunction, output,
+        batch_retrieve=lambda state, args: retrieve(args),
+        execute=lambda row, result, collector: collector.emit(emitted(result)),
+    )  # fmt: skip
 
-    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        collector.emit(["a", "b"])
+
+def cannot_combine(left: int, right: int) -> int:
+    raise ArithmeticError("cannot combine")
 
 
-class Worse(CombinerAggregator[int]):
-    """Raises when parts are combined."""
-
-    output_types = ("bigint",)
-
-    def init(self, tuple: TridentTuple) -> int:
-        return 1
-
-    def combine(self, val1: int, val2: int) -> int:
-        raise ArithmeticError("cannot combine")
-
-    def zero(self) -> None:
-        return None
+Short = query("Short", lambda args: [1])
+Silent = query("Silent", lambda args: None)
+Long = query("Long", lambda args: [1, 2, 3])
+Broken = query("Broken", no_answer)
+Right = query("Right", lambda args: ["text"] * len(args), output=None)
+Doubling = query("Doubling", lambda args: ["text"] * len(args), lambda result: [1, 1], "bigint")
+Bare = operation("Bare", Function, "string", execute=lambda row, collector: collector.emit("word"))
+Fat = operation("Fat", BaseStateUpdater, "string", update_state=lambda state, rows, out: out.emit(["a", "b"]))
+Worse = operation("Worse", CombinerAggregator, init=lambda row: 1, combine=cannot_combine, zero=lambda: None)
+TextOfAll = operation(
+    "TextOfAll", CombinerAggregator, None, init=lambda row: 1, combine=lambda a, b: "text", zero=lambda: None
+)
+Joined = operation("Joined", ReducerAggregator, None, init=str, reduce=lambda curr, row: curr + str(row[0]))
+Emitting3 = operation(  # an aggregator, and a multi-reducer
+    "Emitting3", BaseAggregator, None,
+    init=lambda *_: None, aggregate=lambda *_: None, execute=lambda *_: None,
+    complete=lambda val, collector: collector.emit([1, 2, 3]),
+)  # fmt: skip
 
 
 class Nowhere:
@@ -291,19 +237,6 @@ WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
         "in step 'lines/TextOfAll@a': field 'a' is declared int, but got ",
     ),
 }  # fmt: skip
-
-
-class TextOfAll(CombinerAggregator[Any]):
-    """Says it combines to a number, and does so in the tasks only."""
-
-    def init(self, tuple: TridentTuple) -> Any:
-        return 1
-
-    def combine(self, val1: Any, val2: Any) -> Any:
-        return "text"
-
-    def zero(self) -> None:
-        return None
 
 
 @pytest.mark.sample(24)

@@ -19,7 +19,7 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all, start, topology_of
+from tests.harness.topology_runs import RowsSpout, dict_state, keep, operation, run_all, start, topology_of
 from trident import BatchFailedError, FailedException, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.engine.fragment_runs import check_places, put_backs_of
 from trident.engine.routing import RowFrame
@@ -34,6 +34,7 @@ from trident.operations import (
     CombinerAggregator,
     Count,
     Function,
+    GroupedMultiReducer,
     ReducerAggregator,
     TumblingDurationWindow,
     arrow_function,
@@ -99,87 +100,33 @@ def put_back(running: RunningTopology, *ids: tuple[int, int]) -> None:
 # ---- where tuples can raise ------------------------------------------------------------------------------------------
 
 
-class HalfWay(Function):
-    output_types = ("string",)
-
-    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit([tuple[0]])
-        look_at(tuple[0])
-
-
-class Careful(CombinerAggregator[int]):
-    """A combiner that raises at the one tuple."""
-
-    output_types = ("bigint",)
-
-    def zero(self) -> int:
-        return 0
-
-    def init(self, tuple: TridentTuple) -> int:
-        return len(str(look_at(tuple[0])))
-
-    def combine(self, val1: int, val2: int) -> int:
-        return val1 + val2
-
-
-class CarefulReducer(ReducerAggregator[int]):
-    output_types = ("bigint",)
-
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        return curr + len(look_at(tuple[0]))
-
-
-class CarefulAggregator(BaseAggregator[list[int]]):
-    output_types = ("bigint",)
-
-    def init(self, batch_id: Any, collector: TridentCollector) -> list[int]:
-        return [0]
-
-    def aggregate(self, val: list[int], tuple: TridentTuple, collector: TridentCollector) -> list[int]:
-        look_at(tuple[0])
-        return [val[0] + 1]
-
-    def complete(self, val: list[int], collector: TridentCollector) -> None:
-        collector.emit([val[0]])
-
-
-class CarefulMulti:
-    """A multi-reducer, grouped."""
-
-    output_types = ("bigint",)
-
-    def prepare(self, conf: Any, context: Any) -> None:
-        """Nothing."""
-
-    def init(self, collector: TridentCollector, group: TridentTuple) -> int:
-        return 0
-
-    def execute(
-        self, state: int, stream_index: int, group: TridentTuple, input: TridentTuple, collector: TridentCollector
-    ) -> int:
-        if stream_index == 1:
-            look_at(group[0])
-        return state + (10 if stream_index else 1)
-
-    def complete(self, state: int, group: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit([state])
-
-    def cleanup(self) -> None:
-        """Nothing."""
-
-
-class Ask(BaseQueryFunction[Any, Any]):
-    output_types = ("bigint",)
-
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return list(state.multi_get([row.values for row in args]))
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        look_at(tuple[0])
-        collector.emit([result or 0])
+HalfWay = operation(
+    "HalfWay", Function, "string", execute=lambda row, collector: (collector.emit([row[0]]), look_at(row[0]))
+)
+Careful = operation(
+    "Careful", CombinerAggregator,
+    zero=lambda: 0, init=lambda row: len(str(look_at(row[0]))), combine=lambda left, right: left + right,
+)  # fmt: skip
+CarefulReducer = operation(
+    "CarefulReducer", ReducerAggregator, init=lambda: 0, reduce=lambda curr, row: curr + len(look_at(row[0]))
+)
+CarefulAggregator = operation(
+    "CarefulAggregator", BaseAggregator,
+    init=lambda batch_id, collector: [0],
+    aggregate=lambda val, row, collector: [val[0] + bool(look_at(row[0]))],
+    complete=lambda val, collector: collector.emit([val[0]]),
+)  # fmt: skip
+CarefulMulti = operation(
+    "CarefulMulti", GroupedMultiReducer,
+    init=lambda collector, group: 0,
+    execute=lambda state, index, group, row, collector: state + (10 * bool(look_at(group[0])) if index else 1),
+    complete=lambda state, group, collector: collector.emit([state]),
+)  # fmt: skip
+Ask = operation(
+    "Ask", BaseQueryFunction,
+    batch_retrieve=lambda state, args: list(state.multi_get([row.values for row in args])),
+    execute=lambda row, result, collector: look_at(row[0]) and collector.emit([result or 0]),
+)  # fmt: skip
 
 
 @arrow_function("again: string")
@@ -431,14 +378,15 @@ def test_a_letter_holds_the_whole_tuple_typed_and_it_comes_back_as_it_was(settin
 
 
 def test_what_an_operation_changed_in_place_stays_changed(settings: dict[str, Any]) -> None:
-    class CountsFirst(CarefulAggregator):
-        def aggregate(self, val: list[int], tuple: TridentTuple, collector: TridentCollector) -> list[int]:
-            val[0] += 1
-            look_at(tuple[0])
-            return val
+    def count_first(val: list[int], row: TridentTuple, collector: TridentCollector) -> list[int]:
+        val[0] += 1
+        look_at(row[0])
+        return val
+
+    counts = operation("CountsFirst", CarefulAggregator, aggregate=count_first)()
 
     topology, spout = TridentTopology("t"), FixedBatchSpout("w: string", 2, ["a"], ["bad"])
-    kept = keep(topology.new_stream("s", spout).aggregate("w", CountsFirst(), "n"))
+    kept = keep(topology.new_stream("s", spout).aggregate("w", counts, "n"))
     with start(topology, "in_process", **settings) as running:
         running.process_all_available()
         assert ([letter.left_out.values["w"] for letter in letters_of(running)], kept.rows) == (["bad"], [(2,)])

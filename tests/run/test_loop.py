@@ -899,3 +899,16 @@ def test_a_batch_that_failed_for_good_lets_those_before_it_be_committed(
     with pytest.raises(BatchFailedError, match="batch 2 failed once"):
         running.await_termination(WAIT_S)
     assert (running.txid, state.rows) == (1, [("a",)])
+
+
+def test_an_observer_that_raises_at_a_commit_fails_the_attempt_alone(engine: str, topology: TridentTopology) -> None:
+    rows, left = keep(topology.new_stream("s", letters("ab"))), [RuntimeError("the observer"), RuntimeError("again")]
+
+    def observe(point: str, attempt: TransactionAttempt) -> None:
+        if point == "committed" and left:
+            raise left.pop()
+
+    with start(topology, engine, observe) as running:
+        running.process_all_available()
+        assert (running.status["failures"], running.status["lastFailure"]) == (2, "RuntimeError: the observer")
+    assert rows.rows == [("a",), ("b",)]

@@ -6,7 +6,7 @@ import collections
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,9 @@ class EmptyableMap(DictMap):
         self.entries.clear()
 
 
-def dying_at(record: type[Record], after: int = 0) -> Any:
-    """An `append` that dies in place of writing a record of that kind, after some of them."""
+@contextmanager
+def dying_at(record: type[Record], after: int = 0) -> Iterator[None]:
+    """Let the driver die in place of writing a record of that kind, after some of them."""
     written, left = FileLog.append, [after]
 
     def append(self: FileLog, one: Record, durable: bool = True) -> None:
@@ -51,7 +52,10 @@ def dying_at(record: type[Record], after: int = 0) -> Any:
                 raise Killed
         written(self, one, durable)
 
-    return append
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileLog, "append", append)
+        with pytest.raises(Killed):
+            yield
 
 
 class World:
@@ -98,36 +102,31 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "log")
 
 
-def test_a_store_that_was_emptied_is_found(world: World) -> None:
+LOST = {
+    "the store was emptied": (
+        r"(?s)^the store of state 'count' was emptied, and the log has written to it up to batch 1 of .*"
+        r"partition 0 of state 'count': the log expects batch 1 attempt 1048576 of inc.*the store has no commit at all"
+    ),
+    "the log was lost": "the log expects no commit of incarnation .*, the store has batch 1 attempt",
+    "the store is another one's": "the log expects batch 1 .* the store has batch 1 attempt .* of incarnation",
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_a_store_and_a_log_that_do_not_belong_together_are_found(world: World, what: str, tmp_path: Path) -> None:
     world.run("a", "b", "c", "d")
-    world.lose_store()
-    with pytest.raises(StateMismatchError) as caught:
+    if what == "the store was emptied":
+        world.lose_store()
+    elif what == "the log was lost":
+        world.lose_log()
+    else:
+        other = World(tmp_path / "other")
+        other.run("a", "b", "c", "d")
+        world.store = other.store
+    before = {partition: dict(entries) for partition, entries in world.store.items()}
+    with pytest.raises(StateMismatchError, match=LOST[what]):
         world.start()
-    said, _, numbers = str(caught.value).splitlines()
-    assert said.startswith("the store of state 'count' was emptied, and the log has written to it up to batch 1 of ")
-    assert "partition 0 of state 'count': the log expects batch 1 attempt 1048576 of inc" in numbers
-    assert "the store has no commit at all" in numbers
-    assert world.store == {partition: {} for partition in range(4)}
-
-
-def test_a_log_that_was_lost_is_found(world: World) -> None:
-    world.run("a", "b", "c", "d")
-    world.lose_log()
-    with pytest.raises(
-        StateMismatchError, match="the log expects no commit of incarnation .*, the store has batch 1 attempt"
-    ):
-        world.start()
-
-
-def test_a_store_of_another_topology_is_found(world: World, tmp_path: Path) -> None:
-    other = World(tmp_path / "other")
-    world.run("a", "b", "c", "d")
-    other.run("a", "b", "c", "d")
-    world.store = other.store
-    with pytest.raises(
-        StateMismatchError, match="the log expects batch 1 .* the store has batch 1 attempt .* of incarnation"
-    ):
-        world.start()
+    assert world.store == before
 
 
 @pytest.mark.parametrize("loss", ["lose_store", "lose_log"])
@@ -201,16 +200,12 @@ def test_another_number_of_partitions_leaves_the_keys_where_they_are(world: Worl
 
 
 @pytest.mark.parametrize("then", [2, 3])
-def test_a_start_that_was_killed_while_it_claimed_places_is_made_up_for(
-    world: World, then: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_was_killed_while_it_claimed_places_is_made_up_for(world: World, then: int) -> None:
     world.shared = True
     world.run("a", "b", "c")
     assert world.run("a")["a"] == 2
-    with monkeypatch.context() as dies:
-        dies.setattr(FileLog, "append", dying_at(LayoutRecord))
-        with pytest.raises(Killed):
-            world.start(partitions=4)
+    with dying_at(LayoutRecord):
+        world.start(partitions=4)
     assert world.run("a", partitions=then)["a"] == 3
     assert world.run("a", partitions=then)["a"] == 4
 
@@ -310,33 +305,25 @@ def test_the_totals_of_all_states_are_kept_or_none(two: Two) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1])
-def test_a_start_that_dies_while_it_keeps_totals_is_made_up_for(
-    two: Two, after: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_dies_while_it_keeps_totals_is_made_up_for(two: Two, after: int) -> None:
     two.run("a", "a")
     lose_batch(two)
-    with monkeypatch.context() as dies:
-        dies.setattr(FileLog, "append", dying_at(AdoptRecord, after))
-        with pytest.raises(Killed):
-            two.start(state_recovery="keep_totals")
+    with dying_at(AdoptRecord, after):
+        two.start(state_recovery="keep_totals")
     with pytest.raises(StateMismatchError):
         two.start()
     assert two.run("a", state_recovery="keep_totals") == [6, 6]
     assert two.run("a") == [7, 7]
 
 
-def test_a_start_that_dies_with_its_claims_on_kept_states_is_made_up_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_dies_with_its_claims_on_kept_states_is_made_up_for(world: World) -> None:
     world.shared = True
     world.run("a", "b", "c", "d")
     world.lose_log()
     with world.start(state_recovery="keep_totals") as running:
         assert running.txid == 1
-    with monkeypatch.context() as dies:
-        dies.setattr(FileLog, "append", dying_at(LayoutRecord))
-        with pytest.raises(Killed):
-            world.start(partitions=4)
+    with dying_at(LayoutRecord):
+        world.start(partitions=4)
     assert world.run("a")["a"] == 2
 
 
@@ -454,46 +441,24 @@ class AddKeys(BaseStateUpdater[Any]):
         state.multi_update([(key,) for key in counts], [Add(n) for n in counts.values()])
 
 
-@pytest.mark.parametrize("committed", [0, 1])
-def test_a_takeover_fences_the_old_driver_where_keys_may_come_to_another_partition(
-    committed: int, tmp_path: Path
-) -> None:
-    server: dict[int, MemoryData] = {}
-
-    def topology(place: int, before_put: BeforePut) -> TridentTopology:
-        made = TridentTopology("t")
-
-        def backing(conf: Any, partition: int, count: int) -> Fenced:
-            return Fenced(server, partition, before_put)
-
-        stream = made.new_stream("s", FixedBatchSpout("k: string", 2, *[(key,) for key in "ab" * 3]))
-        spread = stream.partition(lambda row, count: place)
-        spread.partition_persist(map_state(backing), ["k"], AddKeys(), state_name="count").parallelism_hint(2)
-        return made
-
-    fenced_in_its_sleep(topology, 0, 1, committed, list("ab"), tmp_path)
-
-
 def fenced_in_its_sleep(
-    topology: Callable[[int, BeforePut], TridentTopology],
-    old: int,
-    new: int,
-    committed: int,
-    keys: list[str],
-    log: Path,
+    topology: Callable[[int, Any], TridentTopology], old: int, new: int, committed: int, keys: list[str], log: Path
 ) -> None:
     """Let a driver sleep in the put of a batch, another one take over and end, and check that the first one is refused."""
-    asleep, awake = threading.Event(), threading.Event()
+    asleep, awake, server = threading.Event(), threading.Event(), dict[int, MemoryData]()
 
     def sleep(values: Sequence[OpaqueValue]) -> None:
         if values[0].txid > committed:
             asleep.set()
             assert awake.wait(30)
 
-    sleeper = start(topology(old, sleep), "in_process", log_dir=log)
+    def of(before_put: BeforePut) -> Any:
+        return lambda conf, partition, count: Fenced(server, partition, before_put)
+
+    sleeper = start(topology(old, of(sleep)), "in_process", log_dir=log)
     try:
         assert asleep.wait(30)
-        with start(topology(new, lambda values: None), "in_process", log_dir=log, takeover=True) as other:
+        with start(topology(new, of(lambda values: None)), "in_process", log_dir=log, takeover=True) as other:
             other.process_all_available()
             awake.set()
             with pytest.raises(FencedError):
@@ -506,18 +471,27 @@ def fenced_in_its_sleep(
 
 
 @pytest.mark.parametrize("committed", [0, 1])
+def test_a_takeover_fences_the_old_driver_where_keys_may_come_to_another_partition(
+    committed: int, tmp_path: Path
+) -> None:
+    def topology(place: int, backing: Any) -> TridentTopology:
+        made = TridentTopology("t")
+        stream = made.new_stream("s", FixedBatchSpout("k: string", 2, *[(key,) for key in "ab" * 3]))
+        spread = stream.partition(lambda row, count: place)
+        spread.partition_persist(map_state(backing), ["k"], AddKeys(), state_name="count").parallelism_hint(2)
+        return made
+
+    fenced_in_its_sleep(topology, 0, 1, committed, list("ab"), tmp_path)
+
+
+@pytest.mark.parametrize("committed", [0, 1])
 def test_a_takeover_with_fewer_partitions_fences_the_old_driver_in_those_that_went(
     committed: int, tmp_path: Path
 ) -> None:
-    server: dict[int, MemoryData] = {}
     keys = list("abcdefgh")
 
-    def topology(partitions: int, before_put: BeforePut) -> TridentTopology:
+    def topology(partitions: int, backing: Any) -> TridentTopology:
         made = TridentTopology("t")
-
-        def backing(conf: Any, partition: int, count: int) -> Fenced:
-            return Fenced(server, partition, before_put)
-
         spout = FixedBatchSpout("k: string", len(keys), *[(key,) for key in keys * 3])
         stream = made.new_stream("s", spout).group_by("k")
         stream.persistent_aggregate(map_state(backing, num_partitions=partitions), Count(), "count")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ import pytest
 from spouts import FeederBatchSpout, FixedBatchSpout, ParquetFileSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import OneSpout, RowsSpout, keep, run_all, start, topology_of
-from trident import BatchFailedError, Fields, Stream, TridentCollector, TridentState, TridentTopology, TridentTuple
+from tests.harness.topology_runs import OneSpout, RowsSpout, keep, operation, run_all, start, topology_of
+from trident import BatchFailedError, Fields, Stream, TridentState, TridentTopology, TridentTuple
 from trident.arrow import arrow_type, python_of
 from trident.operations import (
     BaseAggregator,
@@ -26,6 +26,7 @@ from trident.operations import (
     CombinerAggregator,
     Count,
     Function,
+    MultiReducer,
     ReducerAggregator,
     Sum,
     arrow_function,
@@ -35,59 +36,31 @@ from trident.run.running import RunningTopology
 from trident.strict_columns import beyond_python
 
 
-class Emits(Function):
-    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit([json.loads(tuple[0])])
+def read(row: TridentTuple) -> Any:
+    return json.loads(row[0])
 
 
-class Asks(BaseQueryFunction[Any, Any]):
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return [None for _ in args]
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        collector.emit([json.loads(tuple[0])])
-
-
-class Latest(CombinerAggregator[Any]):
-    """A combiner that gives what it was given."""
-
-    def init(self, tuple: TridentTuple) -> Any:
-        return json.loads(tuple[0])
-
-    def combine(self, val1: Any, val2: Any) -> Any:
-        return val2
-
-    def zero(self) -> None:
-        return None
-
-
-class LatestOf(ReducerAggregator[Any]):
-    def init(self) -> None:
-        return None
-
-    def reduce(self, curr: Any, tuple: TridentTuple) -> Any:
-        return json.loads(tuple[0])
-
-
-class EmitsEach(BaseAggregator[None]):
-    def init(self, batch_id: Any, collector: TridentCollector) -> None:
-        return None
-
-    def aggregate(self, val: None, tuple: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit([json.loads(tuple[0])])
-
-    def complete(self, val: None, collector: TridentCollector) -> None: ...
-
-
-class Joins:
-    """A multi-reducer that emits for each tuple."""
-
-    def prepare(self, conf: Any, context: Any) -> None: ...
-    def init(self, collector: TridentCollector) -> None: ...
-    def complete(self, state: Any, collector: TridentCollector) -> None: ...
-    def cleanup(self) -> None: ...
-    def execute(self, state: Any, stream_index: int, input: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit([json.loads(input[0])])
+# What they give is what a line of JSON says.
+Emits = operation("Emits", Function, None, execute=lambda row, collector: collector.emit([read(row)]))
+Asks = operation(
+    "Asks", BaseQueryFunction, None,
+    batch_retrieve=lambda state, args: [None for _ in args],
+    execute=lambda row, result, collector: collector.emit([read(row)]),
+)  # fmt: skip
+Latest = operation("Latest", CombinerAggregator, None, init=read, combine=lambda a, b: b, zero=lambda: None)
+LatestOf = operation("LatestOf", ReducerAggregator, None, init=lambda: None, reduce=lambda curr, row: read(row))
+EmitsEach = operation(
+    "EmitsEach", BaseAggregator, None,
+    init=lambda batch_id, collector: None,
+    aggregate=lambda val, row, collector: collector.emit([read(row)]),
+    complete=lambda val, collector: None,
+)  # fmt: skip
+Joins = operation(
+    "Joins", MultiReducer, None,
+    init=lambda collector: None,
+    execute=lambda state, index, row, collector: collector.emit([read(row)]),
+    complete=lambda state, collector: None,
+)  # fmt: skip
 
 
 @arrow_function("v: bigint")
@@ -272,20 +245,10 @@ def test_a_value_of_a_state_is_of_its_declared_type_or_fails_the_batch(grouped: 
         run_all(topology, "in_process")
 
 
-class Added(ReducerAggregator[float]):
-    def init(self) -> float:
-        return 0.0
-
-    def reduce(self, curr: float, tuple: TridentTuple) -> float:
-        return curr + float(tuple["x"])
-
-
-class AllTenths(ReducerAggregator[list[dict[str, float]]]):
-    def init(self) -> list[dict[str, float]]:
-        return []
-
-    def reduce(self, curr: list[dict[str, float]], tuple: TridentTuple) -> list[dict[str, float]]:
-        return [*curr, {"x": tuple["x"]}]
+Added = operation("Added", ReducerAggregator, None, init=lambda: 0.0, reduce=lambda curr, row: curr + float(row["x"]))
+AllTenths = operation(
+    "AllTenths", ReducerAggregator, None, init=list, reduce=lambda curr, row: [*curr, {"x": row["x"]}]
+)
 
 
 FLOATS: dict[str, tuple[tuple[Any, ...], Callable[[float], Any]]] = {
