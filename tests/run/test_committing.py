@@ -19,7 +19,7 @@ from states.redis import RedisState
 from tests.harness.commands import until
 from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
-from tests.harness.topology_runs import QUICK, start
+from tests.harness.topology_runs import QUICK, operation, start
 from trident import Config, TridentCollector, TridentTopology, TridentTuple
 from trident.engine.fragment_runs import TaskOutput
 from trident.engine.routing import RowFrame, route
@@ -38,21 +38,13 @@ from trident.plan import make_plan
 from trident.run import committing
 from trident.run.committing import CommittingProgram, CopyOfTask, committing_program
 from trident.spout.interfaces import TransactionAttempt
-from trident.state import MapState, Sentinel, Txid, Winners
+from trident.state import Sentinel, Txid, Winners
 from trident.steps.failures import TupleErrors
 from trident.steps.rows import StepRun
 from trident.testing.backend.schedules import Add
 from trident.windows.window_rows import window_input
 
-
-class Most(ReducerAggregator[int]):
-    output_type = "bigint"
-
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, current: int, tuple: TridentTuple) -> int:
-        return max(current, int(tuple[0]))
+Most = operation("Most", ReducerAggregator, init=lambda: 0, reduce=lambda current, row: max(current, row[0]))
 
 
 def test_a_store_that_cannot_fence_is_refused_by_name(tmp_path: Path) -> None:
@@ -179,9 +171,10 @@ def declared(kind: str) -> tuple[TridentTopology, dict[str, Any]]:
     return topology, {"word": pa.string()}
 
 
-class Once(BaseStateUpdater[Any]):
-    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        state.multi_put([(row["word"],) for row in tuples], [1] * len(tuples))
+Once = operation(
+    "Once", BaseStateUpdater, None,
+    update_state=lambda state, rows, out: state.multi_put([(row["word"],) for row in rows], [1] * len(rows)),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["an aggregate", "partition_persist", "a window"])
@@ -248,17 +241,11 @@ class KeepOrRemove(BaseStateUpdater[Any]):
             collector.emit([*key])
 
 
-class Doubled(BaseQueryFunction[MapState[int], Any]):
-    """Reads in bulk, and emits twice what it found; nothing where there is nothing."""
-
-    output_types = ("bigint",)
-
-    def batch_retrieve(self, state: MapState[int], args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return state.multi_get([tuple(row.values) for row in args])
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        if result is not None:
-            collector.emit([result * 2])
+Doubled = operation(  # reads in bulk, and emits twice what it found; nothing where there is nothing
+    "Doubled", BaseQueryFunction,
+    batch_retrieve=lambda state, args: state.multi_get([tuple(row.values) for row in args]),
+    execute=lambda row, result, collector: None if result is None else collector.emit([result * 2]),
+)  # fmt: skip
 
 
 class Refuses(Function):

@@ -13,7 +13,7 @@ import pytest
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMapState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.topology_runs import QUICK
+from tests.harness.topology_runs import QUICK, operation
 from trident import Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.drpc import LocalDRPC
 from trident.errors import BatchFailedError, KeyConflictError
@@ -171,11 +171,11 @@ def test_a_key_updated_by_two_partitions_is_refused_before_any_write(before: str
     assert dict(zip(totals(), ended(declared).state(sums).multi_get(list(totals())), strict=True)) == totals()
 
 
-class Own(BaseStateUpdater[Any]):
-    """Puts `1`, `1.0` and True, which a dict takes for one key and a store does not."""
-
-    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        state.multi_put([(row["key"],) for row in tuples], [row["key"] for row in tuples])
+# Puts `1`, `1.0` and True, which a dict takes for one key and a store does not.
+Own = operation(
+    "Own", BaseStateUpdater, None,
+    update_state=lambda state, rows, collector: state.multi_put([(row["key"],) for row in rows], [row["key"] for row in rows]),
+)  # fmt: skip
 
 
 def test_long_keys_and_keys_that_only_python_takes_for_equal_are_told_apart() -> None:
@@ -275,19 +275,15 @@ class SharedNoted(Noted):
         return self
 
 
-class Note(BaseStateUpdater[Noted]):
-    def update_state(self, state: Noted, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        state.note([row["user"] for row in tuples])
-
-
-class Noticed(BaseQueryFunction[Noted, int]):
-    output_types = ("bigint",)
-
-    def batch_retrieve(self, state: Noted, args: Sequence[TridentTuple]) -> Sequence[int]:
-        return [state.noted()] * len(args)
-
-    def execute(self, tuple: TridentTuple, result: int, collector: TridentCollector) -> None:
-        collector.emit([result])
+Note = operation(
+    "Note", BaseStateUpdater, None,
+    update_state=lambda state, rows, collector: state.note([row["user"] for row in rows]),
+)  # fmt: skip
+Noticed = operation(
+    "Noticed", BaseQueryFunction,
+    batch_retrieve=lambda state, args: [state.noted()] * len(args),
+    execute=lambda row, result, collector: collector.emit([result]),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("hint", [2, 3])

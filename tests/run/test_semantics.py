@@ -13,14 +13,7 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import (
-    CountAll,
-    Fold,
-    RowsState,
-    keep,
-    run_all,
-    start,
-)
+from tests.harness.topology_runs import CountAll, Fold, RowsState, keep, operation, run_all, start
 from trident import BatchFailedError, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.engine import tasks, worker
 from trident.engine.tasks import routes_of
@@ -62,14 +55,8 @@ class Always(Function):
         collector.emit(("x", len(tuple)))
 
 
-class Swap(MapFunction):
-    def execute(self, tuple: TridentTuple) -> Any:
-        return [tuple["b"], tuple["a"]]
-
-
-class Both(FlatMapFunction):
-    def execute(self, tuple: TridentTuple) -> Any:
-        return [(tuple["a"],), tuple["b"]]
+Swap = operation("Swap", MapFunction, None, execute=lambda row: [row["b"], row["a"]])
+Both = operation("Both", FlatMapFunction, None, execute=lambda row: [(row["a"],), row["b"]])
 
 
 def pairs(a: int, b: int) -> Iterator[tuple[int, str]]:
@@ -146,19 +133,12 @@ def test_a_worker_keeps_a_bounded_number_of_programs(monkeypatch: pytest.MonkeyP
 # ---- persistent_aggregate ----------------------------------------------------------------------------------------------
 
 
-class Longest(CombinerAggregator[str | None]):
-    """A combiner without an identity and without a kernel."""
-
-    output_types = ("string",)
-
-    def init(self, tuple: TridentTuple) -> str | None:
-        return tuple.get_string(0)
-
-    def combine(self, val1: str | None, val2: str | None) -> str | None:
-        return max(val1 or "", val2 or "", key=lambda text: (len(text), text))
-
-    def zero(self) -> None:
-        return None
+Longest = operation(  # a combiner without an identity and without a kernel
+    "Longest", CombinerAggregator, "string",
+    init=lambda row: row.get_string(0),
+    combine=lambda one, other: max(one or "", other or "", key=lambda text: (len(text), text)),
+    zero=lambda: None,
+)  # fmt: skip
 
 
 class Gather(ReducerAggregator[list[str]]):
