@@ -231,7 +231,7 @@ OF_RUNS = (
         _FEED,
         "for key, value in pairs if winners.won(txid, value.attempt)]",
         "for key, value in pairs]",
-        ("tests/read/test_random_feeds.py",),
+        ("tests/run/test_removing_streams.py::test_every_store_and_place_removes_alike",),
     ),
     Mutant(
         "changes: those that are not kept any more are passed over",
@@ -259,7 +259,7 @@ OF_RUNS = (
         _RECOVERY,
         'if policy == "refuse" or refused:',
         "if refused:",
-        ("tests/run/test_recovery.py::test_a_store_that_was_emptied_is_found",),
+        ("tests/run/test_recovery.py::test_a_store_and_a_log_that_do_not_belong_together_are_found",),
     ),
     Mutant(
         "start: a successor's values are removed",

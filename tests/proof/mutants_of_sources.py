@@ -21,7 +21,7 @@ OF_SOURCES = (
         _SOURCES,
         "self._sync or is_chosen)",
         "False)",
-        ("tests/run/test_power_loss.py::test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact",),
+        ("tests/run/test_power_loss.py::test_after_a_power_loss_a_state_is_exact_though_a_definition_is_lost",),
     ),
     Mutant(
         "sources: a replay asks the spout again",
@@ -59,7 +59,7 @@ OF_SOURCES = (
         _BATCH_SPOUTS,
         'if any(found.get(each, was) != was for each, was in definition.items() if each in ("rows", "checksum")):',
         "if False:",
-        ("tests/run/test_recovery.py::test_a_batch_spout_that_emits_other_rows_after_a_restart_is_told_so",),
+        ("tests/run/test_empty_batches.py::test_a_transactional_spout_that_gives_other_rows_when_replayed_is_found",),
     ),
     Mutant(
         "partitioned spouts: a partition that is gone is passed over",
