@@ -38,9 +38,6 @@ class Place(Protocol):
     def spread(self, tasks: int) -> None:
         """Have so many tasks something to read, before anything is filled."""
 
-    def at_risk(self, pending: int) -> int:
-        """Return how many messages come again at most when a task is killed that may hold `pending`."""
-
     def fill(self, numbers: Sequence[int]) -> None:
         """Put messages on the queue: word `w<n>` and n."""
 
@@ -68,9 +65,6 @@ class RedisPlace:
 
     def spread(self, tasks: int) -> None:
         pass  # whoever asks gets something
-
-    def at_risk(self, pending: int) -> int:
-        return pending
 
     def __init__(self, port: int) -> None:
         self.client: Any = redis.Redis(port=port, protocol=2)
@@ -127,9 +121,6 @@ class KafkaPlace:
     def spread(self, tasks: int) -> None:
         self.topic = self.topics.create(tasks)
         self._partitions = tasks
-
-    def at_risk(self, pending: int) -> int:
-        return 3 * pending  # what is taken, what is acknowledged since the last commit, and what that commit tells
 
     def __init__(self, topics: Topics, partitions: int = 1) -> None:
         self.topics, self.topic, self.dead_topic = topics, topics.create(partitions), topics.create()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from tests.spouts.row_sources import OpaquePartitions, Partitions, WrittenRows
 from tests.spouts.server_sources import StreamRanges
 from trident.testing import SpoutContract, SpoutPromise, SpoutReport, SpoutSource, Status, spout_suite
 
-DOCS = Path(__file__).parents[2] / "docs"
 # Of the others pytest makes each check, below; those on Kafka and on Spark have tests of their own in their folders.
 LOCAL = ["fixed", "feeder", "rate", "batches", "partitioned", "partitioned-opaque", "csv-example", "rich"]
 

@@ -6,7 +6,6 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,20 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
-from states.delta import DeltaState
 from states.memory import MemoryMapState
-from states.redis import RedisState
-from tests.harness.forked import die_in_turn
-from tests.harness.servers import Server
-from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
+from tests.harness.topology_runs import RowsSpout, keep, run_all
 from tests.windows.join_model import JoinModel, Row
-from tests.windows.lives import DELAYS, LEFT, RIGHT, SIZE, WITHIN, join_in
-from trident import Config, JoinType, Stream, TopologyError, TridentTopology
+from trident import JoinType, Stream, TopologyError, TridentTopology
 from trident.errors import BatchFailedError, TopologyChangedError
-from trident.log.log_reader import LogReader
 from trident.operations import Count
 from trident.spout import SpoutType
-from trident.state import StateSpec
 from trident.testing import TopologyTestDriver
 from trident.windows import join_update, window_state
 from trident.windows.window_state import DIRECTORY, Directory
@@ -140,40 +132,6 @@ def model_of(within: Any, delay: Any, types: Any) -> JoinModel:
     return JoinModel(bounds[0] // MS, bounds[1] // MS, (delays[0] // MS, delays[1] // MS), outer)
 
 
-@pytest.mark.long
-@pytest.mark.slow
-@given(life=st.lists(SIDES, max_size=8), cuts=st.lists(st.integers(1, 4), min_size=1, max_size=5))
-@settings(max_examples=40)
-def test_how_batches_are_cut_changes_no_pair_as_long_as_no_row_is_late(life: Any, cuts: list[int]) -> None:
-    """With a delay that covers the disorder, other cuts and another order of the sides give the same rows."""
-    rows = [[row for batch in life for row in batch[side]] for side in (0, 1)]
-    everything = [pairs_of([rows])]
-    for order in ((0, 1), (1, 0)):
-        batches: list[list[list[Row]]] = []
-        for side in order:
-            at = 0
-            for number in range(len(rows[side]) + 1):
-                size = cuts[number % len(cuts)]
-                some: list[list[Row]] = [[], []]
-                some[side] = rows[side][at : at + size]
-                at += size
-                batches.append(some)
-        everything.append(pairs_of(batches))
-    assert everything[0] == everything[1] == everything[2]
-
-
-def pairs_of(batches: Any) -> Counter[Any]:
-    topology = TridentTopology("t")
-    left, right = streams(topology)
-    out = joined(topology, left, right, delay=100 * MS)
-    with TopologyTestDriver(topology) as driver:
-        for sides in batches:
-            for name, rows in zip("lr", sides, strict=True):
-                driver.feed(name, *rows)
-            driver.run()
-        return Counter(row for rows in driver.captured(out).values() for row in rows)
-
-
 @pytest.mark.slow
 def test_a_long_window_has_few_panes_and_rows_come_a_pane_later_at_most() -> None:
     topology = TridentTopology("t")
@@ -281,43 +239,6 @@ def test_both_engines_give_what_the_model_gives(engine: str) -> None:
     alone = [row for row in kept.rows if None in row]
     assert alone
     assert len(set(kept.rows)) == len(kept.rows)
-
-
-@pytest.mark.slow
-def test_a_join_in_delta_goes_on_after_a_restart(tmp_path: Path) -> None:
-    goes_on(DeltaState.opaque(str(tmp_path / "j")), tmp_path)
-
-
-def test_a_join_in_redis_goes_on_after_a_restart(redis_server: Server, tmp_path: Path) -> None:
-    goes_on(RedisState.opaque(f"redis://{redis_server.address}/0"), tmp_path)
-
-
-def goes_on(state: StateSpec, folder: Path) -> None:
-    """Start three times over the same log and state, each time with more batches."""
-    sides, found = [random_rows(0, 40), random_rows(1, 40)], []
-    for last in (1, 3, 4):
-        topology = TridentTopology("join-goes-on")
-        batches = [{txid: rows[(txid - 1) * 10 : txid * 10] for txid in range(1, last + 1)} for rows in sides]
-        left, right = streams(topology, SpoutType.TRANSACTIONAL, batches)
-        found.append(keep(joined(topology, left, right, delay=20 * MS, state=state), "rows"))
-        run_all(topology, "in_process", log_dir=str(folder / "log"))
-    model = model_of(5 * MS, 20 * MS, (INNER, INNER))
-    assert Counter(row for kept in found for row in kept.rows) == Counter(model.take(sides))
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_driver_that_is_killed_joins_each_pair_once(tmp_path: Path) -> None:
-    die_in_turn(join_in, tmp_path, ("committed", 2), ("committing", 3), ("committed", 5))
-    state = LogReader(tmp_path / "log").refresh()
-    model, expected = model_of(WITHIN, DELAYS, (INNER, OUTER)), Counter[tuple[Any, Any]]()
-    for at in range(0, len(LEFT), SIZE):
-        expected.update((row[1], row[3]) for row in model.take([LEFT[at : at + SIZE], RIGHT[at : at + SIZE]]))
-    graph = join_in(tmp_path).graph()
-    counts = open_view(graph, Config(), "times", partial(state.snapshot, "times"))
-    assert {row[:2]: row[2] for row in counts.get_tuples()} == dict(expected)
-    assert set(expected.values()) == {1}
-    assert (None in {right for _, right in expected}, model.late > 0) == (True, True)
 
 
 # ---- values and declarations -------------------------------------------------------------------------------------------

@@ -14,8 +14,6 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from states.redis import RedisState
-from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all
 from tests.windows.test_windows_model import Numbers, in_any_order, ordinate
 from tests.windows.window_model import Row, SessionModel, WindowModel, sessions_in
@@ -199,24 +197,6 @@ def test_each_tuple_fires_once_or_is_late_once_whatever_replays_bring(
 
 
 # ---- what is kept ------------------------------------------------------------------------------------------------------
-
-
-def test_sessions_in_redis_go_on_after_a_restart_with_another_number_of_partitions(
-    redis_server: Server, tmp_path: Path
-) -> None:
-    rows = disordered(random.Random(7), 120)
-    given = {txid: rows[at : at + 20] for txid, at in enumerate(range(0, 120, 20), 1)}
-    given[7] = [("end", 0, 9_999_999)]
-    fired = []
-    for last, partitions in ((2, 2), (3, 1), (7, 3)):
-        topology = TridentTopology("sessions-in-redis")
-        spout = RowsSpout(FIELDS, {txid: given[txid] for txid in range(1, last + 1)})
-        state = RedisState.opaque(f"redis://{redis_server.address}/0")
-        stream = topology.new_stream("s", spout).group_by("key").window(SESSIONS, state, "n", Sum(), "n", bounds="a, b")
-        fired.append(keep(stream.parallelism_hint(partitions)))
-        run_all(topology, "in_process", log_dir=str(tmp_path))
-    found = [(key, ordinate(first), n) for kept in fired for key, first, _, n in kept.rows]
-    assert sorted(found) == sorted((one[0][0], one[0][2], sum(n for _, n, _ in one)) for one in sessions_in(rows, GAP))
 
 
 @pytest.mark.slow

@@ -245,21 +245,6 @@ def test_a_latest_event_far_ahead_costs_nothing_and_fires_what_it_passes() -> No
     assert [row[1] for row in fired.rows] == [at(2), at(3), at(4), *(at(50 * year + ms) for ms in (1, 2, 3))]
 
 
-@pytest.mark.parametrize("by_key", [False, True])
-def test_windows_of_a_batch_come_in_order_of_their_ends(by_key: bool) -> None:
-    topology = TridentTopology("t")
-    given = {1: [(f"k{n * 7919 % 31}", n * 7919 % 5000) for n in range(5000)], 2: [("k0", 9999)]}
-    words = topology.new_stream("s", RowsSpout("w: string, at: bigint", given)).group_by("w")
-    by_time = SlidingDurationWindow.of(30 * MS, 10 * MS).by_event_time("at")
-    config = SlidingCountWindow.of(6, 4) if by_key else by_time
-    fired = keep(words.window(config, Count(), "n", bounds="start, end"))
-    run_all(topology, "in_process")
-    for batch in fired.batches.values():
-        ends = [row[2] for row in batch]
-        assert ends == sorted(ends)
-    assert len(fired.rows) > 1000
-
-
 def test_equal_keys_are_one_key_whatever_their_bits() -> None:
     nans = [struct.unpack("d", struct.pack("Q", bits))[0] for bits in (0x7FF8000000000000, 0x7FF8000000000001)]
     given = {1: [(0.0, 1), (nans[0], 1), (None, 1)], 2: [(-0.0, 2), (nans[1], 2), (None, 2)], 3: [(1.0, 15)]}
@@ -279,17 +264,6 @@ def test_equal_keys_are_one_key_whatever_their_bits() -> None:
         )
 
 
-def test_parts_of_one_and_of_several_panes_come_together() -> None:
-    topology = TridentTopology("t")
-    one = topology.new_stream("one", RowsSpout("w: string, at: bigint", {1: [("a", 1), ("b", 2), ("a", 3)]}))
-    many = topology.new_stream("many", RowsSpout("w: string, at: bigint", {1: [("a", 4), ("a", 15)], 2: [("b", 3)]}))
-    words = topology.merge(one, many).group_by("w")
-    config = TumblingDurationWindow.of(10 * MS).by_event_time("at")
-    fired = keep(words.window(config, Count(), "n"))
-    metrics = run_all(topology, "in_process").status["metrics"]
-    assert (fired.batches, metrics) == ({1: [("a", 3), ("b", 1)]}, {"n-window/late": 1})
-
-
 def test_a_window_goes_on_to_further_steps_and_windows(engine: str) -> None:
     topology = TridentTopology("t")
     words = topology.new_stream("s", RowsSpout("w: string", {1: rows(*"abab"), 2: rows(*"aaaa"), 3: rows(*"bb")}))
@@ -299,15 +273,6 @@ def test_a_window_goes_on_to_further_steps_and_windows(engine: str) -> None:
     running_topology = run_all(topology, engine)
     assert running_topology.state(totals).multi_get(["a", "b"]) == [6, 4]
     assert sorted(pairs.rows) == [("a+a",), ("a+b",)]
-
-
-def test_an_in_process_window_sees_what_an_aggregator_without_fields_sees() -> None:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout("w: string", {1: rows(*"abab"), 2: rows("a")}))
-    ungrouped = keep(stream.tumbling_window(2, _Tuples(), "n: int", state_name="a"), "k1")
-    grouped = keep(stream.group_by("w").tumbling_window(3, _Tuples(), "n: int", state_name="b"), "k2")
-    run_all(topology, "in_process", parallelism=2)
-    assert (ungrouped.rows, grouped.rows) == ([(2,), (2,)], [("a", 3)])
 
 
 class _Tuples(ReducerAggregator[int]):

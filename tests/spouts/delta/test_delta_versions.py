@@ -15,16 +15,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spouts import DeltaSpout
-from states.memory import MemoryMapState
 from tests.spouts.reading import batches, definitions, first_batch, is_plain, opened, rows_of
-from trident import TridentTopology
-from trident.operations import Sum
 from trident.spout import Lag, TransactionAttempt
 
 pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
@@ -285,17 +282,6 @@ def test_the_log_may_have_checkpoints_and_lose_what_was_read(tmp_path: Path) -> 
     append(tmp_path, 2, 3)
     assert ids(batches(spout, first)) == [[1, 2]]
     assert ids(batches(DeltaSpout(tmp_path))) == [[0, 1, 2]]
-
-
-def test_it_runs_on_spark(spark: SparkSession, tmp_path: Path) -> None:
-    for start in range(0, 3000, 1000):
-        append(tmp_path / "in", start, start + 1000)
-    topology = TridentTopology("delta")
-    stream = topology.new_stream("rows", DeltaSpout(tmp_path / "in", max_batch_files=2))
-    total = stream.persistent_aggregate(MemoryMapState(), "id", Sum(), "sum")
-    with topology.start(log_dir=tmp_path / "log") as running:
-        running.process_all_available()
-        assert (running.state(total).get(), running.txid) == (2999 * 1500, 2)
 
 
 def entry_of(path: Path, version: int) -> Path:

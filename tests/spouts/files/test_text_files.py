@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -175,18 +174,6 @@ def test_source_and_offset_of_each_line(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_offsets_lead_to_the_lines_however_the_file_is_cut(tmp_path: Path) -> None:
-    random_ = random.Random(1)
-    data = b"".join(b"%d" % k * random_.randrange(9) + random_.choice([b"\n", b"\r\n"]) for k in range(400_000))
-    path = write(tmp_path / "a", data)
-    (batch,) = batches(TextFileSpout(path, with_source=True, max_batch_bytes=1 << 30), parallelism=5)
-    assert [line for line, _, _ in batch] == data.decode().replace("\r\n", "\n").split("\n")[:-1]
-    assert all(data[at:].startswith(line.encode() + b"\n") or data[at:].startswith(line.encode() + b"\r\n")
-               for line, _, at in random_.sample(batch, 500))  # fmt: skip
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 7])
 def test_parts_have_about_equal_bytes_and_together_each_line_once(tmp_path: Path, parallelism: int) -> None:
@@ -240,17 +227,6 @@ def test_small_batches_are_one_part(tmp_path: Path) -> None:
     coordinator = TextFileSpout(tmp_path).get_coordinator({})
     (definition,) = definitions(coordinator)
     assert len(coordinator.parts(TransactionAttempt(1, 0), definition, 8)) == 1
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_compressed_files_are_read_whole(tmp_path: Path) -> None:
-    write(tmp_path / "a.gz", gzip.compress(b"1\n2\n") + gzip.compress(b"3"))
-    write(tmp_path / "b", b"4\n")
-    big = "".join(f"{random.Random(k).random()}\n" for k in range(100_000)).encode()
-    write(tmp_path / "c.gz", gzip.compress(big, 1))
-    found = [[line for (line,) in one] for one in batches(TextFileSpout(tmp_path, max_batch_bytes=1000), parallelism=4)]
-    assert found == [["1", "2", "3", "4"], big.decode().splitlines()]
 
 
 def test_without_follow_nothing_is_looked_for_again(tmp_path: Path) -> None:
@@ -395,20 +371,6 @@ def test_names_of_any_bytes_are_read_and_their_definitions_are_plain(tmp_path: P
         assert all(is_plain(one) for one in found)
 
 
-def test_definitions_are_small(tmp_path: Path) -> None:
-    for k in range(600):
-        write(tmp_path / f"part-{k:05}.txt", b"x" * (k + 1) + b"\n")
-    sizes = {
-        follow: [
-            len(pickle.dumps(one))
-            for one in definitions(TextFileSpout(tmp_path, follow=follow, max_batch_bytes=1000).get_coordinator({}))
-        ]
-        for follow in (True, False)
-    }
-    assert max(sizes[False][-100:]) < 400
-    assert max(sizes[True]) < 600 * 15 + 1000
-
-
 def test_follow_may_be_turned_on_and_off_between_starts(tmp_path: Path) -> None:
     for name in "abcdef":
         write(tmp_path / name, name.encode() + b"\n")
@@ -430,14 +392,6 @@ def test_what_was_read_with_follow_is_not_read_again_without(tmp_path: Path) -> 
     second = coordinator.initialize_transaction(2, first)
     assert rows_of(spout, coordinator, second) == [("2",)]
     assert spout.get_coordinator({}).initialize_transaction(3, second) is None
-
-
-def test_a_start_without_files_may_be_allowed(tmp_path: Path) -> None:
-    spout = TextFileSpout(tmp_path, allow_empty=True)
-    coordinator = spout.get_coordinator({})
-    assert coordinator.initialize_transaction(1, None) is None
-    write(tmp_path / "a", b"1\n")
-    assert rows_of(spout, coordinator, coordinator.initialize_transaction(1, None)) == [("1",)]
 
 
 def lags(coordinator: FileCoordinator, made: list[Definition]) -> list[int]:

@@ -31,7 +31,6 @@ from tests.harness.kafka_proxy import (
     SETTINGS,
     How,
     KafkaProxy,
-    asks_for_time,
 )
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
@@ -61,22 +60,6 @@ def proxy(kafka_server: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def numbered(start: int, end: int) -> list[Record]:
     return [Record(b"%d" % n, timestamp_ms=NOON_MS + n) for n in range(start, end)]
-
-
-@pytest.mark.long
-@BOTH
-def test_a_time_to_begin_at_that_is_not_answered_is_asked_for_again(
-    kafka_topics: Topics, proxy: KafkaProxy, kind: Kind, caplog: pytest.LogCaptureFixture
-) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, numbered(0, 100))
-    with batches(kind(proxy.bootstrap, topic, first_poll=NOON)) as made:
-        with proxy.rule("never", LIST_OFFSETS, only=partial(asks_for_time, ms=NOON_MS)) as rule:
-            assert made.next() is None
-            rule.wait()
-            assert made.coordinator.may_have_more()
-        assert [int(value) for (value,) in made.until(100)] == list(range(100))
-    assert f"asking for the first record of partition 0 of topic '{topic}'" in caplog.text
 
 
 @pytest.mark.sample(1)

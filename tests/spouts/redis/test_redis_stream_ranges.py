@@ -48,34 +48,6 @@ def test_batches_are_bounded_in_order_and_complete_and_have_typed_fields_and_ids
     batches.close()
 
 
-def test_a_replay_has_the_same_entries_whatever_was_added_and_however_it_is_cut(
-    redis_server: Server, client: Any
-) -> None:
-    fill(client, range(1, 4_501))
-    batches = Batches(spout_of(redis_server, max_entries=4_000))
-    first = batches.define()
-    fill(client, range(4_501, 4_600))
-    for parallelism in (1, 2, 3, 16):
-        again = Batches(spout_of(redis_server), None)  # another driver, on the logged definition
-        assert [row[1] for row in again.rows(first, parallelism)] == list(range(1, 4_001))
-        assert len(again.coordinator.parts((1, 0), first, parallelism)) == {1: 1, 2: 2, 3: 2, 16: 4}[parallelism]
-        again.close()
-    batches.commit(first)
-    assert [row[1] for batch in batches.run() for row in batch] == list(range(4_001, 4_600))
-    batches.close()
-
-
-def test_several_streams_share_a_batch_and_rows_say_of_which_they_are(redis_server: Server, client: Any) -> None:
-    fill(client, range(1, 4), "a")
-    fill(client, range(1, 3), "b")
-    batches = Batches(spout_of(redis_server, ["a", "b"], max_entries=4))
-    assert [[(row[3], row[1]) for row in batch] for batch in batches.run()] == [
-        [("a", 1), ("a", 2), ("b", 1), ("b", 2)],
-        [("a", 3)],
-    ]
-    batches.close()
-
-
 @pytest.mark.parametrize(("first", "expected"), [("0", [1, 2, 3, 4]), ("2-0", [3, 4]), ("2", [3, 4]), ("$", [4])])
 def test_the_first_batch_begins_where_it_is_told(
     redis_server: Server, client: Any, first: str, expected: list[int]
@@ -170,19 +142,6 @@ def test_entries_that_were_never_read_are_missed_and_skipped_only_on_demand(
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "they are skipped" in caplog.text
     skipping.close()
-
-
-def test_entries_that_were_read_may_be_trimmed(redis_server: Server, client: Any) -> None:
-    batches = Batches(spout_of(redis_server, max_entries=4))
-    fill(client, range(1, 11))
-    batches.commit(batches.define())
-    client.xtrim("s", minid="5-0", approximate=False)
-    assert numbers(batches.run()) == [[5, 6, 7, 8], [9, 10]]
-    client.xtrim("s", maxlen=0)
-    assert batches.run() == []
-    fill(client, [11])
-    assert numbers(batches.run()) == [[11]]
-    batches.close()
 
 
 def test_a_stream_that_is_trimmed_whole_before_it_was_read_is_missed(redis_server: Server, client: Any) -> None:
