@@ -137,6 +137,7 @@ class Writer:
         return f"{' '.join(sums)} {sorted(counted.items())}"
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [pytest.param(0, marks=pytest.mark.long), *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 2, 3))]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -123,18 +121,6 @@ def test_a_struct_fills_as_many_fields_as_a_query_names(engine: str) -> None:
         ("eve", None, None, "Rome", 5, None),
     ]
     assert "MapGet(user) -> town: string, since: bigint" in topology.explain()
-
-
-def test_values_of_every_type_come_back_from_a_state() -> None:
-    at = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", FixedBatchSpout("k: string, l: array<string>, x: double, at: timestamp", 1,
-                                                      ("a", ["p", "q"], math.inf, at), ("a", [], 1.0, at)))  # fmt: skip
-    last = stream.group_by("k").persistent_aggregate(MemoryMapState(), "l, x, at", Last(by="at"), "last")
-    most = stream.group_by("k").persistent_aggregate(MemoryMapState(), "l, x, at", Last(by="x"), "most")
-    running = run_all(topology, "in_process")
-    assert running.state(last).multi_get(["a"]) == [{"l": [], "x": 1.0, "at": at}]
-    assert running.state(most).multi_get(["a"]) == [{"l": ["p", "q"], "x": math.inf, "at": at}]
 
 
 WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {

@@ -7,23 +7,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from spouts import FixedBatchSpout
-from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all
 from tests.windows.test_windows_model import Numbers, in_any_order, ordinate
-from tests.windows.window_model import Row, SessionModel, WindowModel, sessions_in
+from tests.windows.window_model import Row, SessionModel, WindowModel
 from trident import TridentTopology
 from trident.errors import BatchFailedError
 from trident.operations import Count, SessionWindow, Sum, TumblingDurationWindow, WindowConfig
 from trident.spout import SpoutType
 from trident.state.values import OpaqueValue
 from trident.testing import TopologyTestDriver
-from trident.windows import window_state
 from trident.windows.grid import Spans, sessions_of
 
 MS = timedelta(milliseconds=1)
@@ -115,37 +112,6 @@ def disordered(chosen: random.Random, count: int) -> list[Row]:
         now += chosen.choice([0, 1, 3, 3, 9, 40])
         rows.append((chosen.choice("abcd"), number, now - chosen.randint(0, DELAY)))
     return rows
-
-
-@pytest.mark.slow
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("aggregator", [Sum(), Numbers()], ids=["combiner", "tuples"])
-@pytest.mark.parametrize("seed", range(3))
-def test_within_the_delay_sessions_are_those_of_the_whole_stream_in_order(seed: int, aggregator: Any) -> None:
-    chosen = random.Random(seed)
-    rows = disordered(chosen, 300)
-    batches: dict[int, Any] = {}
-    left = list(rows)
-    while left:
-        size = chosen.choice([1, 5, 20])
-        batches[len(batches) + 1], left = left[:size], left[size:]
-    batches[len(batches) + 1] = [("end", 0, 9_999_999)]
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout(FIELDS, batches))
-    out = "v" if isinstance(aggregator, Sum) else "v: array<bigint>"
-    with patch.object(window_state, "_FAN_IN", 2):
-        state = MemoryMapState.opaque()
-        fired = stream.group_by("key").window(
-            SESSIONS, state, "n", aggregator, out, bounds="first, last", state_name="w"
-        )
-        kept = keep(fired.parallelism_hint(chosen.randint(1, 3)))
-        running = run_all(topology, "in_process")
-    assert "w/late" not in str(running.status)
-    found = [(key, ordinate(first), ordinate(last), value) for key, first, last, value in kept.rows]
-    wanted = [(one[0][0], one[0][2], one[-1][2], [number for _, number, _ in one]) for one in sessions_in(rows, GAP)]
-    shown = [(*head, sum(numbers) if isinstance(aggregator, Sum) else numbers) for *head, numbers in wanted]
-    assert sorted(found) == sorted(shown)
-    assert len(found) > 20
 
 
 POINTS = ("process", "begin_commit:w", "put:w", "commit:w", "record")

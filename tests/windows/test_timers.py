@@ -210,6 +210,24 @@ def test_by_the_time_of_the_batch_timers_fire_without_tuples(monkeypatch: pytest
         assert running_topology.txid == before  # nothing is left to look for
 
 
+def test_what_is_due_fires_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, entries = WallClock(), dict[Any, Any]()
+    monkeypatch.setattr(drive, "Clock", lambda: clock)
+    fired = []
+    for clock.now, given_, partitions in (
+        (5_000, {1: [("a", 10)]}, 1),
+        (14_000, {}, 3),
+        (15_000, {}, 2),
+        (16_000, {}, 2),
+    ):
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", RowsSpout("k: string, n: int", given_)).group_by("k")
+        kept = keep(stream.process(dict_state(entries), Later(), "at: timestamp, n: int").parallelism_hint(partitions))
+        run_all(topology, "in_process", log_dir=str(tmp_path))
+        fired.append(kept.rows)
+    assert fired == [[], [], [("a", datetime(1970, 1, 1, 0, 0, 15, tzinfo=UTC), 1)], []]
+
+
 def test_a_window_of_batch_time_behind_timers_fires_without_tuples() -> None:
     topology = TridentTopology("t")
     process = topology.new_stream("s", RowsSpout("k: string, n: int", {})).group_by("k")

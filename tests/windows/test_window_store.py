@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +15,7 @@ from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import RowsSpout, keep, run_all
 from tests.windows.test_windows_model import CONFIGS
-from trident import BatchFailedError, Fields, Stream, TopologyError, TridentTopology
+from trident import BatchFailedError, Fields, TridentTopology
 from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.graph import WindowNode
@@ -378,20 +377,6 @@ def test_a_window_of_a_whole_stream_and_one_wide_aggregate_by_itself() -> None:
     run_all(topology, "in_process")
     assert several.rows == [(6, 4, 3, 1.5), (22, 4, 7, 5.5)]
     assert mean.rows == [(1.5,), (5.5,)]
-
-
-CALLS: list[tuple[Callable[[Stream], Any], str]] = [
-    (lambda s: s.tumbling_window(4, Avg("n")), "does not say what its output is called"),
-    (lambda s: s.group_by("key").tumbling_window(4, {"key": Count()}), "'key'"),
-    (lambda s: s.group_by("key").tumbling_window(4, {"start": Count()}, bounds="start, end"), "'start'"),
-]
-
-
-@pytest.mark.parametrize(("call", "text"), CALLS)
-def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> None:
-    topology = TridentTopology("t")
-    with pytest.raises(TopologyError, match=text):
-        call(topology.new_stream("s", FixedBatchSpout(SEVERAL_FIELDS, 1, ("a", 1, 1))))
 
 
 def test_explain_names_them() -> None:

@@ -18,6 +18,7 @@ from trident.channel import Clock
 from trident.errors import InexactPairingError, TopologyChangedError
 from trident.operations import (
     Aggregator,
+    Avg,
     CombinerAggregator,
     Count,
     ReducerAggregator,
@@ -264,6 +265,17 @@ def test_equal_keys_are_one_key_whatever_their_bits() -> None:
         )
 
 
+def test_parts_of_one_and_of_several_panes_come_together() -> None:
+    topology = TridentTopology("t")
+    one = topology.new_stream("one", RowsSpout("w: string, at: bigint", {1: [("a", 1), ("b", 2), ("a", 3)]}))
+    many = topology.new_stream("many", RowsSpout("w: string, at: bigint", {1: [("a", 4), ("a", 15)], 2: [("b", 3)]}))
+    words = topology.merge(one, many).group_by("w")
+    config = TumblingDurationWindow.of(10 * MS).by_event_time("at")
+    fired = keep(words.window(config, Count(), "n"))
+    metrics = run_all(topology, "in_process").status["metrics"]
+    assert (fired.batches, metrics) == ({1: [("a", 3), ("b", 1)]}, {"n-window/late": 1})
+
+
 def test_a_window_goes_on_to_further_steps_and_windows(engine: str) -> None:
     topology = TridentTopology("t")
     words = topology.new_stream("s", RowsSpout("w: string", {1: rows(*"abab"), 2: rows(*"aaaa"), 3: rows(*"bb")}))
@@ -273,6 +285,15 @@ def test_a_window_goes_on_to_further_steps_and_windows(engine: str) -> None:
     running_topology = run_all(topology, engine)
     assert running_topology.state(totals).multi_get(["a", "b"]) == [6, 4]
     assert sorted(pairs.rows) == [("a+a",), ("a+b",)]
+
+
+def test_an_in_process_window_sees_what_an_aggregator_without_fields_sees() -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", RowsSpout("w: string", {1: rows(*"abab"), 2: rows("a")}))
+    ungrouped = keep(stream.tumbling_window(2, _Tuples(), "n: int", state_name="a"), "k1")
+    grouped = keep(stream.group_by("w").tumbling_window(3, _Tuples(), "n: int", state_name="b"), "k2")
+    run_all(topology, "in_process", parallelism=2)
+    assert (ungrouped.rows, grouped.rows) == ([(2,), (2,)], [("a", 3)])
 
 
 class _Tuples(ReducerAggregator[int]):
@@ -392,6 +413,9 @@ def test_equal_length_and_slide_are_allowed() -> None:
         (lambda s: s.tumbling_window(2, "x", Sum(), "n"), r"no field 'x' of stream 's'; it has \['w', 'n', 'at'\]"),
         (lambda s: s.tumbling_window(2, "w", Sum(), "n"), "Sum needs a number, but field 'w' is string"),
         (lambda s: s.tumbling_window(2, Count()), "window of Count does not say what its output is called"),
+        (lambda s: s.tumbling_window(4, Avg("n")), "does not say what its output is called"),
+        (lambda s: s.group_by("w").tumbling_window(4, {"w": Count()}), "'w'"),
+        (lambda s: s.group_by("w").tumbling_window(4, {"start": Count()}, bounds="start, end"), "'start'"),
         (lambda s: s.tumbling_window(2, Count, "n"), r"which is a class; give an object: Count\(\)"),
         (lambda s: s.window(SESSIONS, Count(), "n"), "gap 0:00:01 by event time at, delay 0:00:00 needs a key"),
         (lambda s: s.group_by("w").window(SessionWindow.of(S, "n"), Count(), "c"), "event time 'n' is int; it must be a tim"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import pickle
 import random
 from collections import Counter
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spouts import DeltaSpout
-from tests.spouts.reading import batches, definitions, first_batch, is_plain, opened, rows_of
+from tests.spouts.reading import batches, definitions, first_batch, rows_of
 from trident.spout import Lag, TransactionAttempt
 
 pytestmark = pytest.mark.slow
@@ -36,16 +35,6 @@ def append(path: Path, start: int, end: int, **arguments: Any) -> None:
 
 def ids(found: list[list[Any]]) -> list[list[int]]:
     return [sorted(row[0] for row in batch) for batch in found]
-
-
-def test_it_is_a_transactional_spout_of_the_columns_of_the_table(tmp_path: Path) -> None:
-    append(tmp_path, 0, 2)
-    spout = pickle.loads(pickle.dumps(DeltaSpout(tmp_path)))
-    coordinator = opened(spout, "id: bigint, name: string")
-    (made,) = definitions(coordinator)
-    assert is_plain(made)
-    assert rows_of(spout, coordinator, made) == [(0, "n0"), (1, "n1")]
-    assert coordinator.size(made) == sum(file.stat().st_size for file in tmp_path.glob("*.parquet"))
 
 
 def test_first_the_table_then_what_is_appended_however_often_it_is_compacted(tmp_path: Path) -> None:
@@ -237,6 +226,7 @@ def test_row_groups_of_a_file_are_for_several_tasks(tmp_path: Path) -> None:
     spout = DeltaSpout(tmp_path, "id")
     coordinator, made = first_batch(spout)
     assert len(coordinator.parts(TransactionAttempt(1, 0), made, 2)) == 2
+    assert coordinator.size(made) == sum(file.stat().st_size for file in tmp_path.glob("*.parquet"))
     for parallelism in (1, 2, 8):
         assert sorted(rows_of(spout, coordinator, made, parallelism)) == [(k,) for k in range(300_000)]
 

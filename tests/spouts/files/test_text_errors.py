@@ -258,6 +258,25 @@ def test_a_file_that_was_read_is_compared_again_only_when_it_changes(
     assert opened == [str(path)]
 
 
+def test_a_file_that_was_read_in_part_and_is_another_now_stops_the_spout(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", b"1\n2\n3\n")
+    spout = TextFileSpout(path, max_batch_bytes=4)
+    coordinator = spout.get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    write(path, b"1\n")
+    for one in (coordinator, spout.get_coordinator({})):
+        with pytest.raises(
+            ReplayMismatchError, match=f"{path} was read up to byte 4 and has 2 bytes now: it was truncated"
+        ):
+            one.initialize_transaction(2, first)
+    write(path, b"5\n6\n7\n8\n")
+    for one in (coordinator, spout.get_coordinator({})):
+        with pytest.raises(
+            ReplayMismatchError, match=f"{path} was read up to byte 4, and the bytes before that are different"
+        ):
+            one.initialize_transaction(2, first)
+
+
 def test_an_error_while_a_batch_is_defined_loses_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "b", b"1\n2\n")
     spout = TextFileSpout(tmp_path)

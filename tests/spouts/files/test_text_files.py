@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from spouts import TextFileSpout
 from spouts.files.file_coordinator import FileCoordinator
 from spouts.files.ranges import FileRange, cut
-from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
+from tests.spouts.reading import batches, definitions, is_plain, rows, rows_of
 from trident.spout import Definition, TransactionAttempt
 
 LONG_AGO = 1_000_000_000
@@ -35,11 +36,6 @@ def append(path: Path, data: bytes, at: float = LONG_AGO) -> None:
 
 def lines(spout: TextFileSpout) -> list[Any]:
     return [row[0] if len(row) == 1 else row for row in rows(spout)]
-
-
-def test_it_is_a_transactional_spout_of_one_field(tmp_path: Path) -> None:
-    write(tmp_path / "a", b"x\n")
-    opened(TextFileSpout(tmp_path, output_field="sentence"), "sentence: string")
 
 
 def test_the_lines_of_all_files_come_by_path_and_directories_are_entered(tmp_path: Path) -> None:
@@ -172,6 +168,18 @@ def test_source_and_offset_of_each_line(tmp_path: Path) -> None:
         ("x", str(a), 3), ("\ufffdyy", str(a), 6), ("z", str(a), 10), ("1", str(b), 0), ("22", str(b), 2),
         ("3", str(b), 5),
     ]  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_offsets_lead_to_the_lines_however_the_file_is_cut(tmp_path: Path) -> None:
+    random_ = random.Random(1)
+    data = b"".join(b"%d" % k * random_.randrange(9) + random_.choice([b"\n", b"\r\n"]) for k in range(400_000))
+    path = write(tmp_path / "a", data)
+    (batch,) = batches(TextFileSpout(path, with_source=True, max_batch_bytes=1 << 30), parallelism=5)
+    assert [line for line, _, _ in batch] == data.decode().replace("\r\n", "\n").split("\n")[:-1]
+    assert all(data[at:].startswith(line.encode() + b"\n") or data[at:].startswith(line.encode() + b"\r\n")
+               for line, _, at in random_.sample(batch, 500))  # fmt: skip
 
 
 @pytest.mark.sample(2)
@@ -369,6 +377,20 @@ def test_names_of_any_bytes_are_read_and_their_definitions_are_plain(tmp_path: P
         found = list(definitions(coordinator))
         assert sorted(line for one in found for line, _, _ in rows_of(spout, coordinator, one)) == ["1", "2"]
         assert all(is_plain(one) for one in found)
+
+
+def test_definitions_are_small(tmp_path: Path) -> None:
+    for k in range(600):
+        write(tmp_path / f"part-{k:05}.txt", b"x" * (k + 1) + b"\n")
+    sizes = {
+        follow: [
+            len(pickle.dumps(one))
+            for one in definitions(TextFileSpout(tmp_path, follow=follow, max_batch_bytes=1000).get_coordinator({}))
+        ]
+        for follow in (True, False)
+    }
+    assert max(sizes[False][-100:]) < 400
+    assert max(sizes[True]) < 600 * 15 + 1000
 
 
 def test_follow_may_be_turned_on_and_off_between_starts(tmp_path: Path) -> None:

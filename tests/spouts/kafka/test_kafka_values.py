@@ -364,6 +364,14 @@ def test_messages_have_the_values_that_batches_have(case: str) -> None:
             assert [(type(each), each) for each in row or ()] == [(type(each), each) for each in rows[0].values()]
 
 
+@pytest.mark.quick
+def test_a_map_of_avro_is_a_dict_in_a_message() -> None:
+    schema: Any = {"type": "record", "name": "r", "fields": [{"name": "m", "type": {"type": "map", "values": "long"}}]}
+    tables = RecordTables(OpaqueTridentKafkaSpout("h:1", "t", value=Avro(schema), fields="value")._options)
+    message: Any = SimpleNamespace(value=lambda: encoded({"m": {"a": 1}}, schema), offset=lambda: 0)
+    assert tables.rows([message]) == [({"a": 1},)]
+
+
 def halved(record: KafkaRecord) -> tuple[str, int] | None:
     number = int(record.value or b"0")
     return None if number % 2 else (f"{record.topic[:5]}/{record.offset}", number // 2)

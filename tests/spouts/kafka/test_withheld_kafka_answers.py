@@ -31,18 +31,17 @@ from tests.harness.kafka_proxy import (
     SETTINGS,
     How,
     KafkaProxy,
+    asks_for_time,
 )
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
 from tests.spouts.driving import Task
-from tests.spouts.kafka.kafka_batches import Batches, batches
+from tests.spouts.kafka.kafka_batches import BOTH, Batches, Kind, batches
 from trident import TridentTopology
 from trident.errors import SourceAwayError, SpoutError
 from trident.operations import Count
 from trident.spout import Definition
 
-Kind = type[OpaqueTridentKafkaSpout] | type[TransactionalTridentKafkaSpout]
-BOTH = pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout])
 NOON = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
 QUICK = {"reconnect.backoff.max.ms": 100, "socket.timeout.ms": 2000}
 NOON_MS = int(NOON.timestamp() * 1000)
@@ -60,6 +59,22 @@ def proxy(kafka_server: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def numbered(start: int, end: int) -> list[Record]:
     return [Record(b"%d" % n, timestamp_ms=NOON_MS + n) for n in range(start, end)]
+
+
+@pytest.mark.long
+@BOTH
+def test_a_time_to_begin_at_that_is_not_answered_is_asked_for_again(
+    kafka_topics: Topics, proxy: KafkaProxy, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, numbered(0, 100))
+    with batches(kind(proxy.bootstrap, topic, first_poll=NOON)) as made:
+        with proxy.rule("never", LIST_OFFSETS, only=partial(asks_for_time, ms=NOON_MS)) as rule:
+            assert made.next() is None
+            rule.wait()
+            assert made.coordinator.may_have_more()
+        assert [int(value) for (value,) in made.until(100)] == list(range(100))
+    assert f"asking for the first record of partition 0 of topic '{topic}'" in caplog.text
 
 
 @pytest.mark.sample(1)

@@ -48,6 +48,34 @@ def test_batches_are_bounded_in_order_and_complete_and_have_typed_fields_and_ids
     batches.close()
 
 
+def test_a_replay_has_the_same_entries_whatever_was_added_and_however_it_is_cut(
+    redis_server: Server, client: Any
+) -> None:
+    fill(client, range(1, 4_501))
+    batches = Batches(spout_of(redis_server, max_entries=4_000))
+    first = batches.define()
+    fill(client, range(4_501, 4_600))
+    for parallelism in (1, 2, 3, 16):
+        again = Batches(spout_of(redis_server), None)  # another driver, on the logged definition
+        assert [row[1] for row in again.rows(first, parallelism)] == list(range(1, 4_001))
+        assert len(again.coordinator.parts((1, 0), first, parallelism)) == {1: 1, 2: 2, 3: 2, 16: 4}[parallelism]
+        again.close()
+    batches.commit(first)
+    assert [row[1] for batch in batches.run() for row in batch] == list(range(4_001, 4_600))
+    batches.close()
+
+
+def test_several_streams_share_a_batch_and_rows_say_of_which_they_are(redis_server: Server, client: Any) -> None:
+    fill(client, range(1, 4), "a")
+    fill(client, range(1, 3), "b")
+    batches = Batches(spout_of(redis_server, ["a", "b"], max_entries=4))
+    assert [[(row[3], row[1]) for row in batch] for batch in batches.run()] == [
+        [("a", 1), ("a", 2), ("b", 1), ("b", 2)],
+        [("a", 3)],
+    ]
+    batches.close()
+
+
 @pytest.mark.parametrize(("first", "expected"), [("0", [1, 2, 3, 4]), ("2-0", [3, 4]), ("2", [3, 4]), ("$", [4])])
 def test_the_first_batch_begins_where_it_is_told(
     redis_server: Server, client: Any, first: str, expected: list[int]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from spouts import RateSpout
 from spouts.rows.rate import RowSchedule
-from tests.spouts.reading import definitions, is_plain, opened, rows_of
+from tests.spouts.reading import definitions, is_plain, rows_of
 from trident.spout import Lag, TransactionAttempt
 
 if TYPE_CHECKING:
@@ -35,11 +34,6 @@ class Now:
 def seconds(row: tuple[Any, ...]) -> float:
     moment: datetime.datetime = row[1]
     return moment.timestamp() - BEGAN
-
-
-def test_it_is_a_transactional_spout_of_a_value_and_a_time() -> None:
-    spout = pickle.loads(pickle.dumps(RateSpout(10)))
-    opened(spout, "value: bigint, timestamp: timestamp")
 
 
 def test_rows_of_a_second_come_when_it_is_over_with_the_time_they_were_due() -> None:

@@ -19,6 +19,7 @@ from spouts.spark.chunks import (
     ChunkEmitter,
     ChunkLimits,
     ChunkPart,
+    cut_chunks,
     new_rows_folder,
     read_manifest,
     remove_rows,
@@ -51,6 +52,14 @@ def test_long_rows_make_small_chunks(tmp_path: Path) -> None:
 
 def test_no_rows_make_no_chunk(tmp_path: Path) -> None:
     assert chunks_of(tmp_path, [batch_of(0, 0)], ChunkLimits(5, 5)) == []
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3, 20])
+def test_parts_hold_each_chunk_once_and_in_order(parallelism: int, tmp_path: Path) -> None:
+    chunks = chunks_of(tmp_path, [batch_of(0, 40)], ChunkLimits(4, MUCH))
+    parts = cut_chunks(str(tmp_path), chunks, parallelism)
+    assert [chunk for part in parts for chunk in part.chunks] == chunks
+    assert len(parts) == min(parallelism, len(chunks))
 
 
 def test_a_file_that_changed_or_is_gone_is_not_read(tmp_path: Path) -> None:
