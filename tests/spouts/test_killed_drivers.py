@@ -172,7 +172,7 @@ def test_they_run_on_spark(spark: SparkSession, tmp_path: Path) -> None:
         )
         for name, spout in spouts.items()
     ]
-    with topology.start(log_dir=tmp_path / "log") as running:
+    with topology.start(engine="spark", log_dir=tmp_path / "log") as running:
         running.process_all_available()
         assert [running.state(one).get() for one in sums] == [2999 * 1500] * 6
         assert running.txid > 2
