@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from trident.operations import Count, Filter, Sum, col
 from trident.spout import Definition
 from trident.tuples import TridentTuple
 
-Make = Callable[..., Any]
 NAMES = {"csv": CsvFileSpout, "json": JsonFileSpout, "text": TextFileSpout}
 
 

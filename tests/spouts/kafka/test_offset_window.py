@@ -58,19 +58,6 @@ def test_it_knows_of_each_offset_whether_it_is_done(start: int, ranges: list[tup
         assert edges == sorted(set(edges)), "ranges that touch each other are one"
 
 
-def test_what_is_committed_is_the_lowest_offset_that_is_not_done() -> None:
-    work = PartitionWork(0, -1)
-    for offset in range(3):
-        work.arrive(offset, None)
-    committed = []
-    for offset in (2, 0, 1):
-        work.finish(offset)
-        offset_to_commit = work.to_commit(SPOT)
-        assert offset_to_commit is not None
-        committed.append(offset_to_commit.offset)
-    assert committed == [0, 1, 3]
-
-
 @given(st.sets(st.integers(0, 40)), _RANGES)
 def test_only_records_that_are_not_done_are_processed(there: set[int], ranges: list[tuple[int, int]]) -> None:
     done = [(first, first + length) for first, length in ranges]
