@@ -390,9 +390,7 @@ class GroupPositions:
             if work.topic_id not in ("", topics[spot.topic].id):
                 _log.warning("%s was created again; it is read from its beginning", spot)
                 found[spot] = PartitionWork(bounds[spot].low, bounds[spot].epoch)
-        places = {
-            spot: LogPosition(work.window.furthest, work.epoch) for spot, work in committed.items() if spot not in found
-        }
+        places = {spot: LogPosition(work.furthest, work.epoch) for spot, work in committed.items() if spot not in found}
         for spot, cut in self._positions.find_cuts(places, bounds).items():
             work, epoch = committed[spot], bounds[spot].epoch
             work.epoch = epoch if work.epoch < 0 else min(work.epoch, epoch)
@@ -408,16 +406,16 @@ class GroupPositions:
         bounds = self._brokers.bounds([spot])
         if spot not in bounds:
             return False
-        position, epoch = work.window.position, bounds[spot].epoch
+        position, epoch = work.position, bounds[spot].epoch
         self._go_on(spot, work, position, bounds[spot], cut)
-        if work.window.position == position:  # what is behind it may be other records than those that were done
+        if work.position == position:  # what is behind it may be other records than those that were done
             work.move(position, position, epoch)
         work.epoch = epoch
         return True
 
     def _go_on(self, spot: Spot, work: PartitionWork, furthest: int, limits: OffsetBounds, cut: int | None) -> None:
         """Go on where records are, if those that come next are gone, or those that were read, and that is permitted."""
-        position = work.window.position
+        position = work.position
         went_on = forgotten, offset = self._positions.go_on(spot, position, furthest, limits, cut)
         if went_on != (None, position):
             work.move(forgotten, offset, limits.epoch)

@@ -112,7 +112,7 @@ class TopicQueue(MessageQueue):
     def may_have_more(self) -> bool:
         """Whether a partition does not say where it ends, or was not read up to there."""
         ends = self._ends
-        return ends is None or bool(self._silent) or any(self._work[spot].window.position < ends[spot] for spot in ends)
+        return ends is None or bool(self._silent) or any(self._work[spot].position < ends[spot] for spot in ends)
 
     def acknowledge(self, done: Sequence[Taken]) -> None:
         for message in done:
@@ -225,7 +225,7 @@ class TopicQueue(MessageQueue):
         """Stop reading partitions whose lowest record takes too long; return how many records of others may come."""
         least = self._max_uncommitted
         for spot, work in self._work.items():
-            room = self._max_uncommitted - work.window.gap
+            room = self._max_uncommitted - (work.position - work.low)
             if room > 0:
                 least = min(least, room)
             # A paused partition keeps its place; the others of the task are read on.
@@ -239,7 +239,7 @@ class TopicQueue(MessageQueue):
         name = error.name()
         spot, offset = _where(message)
         if name == "_PARTITION_EOF":
-            self._work[spot].window.skip_to(offset)
+            self._work[spot].skip_to(offset)
         elif (cut := truncation_of(error)) is not None or name in OUT_OF_RANGE:
             self._recover_position(spot, cut)
         elif is_final(error):
@@ -248,13 +248,11 @@ class TopicQueue(MessageQueue):
     def _recover_position(self, spot: Spot, cut: int | None) -> None:
         """Go on where there are records, if that is permitted; `SpoutError` if not."""
         work = self._work[spot]
-        position = work.window.position
+        position = work.position
         answers = self._positions.move(spot, work, cut)
-        if answers and work.window.position < position:  # what is in the topology has the offsets of other records now
+        if answers and work.position < position:  # what is in the topology has the offsets of other records now
             self._commits.now(waits=True)
-            raise SpoutError(
-                f"{spot} lost the records from offset {work.window.position} on; the worker starts again there"
-            )
+            raise SpoutError(f"{spot} lost the records from offset {work.position} on; the worker starts again there")
         self._assign()  # if it does not answer, the broker says it again
 
     def _error(self, error: KafkaError) -> None:

@@ -145,8 +145,8 @@ OF_SOURCES = (
     Mutant(
         "Kafka: the offset of the highest record that is done is committed (offsets saved early)",
         "spouts/kafka/offset_commits.py",
-        "        low = self.window.low\n",
-        "        low = self.window.position\n",
+        "        low = self.low\n",
+        "        low = self.position\n",
         ("tests/spouts/kafka/test_offset_window.py",),
     ),
     Mutant(
