@@ -241,14 +241,11 @@ class Brokers:
 
     # ---- topics -------------------------------------------------------------------------------------------------------
 
-    def wait_until_up(self) -> None:
-        """Return when a broker answers; `SpoutError` after some seconds."""
-        self.names(f"within {_START_S:g} seconds no broker answered", _START_S)
-
-    def names(self, doing: str = "listing the topics", timeout_s: float | None = None) -> list[str]:
-        """Return the names of all topics."""
+    def names(self, is_start: bool = False) -> list[str]:
+        """Return the names of all topics, at a start when a broker answers; `SpoutError` after some seconds."""
+        doing = f"within {_START_S:g} seconds no broker answered" if is_start else "listing the topics"
         try:
-            return list(self._client.list_topics(timeout=timeout_s or _ASK_S).topics)
+            return list(self._client.list_topics(timeout=_START_S if is_start else _ASK_S).topics)
         except KafkaException as error:
             self._client.poll(0)  # passes on what is in the client's log
             self._is_silent |= is_away(error_of(error))

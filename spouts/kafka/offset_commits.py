@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import Any
 
 from spouts.kafka.clients import Brokers, KafkaError, KafkaException, LogPosition, Spot, TopicPartition, partition_at
-from spouts.kafka.options import ReadLimits
 from trident.errors import SourceAwayError
 from trident.servers.kafka_client import error_of
 
@@ -136,10 +135,6 @@ class PartitionWork:
         # What stands there already need not be written again, so a restart of many tasks commits nothing.
         self._committed = self._state() if self._is_where_committed else None
 
-    @property
-    def place(self) -> LogPosition:
-        return LogPosition(self.position, self.epoch)
-
     def to_commit(self, spot: Spot) -> Any | None:
         """Return what to commit, None if that was committed already."""
         state = self._state()
@@ -180,9 +175,9 @@ class Commits:
     `succeeded`: whether a commit has succeeded; the reader sets it back.
     """
 
-    def __init__(self, brokers: Brokers, work: Mapping[Spot, PartitionWork], limits: ReadLimits) -> None:
+    def __init__(self, brokers: Brokers, work: Mapping[Spot, PartitionWork]) -> None:
         self._brokers, self._work = brokers, work
-        self._every_s, self._most, self._done = limits.commit_every_s, limits.max_pending, 0
+        self._every_s, self._most, self._done = brokers.options.commit_every_s, brokers.options.max_pending, 0
         self._renewed = time.monotonic()
         self._due = self._renewed + self._every_s
         self.succeeded = False

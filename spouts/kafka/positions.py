@@ -140,7 +140,7 @@ class TopicWatch:
 
     def start(self) -> None:
         """Make sure that a broker answers and that the named topics and partitions are there; `SpoutError` if not."""
-        self._brokers.wait_until_up()
+        self._brokers.names(is_start=True)
         # Not there is believed only when it lasts: one broker may know a topic that another has not heard of yet.
         deadline = time.monotonic() + THERE_S
         while missing := self._not_there():

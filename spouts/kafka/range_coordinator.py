@@ -61,11 +61,6 @@ class KafkaCoordinator(BatchCoordinator):
         with close_on_error(self._brokers.close):
             self._watch.start()
 
-    @property
-    def skipped(self) -> int:
-        """How many offsets were left out because of `on_data_loss="skip"`, since the start."""
-        return self._positions.skipped
-
     # ---- a batch ------------------------------------------------------------------------------------------------------
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:

@@ -73,7 +73,7 @@ def test_skipping_is_said_and_counted(kafka_topics: Topics, caplog: pytest.LogCa
         kafka_topics.delete_records(topic, 50)
         made.restart()
         assert [int(value) for (value,) in made.rest()] == list(range(50, 100))
-        assert made.coordinator.skipped == 40
+        assert made.coordinator._positions.skipped == 40
     assert "reading goes on at offset 50 (40 offsets skipped)" in caplog.text
 
 

@@ -174,7 +174,8 @@ class Taken:
 
 def queue_of(monkeypatch: pytest.MonkeyPatch, taken: Sequence[Taken], place: int) -> Any:
     """Return a queue of two partitions, one at a `place` whose records are gone; its second assignment fails."""
-    brokers, away = Mock(servers="kafka"), SourceAwayError("going on: no answer")
+    spout = KafkaSpout("kafka", SPOT.topic, group_id="g", on_data_loss="skip")
+    brokers, away = Mock(servers="kafka", options=spout._options), SourceAwayError("going on: no answer")
     brokers.consumer.consume.side_effect = [taken, []]
     works = {SPOT: PartitionWork(0, 0), Spot(SPOT.topic, 1): PartitionWork(place, 0)}
     for work in works.values():
@@ -189,8 +190,7 @@ def queue_of(monkeypatch: pytest.MonkeyPatch, taken: Sequence[Taken], place: int
     monkeypatch.setattr(topic_queue, "assign", Mock(side_effect=[None, away, None]))
     monkeypatch.setattr(GroupPositions, "starts", lambda *_: works)
     monkeypatch.setattr(Commits, "begin", lambda *_: None)
-    spout = KafkaSpout("kafka", SPOT.topic, group_id="g", on_data_loss="skip")
-    return topic_queue.TopicQueue(spout._options, 0, 1, None, spout._limits)
+    return topic_queue.TopicQueue(spout._options, 0, 1)
 
 
 def test_records_before_an_error_are_given_once_the_broker_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
