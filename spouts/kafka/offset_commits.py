@@ -42,7 +42,6 @@ class PartitionWork:
         self.topic_id, self.partitions, self.is_paused = "", 0, False
         self._pending: OrderedDict[int, None] = OrderedDict()  # in the topology, in the order of their offsets
         self._ahead: list[tuple[int, int]] = []  # done before a restart and not reached again: each (first, end)
-        self._is_where_committed = False
         self._committed: tuple[int, str] | None = None
 
     @classmethod
@@ -50,7 +49,8 @@ class PartitionWork:
         """Return the work behind a committed offset; what another program has committed beside it says nothing."""
         offset, epoch = committed.offset, committed.leader_epoch
         work = cls(offset, -1 if epoch is None else epoch)
-        work._is_where_committed = True
+        # What stands there already need not be written again, so a restart of many tasks commits nothing.
+        work._committed = offset, committed.metadata or ""
         try:
             notes = json.loads(committed.metadata or "")
             if notes["trident"] != 1:
@@ -124,7 +124,7 @@ class PartitionWork:
             self.failures = {at: count for at, count in self.failures.items() if at < forgotten}
         self.skip_to(offset)
         # The committed offset is no place to go on from any more: where reading begins is committed before anything is read.
-        self.epoch, self._is_where_committed = epoch, False
+        self.epoch, self._committed = epoch, None
 
     # ---- what is committed --------------------------------------------------------------------------------------------
 
@@ -132,8 +132,6 @@ class PartitionWork:
         """Note which topic it is of, now that it is known where reading begins."""
         self.topic_id, self.partitions = topic_id, self.partitions or partitions
         self.failures = {offset: count for offset, count in self.failures.items() if offset >= self.low}
-        # What stands there already need not be written again, so a restart of many tasks commits nothing.
-        self._committed = self._state() if self._is_where_committed else None
 
     def to_commit(self, spot: Spot) -> Any | None:
         """Return what to commit, None if that was committed already."""
