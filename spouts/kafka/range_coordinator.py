@@ -230,8 +230,7 @@ class KafkaCoordinator(BatchCoordinator):
             self._brokers.commit(ends)  # of those that are there
 
     def size(self, definition: Definition) -> int | None:
-        size: int = definition["bytes"]
-        return size
+        return int(definition["bytes"])
 
     def lag(self, definition: Definition) -> Lag | None:
         """Say how many offsets were there beyond the batch; None while a partition does not say."""
