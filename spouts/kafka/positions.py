@@ -340,17 +340,12 @@ class GroupPositions(KafkaPositions):
 
         Raises `SourceAwayError`: `first_poll` would choose another beginning later for a partition that does not answer.
         """
-        bounds = self._brokers.bounds([spot for spot, is_led in new.items() if is_led])
+        bounds = self._brokers.bounds(filter(new.get, new))  # of those that have a leader
         # Of all partitions of these topics, not of this task's alone: only together they say what the group has seen.
         every = (TopicPartition(name, at) for name in {spot.topic for spot in new} for at in topics[name].leaders)
         answers = self._brokers.committed(every)
         committed = {Spot(each.topic, each.partition): PartitionWork.of(each) for each in answers if each.offset >= 0}
-        begun: dict[str, int] = {}
-        for spot, work in committed.items():
-            if work.partitions:
-                begun[spot.topic] = min(work.partitions, begun.get(spot.topic, work.partitions))
-        is_new = is_first and not any(work.partitions for spot, work in committed.items() if spot in new)
-        by_option = self.chosen([spot for spot in new if spot not in committed], begun, is_new)
+        by_option = self._begun_by_option(new, committed, is_first)
         if (silent := sorted({*by_option} - bounds.keys())) and self._options.first_poll != "earliest":
             raise SourceAwayError(
                 f"no leader answers for {silent[0]} at {self._brokers.servers}: where new partitions begin is chosen for all "
@@ -361,12 +356,23 @@ class GroupPositions(KafkaPositions):
         first = {spot: bounds[spot].low for spot in bounds if spot not in same}
         for spot in first.keys() & committed.keys():
             _log.warning("%s was created again; it is read from its beginning", spot)
-        first |= self.choose_starts([spot for spot in by_option if spot in bounds], bounds)
+        first |= self.choose_starts(bounds.keys() & by_option, bounds)
         found = self._gone_on({spot: committed[spot] for spot in same & bounds.keys()}, bounds)
         found.update((spot, PartitionWork(offset, bounds[spot].epoch)) for spot, offset in first.items())
         for spot, work in found.items():
             work.begin(topics[spot.topic].id, len(topics[spot.topic].leaders))
         return found
+
+    def _begun_by_option(
+        self, new: Mapping[Spot, bool], committed: Mapping[Spot, PartitionWork], is_first: bool
+    ) -> list[Spot]:
+        """Return the new partitions of which `first_poll` decides where they begin."""
+        begun: dict[str, int] = {}
+        for spot, work in committed.items():
+            if work.partitions:
+                begun[spot.topic] = min(work.partitions, begun.get(spot.topic, work.partitions))
+        is_new = is_first and not any(work.partitions for spot, work in committed.items() if spot in new)
+        return self.chosen([spot for spot in new if spot not in committed], begun, is_new)
 
     def _gone_on(
         self, committed: Mapping[Spot, PartitionWork], bounds: Mapping[Spot, OffsetBounds]

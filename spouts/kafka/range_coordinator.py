@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spouts.files.ranges import cut_evenly
@@ -93,8 +93,8 @@ class KafkaCoordinator(BatchCoordinator):
         if away and (self._waits or is_first):
             return None
         self._is_unsure = bool(away)
-        new = {spot: end for spot, end in bounds.items() if spot not in held}
-        starts, is_moved = self._begin(new, {spot.topic for spot in away}, {spot.topic for spot in read}, is_first)
+        new = {spot: bounds[spot] for spot in bounds.keys() - held.keys()}
+        starts, is_moved = self._begin(new, away, read, is_first)
         begun = {spot.topic for spot in starts} & replaced
         is_moved |= bool(begun)
         for spot, cut in cuts.items():
@@ -112,8 +112,12 @@ class KafkaCoordinator(BatchCoordinator):
             for spot, start in starts.items()
         ]
         # What was read and is not now rests; what was read of a topic under its former id is dropped when the new one begins.
-        rest = (each for each in read.values() if each.spot not in starts and each.spot.topic not in begun)
-        return definition_of([*ranges, *(each._replace(start=each.end, since=each.epoch) for each in rest)], size)
+        ranges += [
+            each._replace(start=each.end, since=each.epoch)
+            for each in read.values()
+            if each.spot not in starts and each.spot.topic not in begun
+        ]
+        return definition_of(ranges, size)
 
     def _ask_leaders(
         self, held: Mapping[Spot, OffsetRange]
@@ -158,7 +162,7 @@ class KafkaCoordinator(BatchCoordinator):
         return topics, {spot: one for spot, one in held.items() if spot.topic in there}, replaced
 
     def _begin(
-        self, new: Mapping[Spot, OffsetBounds], incomplete: Set[str], known: Set[str], is_first: bool
+        self, new: Mapping[Spot, OffsetBounds], away: Iterable[Spot], read: Iterable[Spot], is_first: bool
     ) -> tuple[dict[Spot, int], bool]:
         """Return where new partitions begin; whether `first_poll` chose any, or that there is none yet.
 
@@ -166,7 +170,8 @@ class KafkaCoordinator(BatchCoordinator):
 
         An `"earliest"` beginning need not be logged before anything else: asking later would give no other answer.
         """
-        by_option = self._positions.chosen(new, dict.fromkeys(known, 0), is_first)
+        by_option = self._positions.chosen(new, {spot.topic: 0 for spot in read}, is_first)
+        incomplete = {spot.topic for spot in away}
         complete = [spot for spot in by_option if spot.topic not in incomplete]
         starts = {spot: new[spot].low for spot in new.keys() - by_option}
         starts |= self._positions.choose_starts(complete, new)
