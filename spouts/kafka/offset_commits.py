@@ -81,12 +81,12 @@ class PartitionWork:
         for before, after in pairwise((*self._pending, self.position)):
             if before + 1 < after:
                 yield before + 1, after
-        yield from self._ahead
+        yield from ((max(first, self.position), end) for first, end in self._ahead if end > self.position)
 
     @property
     def furthest(self) -> int:
         """What is behind all that was read."""
-        return self._ahead[-1][1] if self._ahead else self.position
+        return max(self.position, self._ahead[-1][1]) if self._ahead else self.position
 
     def arrive(self, offset: int, epoch: int | None) -> bool:
         """Note that a record came; whether it is to be processed.
@@ -95,20 +95,20 @@ class PartitionWork:
         """
         if epoch is not None and epoch > self.epoch:
             self.epoch = epoch
-        self.skip_to(offset)
-        if (
-            offset < self.position
-        ):  # after an assignment the client may give again what is in the topology already, or done
+        # After an assignment the client may give again what is in the topology already, or done.
+        if offset < self.position:
+            return False
+        self.position = offset + 1
+        while self._ahead and self._ahead[0][1] <= offset:
+            del self._ahead[0]
+        if self._ahead and self._ahead[0][0] <= offset:
             return False
         self._pending[offset] = None
-        self.skip_to(offset + 1)
         return True
 
     def skip_to(self, offset: int) -> None:
-        """Note that what is before an offset came, or is no record; the position goes on over what was done before."""
+        """Note that what is before an offset came, or is no record."""
         self.position = max(self.position, offset)
-        while self._ahead and self._ahead[0][0] <= self.position:
-            self.position = max(self.position, self._ahead.pop(0)[1])
 
     def finish(self, offset: int) -> None:
         self._pending.pop(offset, None)

@@ -357,7 +357,7 @@ class GroupPositions(KafkaPositions):
         for spot in first.keys() & committed.keys():
             _log.warning("%s was created again; it is read from its beginning", spot)
         first |= self.choose_starts(bounds.keys() & by_option, bounds)
-        found = self._gone_on({spot: committed[spot] for spot in same & bounds.keys()}, bounds)
+        found = self._gone_on({spot: committed[spot] for spot in sorted(same & bounds.keys())}, bounds)
         found.update((spot, PartitionWork(offset, bounds[spot].epoch)) for spot, offset in first.items())
         for spot, work in found.items():
             work.begin(topics[spot.topic].id, len(topics[spot.topic].leaders))
