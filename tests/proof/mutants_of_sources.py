@@ -89,8 +89,8 @@ OF_SOURCES = mutants(
 @ spouts/kafka/offset_commits.py
 ? tests/spouts/kafka/test_offset_window.py
 # Kafka: the offset of the highest record that is done is committed (offsets saved early)
--        low = self.window.low
-+        low = self.window.position
+-        low = self.low
++        low = self.position
 @ trident/engine/routing.py
 ? tests/engine/test_repartitioning.py::test_where_tuples_go
 # planner: rows go by the hash of the wrong fields

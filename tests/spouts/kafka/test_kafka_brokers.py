@@ -209,11 +209,11 @@ def test_a_broker_that_does_not_know_yet_that_another_leads_is_not_believed(
         ranges = made.definitions[-1]["topics"][topic]["ranges"]
         ranges[2:] = [15, ranges[3] + 1]  # as if the other one had given five more records
         assert made.next() is None
-        assert made.coordinator.skipped == 0
+        assert made.coordinator._positions.skipped == 0
         ranges[3] -= 1  # the same without another leader: those five were lost
         if on_data_loss == "fail":
             with pytest.raises(SpoutError, match="5 offsets that were read were lost in Kafka"):
                 made.next()
         else:
             made.next()
-            assert made.coordinator.skipped == 5
+            assert made.coordinator._positions.skipped == 5

@@ -132,7 +132,7 @@ def test_records_that_took_the_numbers_of_lost_ones_are_read_if_losses_may_be(el
     ) as made:
         made.definitions = copy.deepcopy(election.definitions)
         assert made.rest() == words("b", 0, 60)
-        assert made.coordinator.skipped == 40
+        assert made.coordinator._positions.skipped == 40
         made.restart()
         assert made.next() is None
 
