@@ -195,8 +195,6 @@ def config_of(life: dict[str, Any]) -> Config:
 
 
 def count_rows(life: dict[str, Any]) -> None:
-    """Run until the source is read."""
-
     def before(partition: str, attempt: Any) -> None:
         if life["point"] == "reading" and attempt.txid == life["txid"] and partition == life["partition"]:
             die()

@@ -58,7 +58,6 @@ class Words:
         return trident.changes(self.topology, "totals", since, log_dir=self.log_dir)
 
     def txids(self, since: int = 0) -> list[int]:
-        """Return the batches that a feed gives."""
         with self.changes(since) as feed:
             return [batch.txid for batch in feed.read()]
 

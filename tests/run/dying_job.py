@@ -76,7 +76,6 @@ def _dying_put(self: SQLiteMap, keys: Sequence[Key], values: Sequence[bytes]) ->
 
 
 def main(program: str, point: str = "", batch: str = "-1") -> None:
-    """Run the program; it dies at the point of the batch."""
     given = DataStreamWriter.foreachBatch
     dying = lambda self, func: given(self, DyingFunction(func, point, int(batch)))  # noqa: E731
     DataStreamWriter.foreachBatch = dying  # type: ignore[method-assign]

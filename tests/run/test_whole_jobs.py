@@ -262,7 +262,6 @@ spark.stop()
 
 
 def lived(program: str, folder: Path) -> str:
-    """Run a program; return what it says."""
     (folder / "job.py").write_text(program, encoding="utf-8")
     variables = environment(PYTHONPATH=str(ROOT), PYSPARK_SUBMIT_ARGS="--master local[2] pyspark-shell")
     done = run_python("job.py", cwd=folder, variables=variables, timeout_s=200)
@@ -311,7 +310,6 @@ def kept() -> str:
 
 
 def run(folder: Path, *words: str) -> int:
-    """Run a life of the job and return its exit code."""
     command = [sys.executable, "-m", "tests.run.dying_job", "job.py", *words]
     variables = environment(PYTHONPATH=str(ROOT), PYSPARK_SUBMIT_ARGS="--master local[2] pyspark-shell")
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120, check=False)

@@ -40,7 +40,6 @@ def state_at(cluster: Cluster, **options: Any) -> Any:
 
 
 def wait_for_replica(cluster: Cluster) -> None:
-    """Wait until the replica has everything."""
     offset = cluster.clients[PRIMARY].info("replication")["master_repl_offset"]
     wait_for(lambda: cluster.clients[REPLICA].info("replication")["slave_repl_offset"] >= offset)
 
