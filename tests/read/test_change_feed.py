@@ -21,7 +21,9 @@ from states.delta import DeltaState
 from states.memory import MemoryMapState
 from states.postgres import PostgresState
 from states.redis import RedisState
-from tests.harness.servers import Server
+from states.redis.fence import RedisFence
+from tests.harness.commands import until
+from tests.harness.servers import Server, start_redis
 from tests.harness.topology_runs import start
 from trident import TridentTopology
 from trident.errors import BackendError, ChangesGoneError, ConfigError, StateReadError, UnsupportedOperation
@@ -53,7 +55,6 @@ class Words:
         return trident.changes(self.topology, "totals", since, log_dir=self.log_dir)
 
     def txids(self, since: int = 0) -> list[int]:
-        """Return the batches that a feed gives."""
         with self.changes(since) as feed:
             return [batch.txid for batch in feed.read()]
 
@@ -420,3 +421,34 @@ def test_a_store_that_cannot_keep_what_the_log_has_is_told(tmp_path: Path, caplo
     kept_of(tmp_path, DeltaState.opaque(tmp_path / "table", vacuum_after_hours=168))
     assert kept_of(tmp_path, MemoryMapState()) == ({}, None)
     assert "the store of state count cannot keep what the log has: vacuum_after_hours=168" in caplog.text
+
+
+def test_a_replica_that_lags_and_catches_up_loses_no_changes(
+    redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start_redis(tmp_path) as server, redis.Redis(port=server.port) as replica:
+        primary, copy = (
+            Words(tmp_path, RedisState.opaque(f"redis://{each.address}/0", prefix=tmp_path.name, changes="7d"))
+            for each in (redis_server, server)
+        )
+        read = RedisFence.read
+
+        def catch_up(fence: RedisFence) -> Any:
+            replica.replicaof("127.0.0.1", str(redis_server.port))
+            until(lambda: replica.info("replication").get("master_link_status") == "up", "the replica has all")
+            return read(fence)
+
+        primary.run([("a", 1)])
+        replica.replicaof("127.0.0.1", str(redis_server.port))
+        until(lambda: replica.exists(f"{tmp_path.name}:changes"), "the replica has the first batch")
+        with trident.open_state(copy.topology, "totals", log_dir=copy.log_dir) as state, copy.changes(0) as feed:
+            reads: list[Callable[[], Any]] = [
+                lambda: state.multi_get(["a"]),
+                lambda: [feed.read()[-1].changes[0].after],
+            ]
+            for txid, read_now in enumerate(reads, start=2):
+                replica.replicaof("NO", "ONE")
+                primary.run([("a", 1)])
+                with monkeypatch.context() as patched:
+                    patched.setattr(RedisFence, "read", catch_up)
+                    assert read_now() == [txid]

@@ -73,7 +73,6 @@ class Stores:
         return getattr(made, kind)(place, cache=case.cache, **options)
 
     def path(self, name: str) -> Path:
-        """Return the folder of a Delta state."""
         return self.folder / "delta" / name
 
     @property
@@ -81,7 +80,6 @@ class Stores:
         return f"postgresql://trident@127.0.0.1:{self.postgres}/postgres"
 
     def forget(self, cases: Sequence[Case]) -> None:
-        """Remove what cases left behind."""
         self._memory.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.redis and any("redis" in case.store for case in cases):
@@ -257,7 +255,6 @@ def _asked_keys(case: Case) -> list[Row]:
 
 
 def _check_questions(part: Declared, found: Expected, begun: int, until: int) -> None:
-    """Compare what `state_query` said in each batch."""
     for sees, asked in part.asked.items():
         for txid in range(begun + 1, until + 1):
             after = found.after["total"][txid - (sees == "batch_before")]
@@ -306,7 +303,6 @@ class _Says:
                 )
 
     def check_page(self, pages: TridentPages, state: str) -> None:
-        """Look keys up on the page, as texts."""
         if not self.grouped:
             assert pages.lookup(state, [])["value"] == self.content.get(()), f"the page of {self.who}"
             return

@@ -47,7 +47,6 @@ class Job:
         return writer.option("checkpointLocation", str(self.folder / checkpoint)).trigger(availableNow=True).start()
 
     def run(self, checkpoint: str = "checkpoint", **settings: Any) -> dict[str, int]:
-        """Run until there is no more; return what the state has."""
         with self.function(**settings) as function:
             self.start(function, checkpoint).awaitTermination()
         with open_state(function.topology, "n", log_dir=str(self.folder / "log")) as counts:
@@ -61,7 +60,6 @@ class Job:
         return str(raised.value)
 
     def copy(self, name: str) -> Callable[[], None]:
-        """Copy a folder; return what restores it."""
         copy = self.folder / f"{name}-{self.files}"
         shutil.copytree(self.folder / name, copy)
 

@@ -109,7 +109,6 @@ Run = Callable[[int, bool], TaskOutput]
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return how long tasks have slept."""
     pauses: list[float] = []
     monkeypatch.setattr(committing, "sleep", pauses.append)
     return pauses

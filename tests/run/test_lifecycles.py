@@ -208,7 +208,6 @@ def _see(row: TridentTuple) -> None:
 
 
 def run(folder: Path, engine: str, **conf: Any) -> RunningTopology:
-    """Run the topology until its spout is exhausted."""
     with declare(folder).start(engine=engine, **conf) as running:
         running.process_all_available()
     return running

@@ -80,7 +80,6 @@ class World:
         return start(self.topology(partitions), engine, log_dir=self.log, **conf)
 
     def run(self, *words: str, partitions: int = 2, **conf: Any) -> dict[str, int | None]:
-        """Commit one batch and read everything."""
         with self.start(partitions, **conf) as running:
             self.feeder.feed([[word] for word in words])
             return self.read(running)

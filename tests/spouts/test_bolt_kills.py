@@ -178,7 +178,6 @@ class Verdict:
 
 
 def acked(folder: Path) -> int:
-    """Return how many messages have been acknowledged so far."""
     return len(np.unique(_read(folder, "acks")["message"]))
 
 

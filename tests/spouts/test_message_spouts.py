@@ -177,7 +177,6 @@ class Refusing(BaseRichBolt):
         self._refused = refused
 
     def execute(self, tuple: Tuple) -> None:
-        """Write the number down, and answer."""
         number = tuple["n"]
         first = number not in EXECUTED
         EXECUTED.append(number)

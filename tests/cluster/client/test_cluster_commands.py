@@ -34,7 +34,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineCluster
 
 
 def invoke(cluster: MachineCluster, *words: str, token: str = TOKEN, code: int = 0) -> Result:
-    """Run a command in this process and check its exit code."""
     variables = {"TRIDENT_CLUSTER": cluster.address, "TRIDENT_TOKEN": token, "COLUMNS": "300", "NO_COLOR": "1"}
     result = CliRunner().invoke(app, list(words), env={**variables, "TERM": "dumb"})
     assert result.exit_code == code, result.output

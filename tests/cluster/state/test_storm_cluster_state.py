@@ -76,7 +76,6 @@ def cluster(opened: Opened) -> StormClusterState:
 
 @pytest.fixture
 def raw(opening: Opening) -> Opened:
-    """Another session, which looks at the nodes and changes them."""
     return opening()
 
 

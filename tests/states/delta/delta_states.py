@@ -42,7 +42,6 @@ def begun_at(path: Path, **options: Any) -> tuple[Any, Log]:
 
 
 def count_men(state: Any, log: Log, numbers: Iterable[int], attempt: int = 1) -> None:
-    """Commit batches that each count one man."""
     for number in numbers:
         commit(state, log, number, attempt, {"man": 1})
 
