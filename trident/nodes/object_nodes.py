@@ -3,7 +3,8 @@
 `nodes/cluster.db` is a SQLite database as `sqlite_nodes.py` has it, which is replaced by compare-and-set alone: a change is one
 such put. If heartbeats were changes of it, each process would wait for all others. So what a session sets in its own ephemeral
 nodes is put into `nodes/sessions/ID`, which no other session writes: rows that stand for those of the database. They say behind
-which change of the session they are: with its next one, which contains them, they are void.
+which change of the session they are: with its next one, which contains them, they are void. So are those of a row that another
+session has set since.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TREE = "cluster.db"
 _CHANGES = "changes"  # its version counts the changes, so that no content of the database comes twice
 _MARK = "SELECT data FROM node WHERE path = ?"
 _OWN = "SELECT path, data, version FROM node WHERE path = ? OR session = ?"
-_SET = "UPDATE node SET data = ?, version = ? WHERE path = ? AND (path = ? OR session = ?)"
+_SET = "UPDATE node SET data = ?1, version = ?2 WHERE path = ?3 AND version < ?2 AND (path = ?4 OR session = ?5)"
 _POLL_S = 1.0  # a list is paid for
 _LONGEST_PAUSE_S = 0.2
 
@@ -36,7 +37,7 @@ _LONGEST_PAUSE_S = 0.2
 class ObjectNodes(LeasedNodes):
     """The nodes below an address; implements `Nodes`.
 
-    A read is one request, and one for each object that was replaced since the last one.
+    A read is one request if nothing has changed; else one more for the database, and one for each session that has set nodes.
 
     `timeout_s`: how long this process may be out of touch before others end its session, and how long a request may wait.
     `makes_root`: whether they are made where there are none.
@@ -46,7 +47,8 @@ class ObjectNodes(LeasedNodes):
     def __init__(self, address: ObjectAddress, timeout_s: float, tell: Tell, makes_root: bool = True) -> None:
         self.what = f"the state of the cluster at {address}"
         patience = Patience("the object store", address, ClusterUnreachable, timeout_s)
-        self._store = ObjectStore(ObjectAddress(f"{address}/nodes"), "a cluster", patience, ClusterError)
+        answer_s = max(1.0, timeout_s / 3)  # so long that another request may follow before the end of the session
+        self._store = ObjectStore(ObjectAddress(f"{address}/nodes"), "a cluster", patience, ClusterError, answer_s)
         self._reading = threading.Lock()
         self._tags: dict[str, object] = {}  # those of the objects when these were read
         self._objects: dict[str, StoredNode] = {}
@@ -92,8 +94,11 @@ class ObjectNodes(LeasedNodes):
 
     def _end(self, session: str, version: int | None = None) -> None:
         super()._end(session, version)
-        if not self._seen(lambda table: table.find([session])):
-            self._store.remove([session])
+        # Of all sessions that are over: a process may have died here, or put its object after the end of its session.
+        known = [name for name in self._objects if name.startswith(f"{SESSIONS}/")]
+        there = self._seen(lambda table: table.find(known))
+        if gone := [name for name in known if name not in there]:
+            self._store.remove(gone)
 
     def _seen(self, look: Callable[[SqlTable], T]) -> T:
         with self._opened() as (db, _):
