@@ -82,21 +82,24 @@ def test_many_sessions_that_change_one_node_lose_no_change(opening: Opening) -> 
     assert sessions[0].get_data_below("/") == {"sum": b"18"} | {f"beat{number}": b"5" for number in range(3)}
 
 
-def test_a_heartbeat_is_no_change_of_what_all_write(address: str) -> None:
+@pytest.mark.parametrize("name", ["set_ephemeral_node", "set_data"])  # a supervisor's and a driver's
+def test_a_heartbeat_is_no_change_of_what_all_write(address: str, name: str) -> None:
     with opened(address) as one, opened(address) as other:
-        one.state.set_ephemeral_node("/beat", b"first")
+        beat = getattr(one.state, name)
+        beat("/beat", b"first")
         tag = obstore.head(objects(address), TREE)["e_tag"]
         for number in range(5):
-            one.state.set_ephemeral_node("/beat", b"%d" % number)
+            beat("/beat", b"%d" % number)
             assert other.state.get_data("/beat") == b"%d" % number
         assert obstore.head(objects(address), TREE)["e_tag"] == tag
         one.state.set_data("/a", b"1")
         assert (other.state.get_data("/beat"), other.state.get_data("/a")) == (b"4", b"1")
         other.state.set_data("/beat", b"set")
         assert one.state.get_data("/beat") == b"set"
-        one.state.set_ephemeral_node("/beat", b"again")
+        beat("/beat", b"again")
         assert (other.state.get_node("/beat") or ())[:2] == (b"again", 7)
-        other.state.set_ephemeral_node("/beat", b"taken")
+        other.state.delete_node("/beat")
+        other.state.set_data("/beat", b"taken")
         one.state.set_data("/a", b"2")
         assert one.state.get_data("/beat") == b"taken"
         # By a process whose session is over.
