@@ -20,6 +20,8 @@ from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 
+_ANSWER_S = 15.0
+
 
 class ObjectRecords(RecordStore):
     """The log at an address."""
@@ -28,7 +30,7 @@ class ObjectRecords(RecordStore):
 
     def __init__(self, address: ObjectAddress) -> None:
         self.patience, self.place = Patience("the object store", address), str(address)
-        self._objects = ObjectStore(address, "a log", self.patience, LogError)
+        self._objects = ObjectStore(address, "a log", self.patience, LogError, _ANSWER_S)
 
     def get(self, names: Sequence[str]) -> list[StoredNode | None]:
         return [self._objects.get(name) for name in names]

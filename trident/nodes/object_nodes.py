@@ -1,9 +1,10 @@
 """`ObjectNodes`: the nodes of a cluster in an object store: one object with all of them, and one more for each session.
 
 `nodes/cluster.db` is a SQLite database as `sqlite_nodes.py` has it, which is replaced by compare-and-set alone: a change is one
-such put. If heartbeats were changes of it, each process would wait for all others. So what a session sets in its own ephemeral
-nodes is put into `nodes/sessions/ID`, which no other session writes: rows that stand for those of the database. They say behind
-which change of the session they are: with its next one, which contains them, they are void.
+such put. If heartbeats were changes of it, each process would wait for all others. So what a session sets again that need not
+be durable is put into `nodes/sessions/ID`, which no other session writes: rows that stand for those of the database. They say
+behind which change of the session they are: with its next one, which contains them, they are void. So is one of a node that
+another session has set since, or that was deleted: the database knows who has set each node.
 """
 
 from __future__ import annotations
@@ -27,16 +28,33 @@ from trident.servers.patience import Patience
 _TREE = "cluster.db"
 _CHANGES = "changes"  # its version counts the changes, so that no content of the database comes twice
 _MARK = "SELECT data FROM node WHERE path = ?"
-_OWN = "SELECT path, data, version FROM node WHERE path = ? OR session = ?"
-_SET = "UPDATE node SET data = ?, version = ? WHERE path = ? AND (path = ? OR session = ?)"
+_SETTERS = """
+CREATE TABLE setter (path TEXT PRIMARY KEY, session TEXT NOT NULL) WITHOUT ROWID;
+CREATE TRIGGER gone AFTER DELETE ON node BEGIN DELETE FROM setter WHERE path = old.path; END;
+"""
+_OWN = (
+    "SELECT path, data, version FROM node NATURAL JOIN (SELECT path FROM setter WHERE session = ?) ORDER BY path <> ?"
+)
+_SET = """
+UPDATE node SET data = ?1, version = ?2 WHERE path = ?3 AND version < ?2
+    AND EXISTS (SELECT 1 FROM setter WHERE path = ?3 AND session = ?4)
+"""
 _POLL_S = 1.0  # a list is paid for
 _LONGEST_PAUSE_S = 0.2
+
+
+class _Table(SqlTable):
+    def carry_out(self, steps: Sequence[Step], session: str) -> None:
+        super().carry_out(steps, session)
+        for step in steps:
+            if isinstance(step, Create | Put):
+                self._execute("INSERT OR REPLACE INTO setter VALUES (?, ?)", (step.path, session))
 
 
 class ObjectNodes(LeasedNodes):
     """The nodes below an address; implements `Nodes`.
 
-    A read is one request, and one for each object that was replaced since the last one.
+    A read is one request if nothing has changed; else one more for the database, and one for each session that has set nodes.
 
     `timeout_s`: how long this process may be out of touch before others end its session, and how long a request may wait.
     `makes_root`: whether they are made where there are none.
@@ -46,18 +64,19 @@ class ObjectNodes(LeasedNodes):
     def __init__(self, address: ObjectAddress, timeout_s: float, tell: Tell, makes_root: bool = True) -> None:
         self.what = f"the state of the cluster at {address}"
         patience = Patience("the object store", address, ClusterUnreachable, timeout_s)
-        self._store = ObjectStore(ObjectAddress(f"{address}/nodes"), "a cluster", patience, ClusterError)
+        answer_s = max(1.0, timeout_s / 3)  # so long that another request may follow before the end of the session
+        self._store = ObjectStore(ObjectAddress(f"{address}/nodes"), "a cluster", patience, ClusterError, answer_s)
         self._reading = threading.Lock()
         self._tags: dict[str, object] = {}  # those of the objects when these were read
         self._objects: dict[str, StoredNode] = {}
-        self._created = set[str]()  # ephemeral nodes, since this process opened it
+        self._not_durable = set[str]()  # what this process has set so
         if makes_root:
             self._store.check_conditions()
         if self._store.get(_TREE) is None:
             if not makes_root:
                 raise ClusterUnreachable(f"{self.what} {NOT_THERE}")
             with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-                db.executescript(SCHEMA)
+                db.executescript(SCHEMA + _SETTERS)
                 db.execute(
                     "INSERT INTO node VALUES (?1, '', ?1, x'', 0, NULL), (?2, '', ?2, x'', 0, NULL)",
                     (_CHANGES, SESSIONS),
@@ -68,32 +87,34 @@ class ObjectNodes(LeasedNodes):
     def _change(self, steps: Sequence[Step], durable: bool) -> None:
         with self._changing:
             self._check_usable()
-            if self._set_own(steps):
+            if not durable and self._set_again(steps):
                 self._set_at = time.monotonic()
             else:
                 super()._change(steps, durable)
-                self._created |= {step.path for step in steps if isinstance(step, Create) and step.ephemeral}
 
-    def _set_own(self, steps: Sequence[Step]) -> bool:
-        """Set this session, and nodes that it owns; False, and nothing is done, if there is anything else to do."""
-        if not all(isinstance(step, Put) and step.path in self._created for step in steps):
+    def _set_again(self, steps: Sequence[Step]) -> bool:
+        """Set this session, and nodes that it was the last to set; False, and nothing is done, if not all steps do that."""
+        self._not_durable |= (paths := {step.path for step in steps})
+        if not all(isinstance(step, Put) for step in steps):
             return False
         with self._opened() as (db, _):
-            table = SqlTable(db.execute)
-            found = table.find([self._own, *(step.path for step in steps)])
-            own = [node for path, node in found.items() if path == self._own or node.owner == self._id]
-            if len(own) < len({self._own, *(step.path for step in steps)}):
+            own = {path: data for path, data, _ in db.execute(_OWN, (self._id, self._own))}
+            if not {self._own, *paths} <= own.keys():
                 return False
-            table.carry_out([Put(self._own, found[self._own].data), *steps], self._id)
-            rows = db.execute(f"{_OWN} ORDER BY path <> ?", (self._own, self._id, self._own))
-            texts = [(path, data.decode("latin-1"), version) for path, data, version in rows]
+            SqlTable(db.execute).carry_out([Put(self._own, own[self._own]), *steps], self._id)
+            rows = db.execute(_OWN, (self._id, self._own)).fetchall()
+            there = {self._own, *self._not_durable}
+            texts = [(path, data.decode("latin-1"), version) for path, data, version in rows if path in there]
         self._store.put(self._own, json.dumps(texts).encode())
         return True
 
     def _end(self, session: str, version: int | None = None) -> None:
         super()._end(session, version)
-        if not self._seen(lambda table: table.find([session])):
-            self._store.remove([session])
+        # Of all sessions that are over: a process may have died here, or put its object after the end of its session.
+        known = [name for name in self._objects if name.startswith(f"{SESSIONS}/")]
+        there = self._seen(lambda table: table.find(known))
+        if gone := [name for name in known if name not in there]:
+            self._store.remove(gone)
 
     def _seen(self, look: Callable[[SqlTable], T]) -> T:
         with self._opened() as (db, _):
@@ -103,7 +124,7 @@ class ObjectNodes(LeasedNodes):
         while True:
             with self._opened() as (db, tag):
                 before = db.total_changes
-                done = work(SqlTable(db.execute))
+                done = work(_Table(db.execute))
                 if db.total_changes == before:
                     return done
                 db.execute("UPDATE node SET version = version + 1 WHERE path = ?", (_CHANGES,))
@@ -127,7 +148,7 @@ class ObjectNodes(LeasedNodes):
                     (_, mark, _), *_ = rows = json.loads(node.data)
                     if db.execute(_MARK, (path,)).fetchone() == (mark.encode("latin-1"),):
                         session = path.rpartition("/")[2]
-                        own = [(data.encode("latin-1"), version, at, path, session) for at, data, version in rows]
+                        own = [(data.encode("latin-1"), version, at, session) for at, data, version in rows]
                         db.executemany(_SET, own)
             except (sqlite3.Error, ValueError, TypeError) as error:
                 raise ClusterError(

@@ -7,6 +7,7 @@ then, the object tells whether the first one was carried out; so no content of s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ Tag = dict[str, str]
 """What a condition knows the content of an object by."""
 
 _CONDITIONS = "conditions"
-_TIMEOUT = {"timeout": "15s", "connect_timeout": "5s"}
+_CONNECT_S = 5.0
 _NEVER = {"e_tag": '"00000000000000000000000000000000"', "version": "1"}
 
 
@@ -35,16 +36,20 @@ class ObjectStore:
 
     `what`: is kept there: "a log".
     `error`: is raised if the store refuses.
+    `answer_s`: how long a request waits for its answer before it is made again.
     """
 
-    def __init__(self, address: ObjectAddress, what: str, patience: Patience, error: type[TridentError]) -> None:
+    def __init__(
+        self, address: ObjectAddress, what: str, patience: Patience, error: type[TridentError], answer_s: float
+    ) -> None:
         with needs_package(f"{what} in an object store", "object-store", "obstore"):
             import obstore
             from obstore import exceptions
             from obstore.store import from_url
         self.patience, self.place, self._what, self._error = patience, str(address), what, error
         self._obstore, self._errors = obstore, exceptions
-        options: Any = {"client_options": {**_TIMEOUT, "allow_http": True}, "retry_config": {"max_retries": 0}}
+        within = {"timeout": f"{answer_s * 1000:.0f}ms", "connect_timeout": f"{min(answer_s, _CONNECT_S) * 1000:.0f}ms"}
+        options: Any = {"client_options": {**within, "allow_http": True}, "retry_config": {"max_retries": 0}}
         self._store: Any = from_url(address.url, **options)
         self._refusals = (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileNotFoundError)
 
@@ -96,7 +101,16 @@ class ObjectStore:
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove objects; harmless if some are not there."""
-        self._call(partial(self._obstore.delete, self._store, names))
+
+        def request() -> None:
+            try:
+                self._obstore.delete(self._store, names)
+            except FileNotFoundError:  # some stores end at the first one that is not there
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        self._obstore.delete(self._store, name)
+
+        self._call(request)
 
     def check_conditions(self) -> None:
         """Raise the error unless the store refuses what its conditions forbid."""

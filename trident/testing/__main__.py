@@ -19,9 +19,6 @@ from trident.testing.spout.spout_contract import spout_suite
 with needs_package("python -m trident.testing", "cli"):
     import typer
 
-__all__ = ["main"]
-
-
 app = typer.Typer(add_completion=False)
 
 
