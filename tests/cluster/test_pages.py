@@ -96,9 +96,8 @@ def test_the_summaries_tell_of_machines_slots_and_topologies(cluster: StormClust
 
 def test_slots_are_counted_alike_wherever_they_are_told(cluster: StormClusterState) -> None:
     cluster.supervisor_heartbeat("a", SupervisorInfo(time.time(), "host", "a", (), (6700, 6701), {}, 1.0))
-    assigned(
-        cluster, submitted(cluster, "counting")
-    )  # its driver has not started yet, so the supervisor does not know of it
+    # Its driver has not started yet, so the supervisor does not know of it:
+    assigned(cluster, submitted(cluster, "counting"))
     pages = ClusterOverview(cluster, TOKEN)
     (machine,), summary = pages.supervisor_summary()["supervisors"], pages.cluster_summary()
     assert (machine["slotsUsed"], machine["slotsFree"], machine["usedPorts"]) == (1, 1, [6700])

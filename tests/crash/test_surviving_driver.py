@@ -5,23 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyspark
 import pytest
 
 from spouts import FixedBatchSpout
-from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
+from states.memory import MemoryMapState
 from trident import Config, TridentTopology
-from trident.errors import BackendError, FencedError, LogHeldError
+from trident.errors import FencedError, LogHeldError
 from trident.log.log_interface import MemoryLog
 from trident.operations import ReducerAggregator
 from trident.run.running import start
-from trident.state import Key, OpaqueMap, Sentinel, StateConf
 from trident.tuples import TridentTuple
 
 WAIT_S = 30
@@ -29,44 +24,6 @@ WAIT_S = 30
 
 def config() -> Config:
     return Config(engine="in_process", retry_backoff_ms=0, poll_interval_ms=5, max_spout_pending=1)
-
-
-@dataclass
-class SlowStore:
-    """Two partitions: the first one fails at once, in the first try; the second one answers only when it may."""
-
-    data: list[MemoryData] = field(default_factory=lambda: [MemoryData(), MemoryData()])
-    asked: threading.Event = field(default_factory=threading.Event)
-    answers: threading.Event = field(default_factory=threading.Event)
-    tried_again: threading.Event = field(default_factory=threading.Event)
-    in_memory = True
-
-    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> OpaqueMap:
-        data = self.data[partition_index]
-        backing = MemoryBackingMap[Any](data) if conf.read_only else SlowMap(self, data, partition_index)
-        return OpaqueMap(backing, "slow", partition_index)
-
-
-class SlowMap(MemoryBackingMap[Any]):
-    def __init__(self, store: SlowStore, data: MemoryData, partition: int) -> None:
-        super().__init__(data)
-        self.store, self.partition, self.tries = store, partition, 0
-
-    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        if sentinel.txid:  # no claim of the start
-            self.tries += 1
-            if self.tries > 1:
-                self.store.tried_again.set()
-        super().move_sentinel(sentinel, force)
-
-    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        if self.partition == 1:
-            self.store.asked.set()
-            assert self.store.answers.wait(WAIT_S)
-        elif self.tries == 1:
-            assert self.store.asked.wait(WAIT_S)
-            raise BackendError("no answer")
-        return super().multi_get(keys)
 
 
 class QuittingReducer(ReducerAggregator[int]):

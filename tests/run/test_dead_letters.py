@@ -641,10 +641,8 @@ def test_a_log_that_lost_its_end_may_put_letters_back_again(settings: dict[str, 
 
 
 def test_a_driver_that_was_replaced_cannot_replace_letters(settings: dict[str, Any]) -> None:
-    folder, late = (
-        DeadLetters(settings["dead_letter_dir"]),
-        Failure("s/look_at", "late", "late", left_out=LeftOut({}, "s")),
-    )
+    folder = DeadLetters(settings["dead_letter_dir"])
+    late = Failure("s/look_at", "late", "late", left_out=LeftOut({}, "s"))
     with TopologyTestDriver(counting_topology(), **settings) as driver:
         driver.feed("s", "good")
         driver.fail_at("record")
@@ -896,10 +894,9 @@ def test_a_tuple_that_an_earlier_attempt_has_left_in_a_state_is_not_left_out(
 
 
 def written(folder: Path, *rows: dict[str, Any]) -> DeadLetters:
+    """Write letters of these rows; one without a row names its key in the error alone."""
     letters = DeadLetters(folder)
-    failures = [
-        Failure("step", None, "error of ann" if not row else "error", left_out=LeftOut(row, "s")) for row in rows
-    ]
+    failures = [Failure("step", None, "error" if row else "of ann", left_out=LeftOut(row, "s")) for row in rows]
     letters.write(TransactionAttempt(1, 1 << 20), failures, "log")
     return letters
 

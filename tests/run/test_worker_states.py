@@ -87,6 +87,3 @@ def test_a_worker_does_not_repeat_what_the_driver_has_warned_of(
         monkeypatch.setattr("trident.state.backing_map._warnings_left", True)
         guards.warn_once(logger, "Redis b:1", "there is no persistence")
     assert [record.getMessage() for record in caplog.records] == ["Redis a:1: there is no persistence"]
-
-
-# ---- processes that take turns -----------------------------------------------------------------------------------------

@@ -280,6 +280,15 @@ def test_a_total_that_is_a_float_is_one_in_every_store(of: str, store: str, tmp_
         assert running.state(whole).get() == total
 
 
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_total_beyond_a_float_names_its_key(kind: str) -> None:
+    rows = FixedBatchSpout("k: string, x: double", 9, ("a", 1.0), ("b", 3e38), ("b", 3e38), ("c", 0.0))
+    stream = TridentTopology("floats").new_stream("rows", rows).group_by("k")
+    total = stream.persistent_aggregate(getattr(MemoryMapState, kind)(), "x", Sum(), "total: float")
+    with pytest.raises(BatchFailedError, match=r"\[k='b'\]: field 'total' is declared float, but got 6e\+38"):
+        run_all(topology_of(total.new_values_stream()), "in_process")
+
+
 @pytest.mark.parametrize("values", [[1.5], [True], [1e20], ["x"], [None, 1.0, 2.5]])
 def test_a_table_of_a_spout_is_cast_without_loss_or_refused(values: list[Any]) -> None:
     topology = TridentTopology("t")

@@ -255,7 +255,8 @@ def test_the_overview_begins_with_what_failed_and_what_waits(browser: Browser, c
     assigned(cluster, submitted(cluster, "starts"), "vm-1", host="vm")
     submitted(cluster, "waits")
     submitted(cluster, "failed", WantedStatus("failed", 0.0, reason=f"no such table {NASTY}"))
-    with UIServer(ClusterOverview(cluster, TOKEN), port=0, token=TOKEN) as server, opened(browser, server.url) as page:
+    pages = ClusterOverview(cluster, TOKEN, lambda *asked: {})
+    with UIServer(pages, port=0, token=TOKEN) as server, opened(browser, server.url) as page:
         rows = page.get_by_role("region", name="Topologies").first.locator("tbody tr")
         expect(rows.locator("th")).to_have_text(["failed", "waits", "starts"])
         expect(rows.nth(0)).to_contain_text(f"marked as failed: no such table {NASTY}")
@@ -268,6 +269,10 @@ def test_the_overview_begins_with_what_failed_and_what_waits(browser: Browser, c
         rows.nth(0).get_by_role("link", name="failed").click()
         expect(page.get_by_label("How it does")).to_contain_text("no such table")
         assert page.locator(".problem").count() == 0  # it is said once
+        expect(page.get_by_text("There is no picture")).to_be_visible()
+        assert page.get_by_role("group", name="Actions").get_by_role("button").all_inner_texts() == ["Activate", "Kill"]
+        with page.expect_response("**/api/v1/topology/failed*"):  # `opened` fails if it asks for more, which is refused
+            ask_now(page)
         settings = page.get_by_role("region", name="Settings").first
         settings.get_by_role("button", name="Show").click()
         expect(settings.get_by_role("row", name="spark.ssl.keyPassword")).to_contain_text("***")
