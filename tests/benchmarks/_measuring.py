@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from tests.harness.servers import ROOT
 
@@ -25,17 +25,20 @@ Row = Callable[..., Figures | Iterator[Figures]]
 def run_rows(doc: str | None, rows: Mapping[str, Row], argv: Sequence[str] | None = None) -> int:
     """Measure the rows that are named, by default all, and print what each gives; 1 if something is not `ok`.
 
-    A row is a function, whose parameters are its options; the first line of its docstring says what it is about.
+    A row is a function, whose parameters are its options (a `Literal` names the choices); the first line of its docstring
+    says what it is about.
     """
     listed = "\n".join(f"  {name:14}{(row.__doc__ or '').partition(chr(10))[0]}" for name, row in rows.items())
     shown = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=f"{doc}\nrows:\n{listed}", formatter_class=shown)
     parser.add_argument("row", nargs="*", metavar="ROW", help="default: all")
-    taken = {name: {**inspect.signature(row).parameters} for name, row in rows.items()}
-    for option, default in {name: each.default for own in taken.values() for name, each in own.items()}.items():
+    taken = {name: {**inspect.signature(row, eval_str=True).parameters} for name, row in rows.items()}
+    for option, given_as in {name: each for own in taken.values() for name, each in own.items()}.items():
+        default = given_as.default
         one = default[0] if isinstance(default, tuple) else default
         how: Any = {"nargs": "*", "type": type(one)} if isinstance(default, tuple) else {"type": type(one)}
         how = {"action": argparse.BooleanOptionalAction} if isinstance(default, bool) else how
+        how |= {"choices": get_args(given_as.annotation)} if get_origin(given_as.annotation) is Literal else {}
         parser.add_argument(
             f"--{option.replace('_', '-')}", default=argparse.SUPPRESS, help=f"default: {default}", **how
         )

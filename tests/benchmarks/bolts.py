@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from statistics import median, quantiles
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 from tests.benchmarks import storms_own
 from tests.benchmarks._bolt_costs import costs
@@ -229,7 +229,9 @@ WANTED = {
 
 
 def _row(measure: Callable[[Run], Figures], wanted: str) -> Callable[..., Figures]:
-    def row(engine: str = "spark", seconds: float = 10.0, warm: float = 4.0, rate: float = 1_000.0) -> Figures:
+    def row(
+        engine: Literal["spark", "local"] = "spark", seconds: float = 10.0, warm: float = 4.0, rate: float = 1_000.0
+    ) -> Figures:
         return {"engine": engine, "wanted": wanted, **measure(Run(engine, seconds, warm, rate))}
 
     row.__doc__ = wanted

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 from spouts import FixedBatchSpout
@@ -69,7 +69,7 @@ class _Log:
             return running.seconds / batches
 
 
-def logs(rounds: int = 40, records: int = 25, members: int = 1, batches: int = 100_000) -> Figures:
+def logs(rounds: int = 40, records: int = 25, members: Literal[1, 3] = 1, batches: int = 100_000) -> Figures:
     """`--rounds` turns of each log, with `--records` each; ZooKeeper has `--members`; a log of `--batches` is opened."""
     with work_folder() as work, ExitStack() as stack:
         zookeeper = stack.enter_context(start_zookeeper(work / "zookeeper", members))

@@ -7,7 +7,7 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,9 +18,6 @@ from tests.spouts.reading import batches, definitions, first_batch, rows_of
 from trident.spout import Lag, TransactionAttempt
 
 pytestmark = pytest.mark.slow
-
-if TYPE_CHECKING:
-    pass
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 

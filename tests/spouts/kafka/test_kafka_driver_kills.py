@@ -186,4 +186,5 @@ def test_a_ledger_is_exact_although_its_driver_is_killed(
 def test_an_opaque_spout_goes_on_without_the_killed_broker_and_is_exact_in_the_end(kafka_cluster: KafkaCluster) -> None:
     outcome = kill_a_broker(kafka_cluster, "opaque", "processing", copies=1, seed=1)
     assert outcome.exact, outcome
+    assert outcome.meanwhile, "no batch was recorded while the broker was away"
     assert outcome.records == RECORDS

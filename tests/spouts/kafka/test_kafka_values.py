@@ -509,6 +509,3 @@ def test_json_that_is_not_as_declared_is_told_in_the_words_of_the_value(value: b
     assert (error.value.at, error.value.why) == (
         1, f'its value is not JSON of the declared fields: {why}; on_bad="null" would read it as None'
     )  # fmt: skip
-
-
-# ---- every value of every type can travel in a topology -------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,9 +14,6 @@ from spouts import RateSpout
 from spouts.rows.rate import RowSchedule
 from tests.spouts.reading import definitions, is_plain, rows_of
 from trident.spout import Lag, TransactionAttempt
-
-if TYPE_CHECKING:
-    pass
 
 BEGAN = 1_700_000_000.0
 
