@@ -172,15 +172,11 @@ def edited_values(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[s
 
 
 def written_as(value: Any, type_: str | None) -> Any:
-    """Return what JSON had where a null was, a text or a number, as the type of its field; itself if it cannot be of it.
-
-    Bytes are not read: what a text is in base64 could also be a text.
-    """
+    """Return what JSON had where a null was as the type of its field, or itself. Bytes are not read: base64 may be text."""
     known = simple_type(type_)
-    if not isinstance(value, (str, float)) or known is None or known.python in (str, bytes):
-        return value
-    with suppress(ValueError, TypeError, ArithmeticError):
-        return moment_of(_string(value), known.name) if known.name in MOMENTS else _READERS[known.python](value)
+    if isinstance(value, (str, float)) and known is not None and known.python not in (str, bytes):
+        with suppress(ValueError, TypeError, ArithmeticError):
+            return moment_of(_string(value), known.name) if known.name in MOMENTS else _READERS[known.python](value)
     return value
 
 
