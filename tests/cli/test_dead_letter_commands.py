@@ -150,6 +150,27 @@ def test_letters_are_exported_edited_and_put_back_once_though_the_command_runs_t
     assert run_once().txid == 3
 
 
+def test_a_null_of_a_letter_is_edited_as_the_type_of_its_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    summed = MODULE.replace("import Count", "import Sum").replace("Count()", '"price", Sum()')
+    write_module(tmp_path, "module", summed.replace("Decimal(2)", "None").replace("Decimal(3)", "None"))
+    run_once()
+    (tmp_path / "mended").touch()
+    for prices, total in [
+        (("3.501", 3.501), None),
+        (("3.50", 3.5), "7.00"),
+    ]:  # too many digits: they are left out again
+        lines = [json.loads(line) for line in dead_letters("export", LOG).splitlines()]
+        edited = [
+            {**line, "tuple": {**line["tuple"], "price": price}} for line, price in zip(lines, prices, strict=True)
+        ]
+        Path("edited.jsonl").write_text("\n".join(map(json.dumps, edited)))
+        dead_letters("replay", LOG, "--from", "edited.jsonl")
+        found = counts(run_once())[0]
+        assert (found and str(found)) == total
+    assert dead_letters("list", LOG) == "no dead letter waits\n"
+
+
 def test_a_discarded_letter_is_left_out_of_the_list_and_keeps_its_reason(folder: Path) -> None:
     asked = dead_letters("discard", LOG, "1-0", "--reason", "a test order")
     assert asked == "asked for 1 dead letter, to be discarded by the next driver of the topology\n"
