@@ -178,11 +178,12 @@ def read_groups(
         column, type_ = batch[field.name], schema.field(field.name).type
         # Moments in INT96 are local times to Arrow.
         column = column if column.type == type_ else column.cast(type_)
-        if _is_julian(file.metadata.metadata or {}, field.name in int96) and any(map(_is_early, leaves(column))):
+        kind = "int96" if field.name in int96 else "datetime"
+        if _is_julian(file.metadata.metadata or {}, kind) and any(map(_is_early, leaves(column))):
             raise BadDataError(
                 f"column {field.name!r} of {what} has days before 1582-10-15, or moments before 1900, which Spark wrote by the "
                 "Julian calendar: they would be others here. Have Spark write the file again, with "
-                "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED, or leave the column out"
+                f"spark.sql.parquet.{kind}RebaseModeInWrite=CORRECTED, or leave the column out"
             )
         return align(column, field.type, field.name, what)
 
@@ -197,10 +198,10 @@ def read_groups(
         yield [column_as(batch, field) for field in wanted], len(batch)
 
 
-def _is_julian(said: Mapping[bytes, bytes], is_int96: bool) -> bool:
+def _is_julian(said: Mapping[bytes, bytes], kind: str) -> bool:
     """Whether Spark says in a file that it has old days and moments by the calendar of Spark 2."""
-    kind, since = (b"INT96", b"3.1.0") if is_int96 else (b"DateTime", b"3.0.0")
-    return b"org.apache.spark.legacy" + kind in said or said.get(b"org.apache.spark.version", since) < since
+    key, since = (b"INT96", b"3.1.0") if kind == "int96" else (b"DateTime", b"3.0.0")
+    return b"org.apache.spark.legacy" + key in said or said.get(b"org.apache.spark.version", since) < since
 
 
 def _is_early(column: pa.Array) -> bool:
