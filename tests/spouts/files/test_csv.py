@@ -202,6 +202,15 @@ def test_a_header_without_a_field_is_refused_with_the_choices_or_gives_null(tmp_
         rows(CsvFileSpout(tmp_path, FIELDS))
 
 
+def test_a_header_is_one_line_and_a_mark_before_a_quoted_name_is_no_part_of_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", b'\xef\xbb\xbf"id",name,"a\nb,c"\n1,x,2\n')
+    assert rows(CsvFileSpout(path, FIELDS, multiline=True)) == [(1, "x")]
+    with pytest.raises(
+        BadDataError, match=r"header of .*a.csv cannot be read \(a quoted name goes on in the next line"
+    ):
+        rows(CsvFileSpout(path, FIELDS))
+
+
 def test_rows_below_a_header_that_is_an_empty_line_are_bad_and_none_is_taken_for_names(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", b"\nid,name\n1,x\r2,y\n3")
     spout = CsvFileSpout(tmp_path, FIELDS, missing_columns="null", bad_lines="bad")
