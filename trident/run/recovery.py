@@ -32,12 +32,13 @@ from trident.log.records import AdoptRecord, LayoutRecord, RenameRecord, ResetRe
 from trident.plan import Plan
 from trident.plan.evolution import goes_on
 from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
+from trident.plan.plan import spout_type_of
 from trident.read.open_partitions import with_evolutions
 from trident.run.accidents import Accidents, Found
-from trident.run.placements import kinds_of
-from trident.spout.interfaces import SaysWhereItBegins
+from trident.run.placements import kinds_of, lasting_states
+from trident.spout.interfaces import SaysWhereItBegins, SpoutType
 from trident.state.interfaces import StateType
-from trident.state.sentinel import check_sentinel, is_foreign, move_note
+from trident.state.sentinel import check_sentinel, expected_text, is_foreign, move_note
 from trident.state.txid import CHANGES, KEPT, RETRY_BITS, Sentinel, epoch_of
 
 logger = logging.getLogger(__name__)
@@ -175,9 +176,11 @@ def reconcile(
     Raises `StateMismatchError`: they do not belong together and the policy is to refuse. Nothing was written.
     """
     kinds = kinds_of(plan, states)
+    is_defined = any(spout_type_of(node.spout) is SpoutType.TRANSACTIONAL for node in plan.spouts)
+    defined = lasting_states(plan, states) if is_defined else ()
     with ExitStack() as opened, owning(log):
         founds = [
-            _compare(log, name, _as_recorded(log, name, partitions, make, opened), partitions)
+            _compare(log, name, _as_recorded(log, name, partitions, make, opened), partitions, name in defined)
             for name, partitions in states.items()
             if partitions[0].offers("read_sentinel")
         ]
@@ -207,7 +210,8 @@ def _as_recorded(log: TransactionLog, name: str, wanted: Sequence[Any], make: Ma
     return instances
 
 
-def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Sequence[Any]) -> Found:
+def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Sequence[Any], is_defined: bool) -> Found:
+    """Compare a state with the log; `is_defined`: the log had the definition of each batch before the state had any of it."""
     instances = [*laid_out, *wanted[len(laid_out) :]]
     found = Found(name, instances, len(laid_out), [instance.read_sentinel() for instance in instances])
     # The next commit, to be compared with what drivers of earlier epochs left behind.
@@ -218,9 +222,17 @@ def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Se
             sentinel = sentinel._replace(txid=0)
         try:
             check_sentinel(name, partition, sentinel, commits[partition], instance.place)
+            if is_defined and sentinel is not None and _is_undefined(log, sentinel):
+                # It would be another batch now, and the keys that it has written would take none of its rows.
+                expected = expected_text(commits[partition])
+                raise StateMismatchError(name, partition, expected, f"{sentinel}, which the log has not defined")
         except StateMismatchError as mismatch:
             found.mismatches[partition] = mismatch
     return found
+
+
+def _is_undefined(log: TransactionLog, sentinel: Sentinel) -> bool:
+    return sentinel.txid > log.state.txid and sentinel.txid not in log.state.definitions
 
 
 def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:
