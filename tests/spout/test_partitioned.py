@@ -199,6 +199,36 @@ class FailingPoints:
             raise OSError("not now")
 
 
+@pytest.mark.parametrize("pending", [1, 3])
+def test_a_batch_whose_metadata_are_logged_is_emitted_again_from_them(pending: int) -> None:
+    source = Source({"a": [1, 2, 3, 4], "b": [5], "none": []})
+    with start(summed(source, BOTH[0]), "in_process", FailingPoints(1), max_spout_pending=pending) as running:
+        source.rows["a"] += [9]
+        running.process_all_available()
+    again = [call for call in source.of("again") if call[0] == 1]
+    assert again == [(1, "a", {"start": 0, "end": 3}), (1, "b", {"start": 0, "end": 1})]
+    assert sums(running, source) == totals(source)
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+def test_an_opaque_batch_that_failed_in_its_commit_is_read_again_and_may_be_another(pending: int) -> None:
+    source, failing = Source({"a": [1, 2, 3, 4], "b": [5]}), FailingPoints(1)
+
+    def observe(point: str, attempt: Any) -> None:
+        if point == "committing" and not failing.done:
+            source.gone.add("b")
+            source.limit = 2
+        failing(point, attempt)
+
+    with start(summed(source, SpoutType.OPAQUE), "in_process", observe, max_spout_pending=pending) as running:
+        running.process_all_available()
+        assert sums(running, source) == {("a",): 10}
+        source.gone.clear()
+        running.process_all_available()
+        assert sums(running, source) == totals(source)
+    assert source.of("again") == []
+
+
 def test_a_replay_with_other_rows_is_refused() -> None:
     source = Source({"a": [1, 2, 3]})
 

@@ -417,3 +417,16 @@ def test_nan_is_one_key_within_a_commit(kind: StateType) -> None:
         state.multi_update([(nan(),), (OTHER_NAN,)], [Add(1), Add(1)])
     state.commit(1)
     assert state.multi_get([(nan(),)]) == [2]
+
+
+def test_what_one_value_lacks_its_neighbour_does_not_give() -> None:
+    head, parts = b"\x01\x92", [b"\x07", b"\xa1x", b"\xc4\x01y", b"\xc0"]
+    for cut in range(5):
+        data = [head + b"".join(parts[:cut]), head + b"".join(parts[cut:])]
+        if cut == 2:
+            assert decode_columns(data, 2) == [[7, b"y"], ["x", None]]
+            assert decode_many(data) == [[7, "x"], [b"y", None]]
+        else:
+            assert decode_columns(data, 2) is None
+            with pytest.raises(CorruptValueError, match="damaged or cut off"):
+                decode_many(data)

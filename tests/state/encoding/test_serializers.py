@@ -289,3 +289,12 @@ EXACT, WEAK = [JSONOpaqueSerializer(), CodecSerializer()], WithoutAttempts()
 def test_a_replay_without_a_key_is_exact_unless_no_attempt_is_stored(serializer: Any, count: int) -> None:
     state = run(serializer, (1, 0, {"a": 5}), (2, 0, {"a": 7}), (2, 1, {"z": 1}), (3, 1, {"a": 1}))
     assert state.multi_get([("a",), ("z",)]) == [count, 1]
+
+
+@pytest.mark.parametrize("fields", [["a", 0, 1, 2], [1, "a", 1, 2], [True, 0, 1, 2], [1, 0.0, 1, 2]], ids=repr)
+def test_a_list_of_another_meaning_among_many_is_refused(fields: list[Any]) -> None:
+    data = [encode([1, 0, 1, 2]), encode(fields)]
+    with pytest.raises(CorruptValueError, match="not .* of an opaque state: .*another kind"):
+        CodecSerializer().deserialize_many(data)
+    with pytest.raises(CorruptValueError, match="not .* of a transactional state: .*another kind"):
+        CodecSerializer(StateType.TRANSACTIONAL).deserialize_many([encode([1, 0]), encode(["a", 0])])
