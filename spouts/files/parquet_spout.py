@@ -206,9 +206,10 @@ def _is_julian(said: Mapping[bytes, bytes], kind: str) -> bool:
 
 def _is_early(column: pa.Array) -> bool:
     """Whether there are days or moments that are elsewhere in the Julian calendar, or by its clocks; a local time is not."""
-    if not pa.types.is_date(column.type) and getattr(column.type, "tz", None) is None:
+    is_day, is_local = pa.types.is_date(column.type), not pa.types.is_timestamp(column.type) or column.type.tz is None
+    if is_local and not is_day:
         return False
-    first = dt.date(1582, 10, 15) if pa.types.is_date(column.type) else dt.datetime(1900, 1, 1, tzinfo=dt.UTC)
+    first = dt.date(1582, 10, 15) if is_day else dt.datetime(1900, 1, 1, tzinfo=dt.UTC)
     return bool(pc.any(pc.less(column, pa.scalar(first, column.type))).as_py())
 
 

@@ -17,7 +17,6 @@ from trident.log.lock import SegmentName
 from trident.log.log_state import LogState, header_state
 from trident.log.records import Record, record_from_data
 from trident.retention import Retention
-from trident.roles import close_on_error
 from trident.servers import local_processes
 from trident.state.kinds import LaterWrite
 
@@ -242,9 +241,12 @@ def claim_log(
 
     read()  # before the claim, because a refused open must not fence the rightful writer
     claim = take()
-    with close_on_error(claim.release):
+    try:
         # After the claim, because no later append of another driver is valid, so this is all of the log.
         state = read() or LogState(incarnation=secrets.token_hex(8), topology=topology)
+    except BaseException:
+        claim.release()
+        raise
     state.epoch = claim.epoch
     if history is not None:
         state.retention = None if history.keeps_nothing else history
