@@ -18,12 +18,14 @@ SPARE = 60  # lines or, divided by 20, modules that a budget may be above what i
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (73_690, 307),
     "states": (12_643, 60),
-    "spouts": (10_150, 42),
-    "tests": (119_953, 582),
+    "spouts": (10_090, 42),
+    "tests": (112_161, 557),
     "examples": (760, 8),
     "docs": (7_139, 41),
 }
-NEW: dict[str, dict[str, tuple[int, int]]] = {}  # "SQLiteState": {"states": (140, 4), "tests": (5, 0), "docs": (30, 1)}
+NEW: dict[str, dict[str, tuple[int, int]]] = {
+    "a cluster in a bucket": {"trident": (188, 2), "docs": (3, 0)},
+}
 
 
 @pytest.mark.quick

@@ -19,11 +19,6 @@ PACKAGES = ("trident", "states", "spouts", "examples")
 ALSO_OF_STORES = {"postgres": ("numpy",), "kafka": ("trident.tuples",), "delta": ("numpy", "pyspark", "py4j")}
 
 
-def _brought_by_extra(store: str) -> set[str]:
-    """Return what a store's extra, of the same name, brings: nothing else imports a store's driver."""
-    return {module.partition(".")[0] for module in EXTRAS[store].packages.values()} if store in EXTRAS else set()
-
-
 @dataclass(frozen=True)
 class Layer:
     """What the modules of one layer may import besides the standard library and each other.
@@ -37,342 +32,135 @@ class Layer:
     each_other: bool = True
 
 
-VALUES = (
-    "trident.counts",
-    "trident.roles",
-    "trident.errors",
-    "trident.extras",
-    "trident.fields",
-    "trident.channel",
-    "trident.moments",
-    "trident.naming",
-    "trident.object_stores",
-    "trident.redaction",
-    "trident.retention",
-    "trident.setting_types",
-    "trident.servers.log_addresses",
-    "trident.tuples",
-    "trident.types",
-)
-INTERFACES = (*VALUES, "trident.state", "trident.spout")
-GRAPH = (
-    "trident.config",
-    "trident.fluent",
-    "trident.graph",
-    "trident.operations",
-    "trident.stream",
-    "trident.topology",
-)
-FOR_STORES = (
-    "trident.roles",
-    "trident.state",
-    "trident.storekit",
-    "trident.errors",
-    "trident.extras",
-    "trident.retention",
-    "trident.fields",
-    "trident.object_stores",
-    "trident.redaction",
-    "trident.servers",
-    "trident.arrow",
-    "trident.moments",
-    "trident.alignment",
-    "trident.types",
-)
-ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
-DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "confluent_kafka", "psycopg", "kazoo", "obstore")
-
-RUNTIME = (
-    "cloudpickle",
-    "msgpack",
-    "trident.notebook",
-    "trident.observe",
-    "trident.arrow",
-    "trident.comparing",
-    "trident.alignment",
-    "trident.log",
-    "trident.plan",
-    *ENGINES,
-    *INTERFACES,
-    *GRAPH,
-)
+def _read_table(text: str) -> dict[str, tuple[str, ...]]:
+    """Return the names behind each `=`; `.name` is of `trident`, and one in capitals stands for the names of its own line."""
+    found: dict[str, tuple[str, ...]] = {}
+    for line in text.replace("\n  ", " ").strip().splitlines():
+        name, _, names = line.partition(" = ")
+        found[name] = _names(names, found)
+    return found
 
 
-def _rooms(*names: str) -> tuple[str, ...]:
-    return tuple(f"trident.{name}" for name in names)
+def _names(text: str, groups: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    listed = (groups.get(name, (f"trident{name}" if name.startswith(".") else name,)) for name in text.split())
+    return tuple(name for names in listed for name in names)
 
 
-def _run(*names: str) -> tuple[str, ...]:
-    return _rooms(*(f"run.{name}" for name in names))
+# SPOUTS to HISTORY are the storeys of the room that runs topologies, from the bottom up; what is in none of them is on top.
+GROUPS = _read_table("""
+VALUES = .counts .roles .errors .extras .fields .channel .moments .naming .object_stores .redaction .retention
+  .setting_types .servers.log_addresses .tuples .types
+INTERFACES = VALUES .state .spout
+GRAPH = .config .fluent .graph .operations .stream .topology
+FOR_STORES = .roles .state .storekit .errors .extras .retention .fields .object_stores .redaction .servers .arrow .moments
+  .alignment .types
+ENGINES = pyspark py4j pyarrow pandas numpy
+DRIVERS = redis hiredis pymemcache cassandra deltalake confluent_kafka psycopg kazoo obstore
+RUNTIME = cloudpickle msgpack .notebook .observe .arrow .comparing .alignment .log .plan ENGINES INTERFACES GRAPH
+SPOUTS = .run.batch_spouts .run.partitioned_spouts
+COMMIT = .run.committer .run.committing .run.dead_letters .run.entries .run.replays
+START = .run.accidents .run.engine_choice .run.moving .run.opened_topology .run.placements .run.recovery
+LOOP = .run.batch .run.coordinator .run.execution .run.loop .run.progress .run.retrying .run.sources
+HISTORY = .run.batch_replay .run.missing_batches .run.rewinding
+""")
+
+# Modules | what they may import | what they may import late. The first layer that has a module decides.
+TABLE = """
+.roles .errors
+.counts .redaction .channel
+.retention | .errors
+# What notebooks show, as functions of values.
+.notebook | .moments .naming .roles
+.extras | .errors | pyspark
+.servers.postgres_connection | psycopg .errors .redaction .servers.patience
+.servers.plain_json | | starlette
+.servers.server_thread | .errors .extras .roles | starlette uvicorn
+.servers | .errors .extras .fields .redaction .setting_types | fastavro DRIVERS
+.setting_types | .errors .redaction
+.types | .moments | pyarrow
+.fields .tuples | .errors .types
+.state.number_columns .state.number_table | numpy pyarrow .state VALUES
+.state | msgpack VALUES | numpy
+.storekit | .state .servers VALUES | .arrow
+.spout | VALUES | pyarrow
+# The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called.
+# The first opens the page besides, before the engine.
+# A window that is given no state is kept in memory; what RE2, which Arrow brings, thinks of a regular expression is asked.
+GRAPH | INTERFACES | .drawing .explain .observe .run.running .run.foreach_batch .web.running_pages states.memory
+  datasketches pyarrow sqlglot
+# Below what runs topologies: what a topology says of itself, as functions of values.
+.observe | .servers INTERFACES | prometheus_client
+.nodes | .servers VALUES | kazoo obstore psycopg
+.log | msgpack .nodes .servers INTERFACES | psycopg
+.plan | INTERFACES GRAPH
+.explain .drawing | .plan .observe INTERFACES GRAPH | .steps.applying
+.strict_columns | numpy pyarrow .naming .state .types
+.arrow .alignment | pyarrow .errors .fields .moments .strict_columns .types
+.comparing | numpy pyarrow .arrow VALUES
+.drpc.server | starlette .drpc .errors .servers
+# What runs topologies, from the bottom up: each room may import those that it names and none above it.
+.steps | RUNTIME
+.windows | .steps RUNTIME
+# zmq: messages between the driver and workers that stay, of batches and of bolts.
+.spark | pyspark py4j zmq cloudpickle .observe .plan .steps INTERFACES GRAPH | .data_source
+.engine | .steps .windows .spark RUNTIME
+# Where a log is may be written in the cluster's state.
+.read | .steps RUNTIME | .cluster_state.cluster_address
+SPOUTS | .steps .engine RUNTIME
+# local_processes: files of dead letters appear whole and durable.
+COMMIT | .steps .windows .engine .read .servers.local_processes RUNTIME
+START | .steps .engine .read .spark COMMIT SPOUTS RUNTIME
+LOOP | .steps .windows .engine .read COMMIT SPOUTS START RUNTIME
+# Runs recorded batches again as the loop does.
+HISTORY | .steps .windows .engine .read COMMIT START LOOP RUNTIME | states.memory
+.drpc | .servers .steps .engine .read RUNTIME | .drpc.server
+.run | .steps .engine .read .spark RUNTIME | .drawing .explain .drpc.local
+.replay | .read HISTORY START RUNTIME
+# What is asked of a topology that another process runs: on top of what runs topologies.
+.targets | .topology VALUES
+.data_source | .read .targets RUNTIME
+.one_aggregate | .read .run.foreach_batch RUNTIME
+# The page and the REST interface: what is served is asked of `ClusterPages`.
+.web | starlette uvicorn httpx .servers .observe .storm .run.running .read INTERFACES GRAPH
+# A tool for jobs without a topology: it knows nothing of Trident. `injected` runs in the job's own Python.
+.crashtest.injected | | pyspark
+.crashtest | .servers VALUES | deltalake psycopg pyarrow
+.cluster_state | .config .log.log_reader .nodes .servers VALUES
+# The upper storeys. None of them is imported from below, but where a door is named above.
+.cluster | httpx psutil starlette cloudpickle .cluster_state .web .observe .nodes .servers .spark .log .plan .storm .read
+  .run.running .run.placements .targets INTERFACES GRAPH
+.cli | typer rich starlette .cluster .cluster_state .crashtest .web .drpc .observe .servers .spark .log .plan .explain
+  .storm .reading .read .run .targets INTERFACES GRAPH | click .replay examples spouts states
+# Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.
+.storm.execution | cloudpickle .observe .storm INTERFACES
+.storm.spark | zmq pyspark py4j cloudpickle .observe .storm .spark INTERFACES
+# The bridge to Trident: a bolt that reads a state, when it is prepared. The door to Spark: TopologyBuilder.start().
+.storm | .observe INTERFACES | .reading .read.state_reader .storm.spark.running_storm
+# states.memory: a driver with in_memory=True.
+.testing | pytest hypothesis pyarrow cloudpickle typer .arrow .comparing .log .drpc .plan .observe .run .read .steps .engine
+  INTERFACES GRAPH | states.memory
+trident | INTERFACES GRAPH | .run
+# A reader of another topology: it may do what a reader does.
+spouts.changes | spouts.rows .arrow .read .targets INTERFACES GRAPH
+spouts | spouts.changes .servers .spout .storm.interfaces .storm.storm_tuples .arrow .alignment ENGINES confluent_kafka redis
+  VALUES | deltalake
+examples | trident states spouts pyspark typer rich confluent_kafka
+"""
 
 
-# The storeys of the room that runs topologies, from the bottom up; what is in none of them is on top.
-SPOUTS = _run("batch_spouts", "partitioned_spouts")
-COMMIT = _run("committer", "committing", "dead_letters", "entries", "replays")
-START = _run("accidents", "engine_choice", "moving", "opened_topology", "placements", "recovery")
-LOOP = _run("batch", "coordinator", "execution", "loop", "progress", "retrying", "sources")
-HISTORY = _run("batch_replay", "missing_batches", "rewinding")
+def _layers() -> Iterator[Layer]:
+    for line in TABLE.replace("\n  ", " ").strip().splitlines():
+        if not line.startswith("#"):
+            modules, may_import, late, *_ = *(_names(part, GROUPS) for part in line.split("|")), (), ()
+            yield Layer(modules, may_import, late)
+    for store in stores():  # nothing else imports a store's driver, which its extra, of the same name, brings
+        brought = EXTRAS[store].packages.values() if store in EXTRAS else ()
+        own = (*(module.partition(".")[0] for module in brought), *ALSO_OF_STORES.get(store, ()))
+        yield Layer((f"states.{store}",), (*GROUPS["FOR_STORES"], "pyarrow", *own))
+    yield Layer(("states",), GROUPS["FOR_STORES"], each_other=False)
 
 
-# The first layer that has a module decides.
-LAYERS = (
-    Layer(("trident.roles", "trident.errors")),
-    Layer(("trident.counts", "trident.redaction", "trident.channel")),
-    Layer(("trident.retention",), ("trident.errors",)),
-    # What notebooks show, as functions of values.
-    Layer(("trident.notebook",), ("trident.moments", "trident.naming", "trident.roles")),
-    Layer(("trident.extras",), ("trident.errors",), deferred=("pyspark",)),
-    Layer(
-        ("trident.servers.postgres_connection",),
-        ("psycopg", "trident.errors", "trident.redaction", "trident.servers.patience"),
-    ),
-    Layer(("trident.servers.plain_json",), deferred=("starlette",)),
-    Layer(
-        ("trident.servers.server_thread",),
-        ("trident.errors", "trident.extras", "trident.roles"),
-        deferred=("starlette", "uvicorn"),
-    ),
-    Layer(
-        ("trident.servers",),
-        ("trident.errors", "trident.extras", "trident.fields", "trident.redaction", "trident.setting_types"),
-        deferred=("fastavro", *DRIVERS),
-    ),
-    Layer(("trident.setting_types",), ("trident.errors", "trident.redaction")),
-    Layer(("trident.types",), ("trident.moments",), deferred=("pyarrow",)),
-    Layer(("trident.fields", "trident.tuples"), ("trident.errors", "trident.types")),
-    Layer(
-        ("trident.state.number_columns", "trident.state.number_table"), ("numpy", "pyarrow", "trident.state", *VALUES)
-    ),
-    Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy",)),
-    Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES), deferred=("trident.arrow",)),
-    Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
-    # The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called.
-    # The first opens the page besides, before the engine.
-    # A window that is given no state is kept in memory; what RE2, which Arrow brings, thinks of a regular expression is asked.
-    Layer(
-        GRAPH,
-        INTERFACES,
-        deferred=(
-            "trident.drawing",
-            "trident.explain",
-            "trident.observe",
-            "trident.run.running",
-            "trident.run.foreach_batch",
-            "trident.web.running_pages",
-            "states.memory",
-            "datasketches",
-            "pyarrow",
-            "sqlglot",
-        ),
-    ),
-    # Below what runs topologies: what a topology says of itself, as functions of values.
-    Layer(("trident.observe",), ("trident.servers", *INTERFACES), deferred=("prometheus_client",)),
-    Layer(
-        ("trident.nodes",),
-        ("trident.errors", "trident.servers", *VALUES),
-        deferred=("kazoo", "psycopg"),
-    ),
-    Layer(
-        ("trident.log",),
-        ("msgpack", "trident.nodes", "trident.servers", *INTERFACES),
-        deferred=("obstore", "psycopg"),
-    ),
-    Layer(("trident.plan",), (*INTERFACES, *GRAPH)),
-    Layer(
-        ("trident.explain", "trident.drawing"),
-        ("trident.plan", "trident.observe", *INTERFACES, *GRAPH),
-        deferred=("trident.steps.applying",),
-    ),
-    Layer(("trident.strict_columns",), ("numpy", "pyarrow", "trident.naming", "trident.state", "trident.types")),
-    Layer(
-        ("trident.arrow", "trident.alignment"),
-        ("pyarrow", "trident.errors", "trident.fields", "trident.moments", "trident.strict_columns", "trident.types"),
-    ),
-    Layer(("trident.comparing",), ("numpy", "pyarrow", "trident.arrow", *VALUES)),
-    Layer(("trident.drpc.server",), ("starlette", "trident.drpc", "trident.errors", "trident.servers")),
-    # What runs topologies, from the bottom up: each room may import those that it names and none above it.
-    Layer(("trident.steps",), RUNTIME),
-    Layer(("trident.windows",), (*_rooms("steps"), *RUNTIME)),
-    Layer(
-        ("trident.spark",),
-        # zmq: messages between the driver and workers that stay, of batches and of bolts
-        (
-            "pyspark",
-            "py4j",
-            "zmq",
-            "cloudpickle",
-            "trident.observe",
-            "trident.plan",
-            *_rooms("steps"),
-            *INTERFACES,
-            *GRAPH,
-        ),
-        deferred=("trident.data_source",),
-    ),
-    Layer(("trident.engine",), (*_rooms("steps", "windows"), "trident.spark", *RUNTIME)),
-    # Where a log is may be written in the cluster's state.
-    Layer(("trident.read",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster_state.cluster_address",)),
-    Layer(SPOUTS, (*_rooms("steps", "engine"), *RUNTIME)),
-    # local_processes: files of dead letters appear whole and durable
-    Layer(COMMIT, (*_rooms("steps", "windows", "engine", "read", "servers.local_processes"), *RUNTIME)),
-    Layer(START, (*_rooms("steps", "engine", "read", "spark"), *COMMIT, *SPOUTS, *RUNTIME)),
-    Layer(LOOP, (*_rooms("steps", "windows", "engine", "read"), *COMMIT, *SPOUTS, *START, *RUNTIME)),
-    # Runs recorded batches again as the loop does.
-    Layer(
-        HISTORY,
-        (*_rooms("steps", "windows", "engine", "read"), *COMMIT, *START, *LOOP, *RUNTIME),
-        deferred=("states.memory",),
-    ),
-    Layer(
-        ("trident.drpc",),
-        (*_rooms("servers", "steps", "engine", "read"), *RUNTIME),
-        deferred=("trident.drpc.server",),
-    ),
-    Layer(
-        ("trident.run",),
-        (*_rooms("steps", "engine", "read", "spark"), *RUNTIME),
-        deferred=("trident.drawing", "trident.explain", "trident.drpc.local"),
-    ),
-    Layer(("trident.replay",), (*_rooms("read"), *HISTORY, *START, *RUNTIME)),
-    # What is asked of a topology that another process runs: on top of what runs topologies.
-    Layer(("trident.targets",), ("trident.topology", *VALUES)),
-    Layer(("trident.data_source",), ("trident.read", "trident.targets", *RUNTIME)),
-    Layer(("trident.one_aggregate",), ("trident.read", "trident.run.foreach_batch", *RUNTIME)),
-    # The page and the REST interface: what is served is asked of `ClusterPages`.
-    Layer(
-        ("trident.web",),
-        (
-            "starlette",
-            "uvicorn",
-            "httpx",
-            "trident.servers",
-            "trident.observe",
-            "trident.storm",
-            "trident.errors",
-            "trident.extras",
-            *_rooms("run.running", "read"),
-            *INTERFACES,
-            *GRAPH,
-        ),
-    ),
-    # A tool for jobs without a topology: it knows nothing of Trident. `injected` runs in the job's own Python.
-    Layer(("trident.crashtest.injected",), deferred=("pyspark",)),
-    Layer(("trident.crashtest",), ("trident.servers", *VALUES), deferred=("deltalake", "psycopg", "pyarrow")),
-    Layer(("trident.errors",), ("trident.errors",)),
-    Layer(
-        ("trident.cluster_state",),
-        ("trident.config", "trident.log.log_reader", "trident.nodes", "trident.servers", *VALUES),
-    ),
-    # The upper storeys. None of them is imported from below, but where a door is named above.
-    Layer(
-        ("trident.cluster",),
-        (
-            "httpx",
-            "psutil",
-            "starlette",
-            "cloudpickle",
-            "trident.errors",
-            "trident.extras",
-            "trident.cluster_state",
-            "trident.web",
-            "trident.observe",
-            "trident.nodes",
-            "trident.servers",
-            "trident.spark",
-            "trident.log",
-            "trident.plan",
-            "trident.storm",
-            *_rooms("read", "run.running", "run.placements", "targets"),
-            *INTERFACES,
-            *GRAPH,
-        ),
-    ),
-    Layer(
-        ("trident.cli",),
-        (
-            "typer",
-            "rich",
-            "starlette",
-            "trident.cluster",
-            "trident.cluster_state",
-            "trident.errors",
-            "trident.crashtest",
-            "trident.web",
-            "trident.drpc",
-            "trident.extras",
-            "trident.observe",
-            "trident.servers",
-            "trident.spark",
-            "trident.log",
-            "trident.plan",
-            "trident.explain",
-            "trident.storm",
-            "trident.reading",
-            *_rooms("read", "run", "targets"),
-            *INTERFACES,
-            *GRAPH,
-        ),
-        deferred=("click", "trident.replay", "examples", "spouts", "states"),
-    ),
-    # Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.
-    Layer(("trident.storm.execution",), ("cloudpickle", "trident.observe", "trident.storm", *INTERFACES)),
-    Layer(
-        ("trident.storm.spark",),
-        ("zmq", "pyspark", "py4j", "cloudpickle", "trident.observe", "trident.storm", "trident.spark", *INTERFACES),
-    ),
-    # The bridge to Trident: a bolt that reads a state, when it is prepared. The door to Spark: TopologyBuilder.start().
-    Layer(
-        ("trident.storm",),
-        ("trident.observe", *INTERFACES),
-        deferred=("trident.reading", "trident.read.state_reader", "trident.storm.spark.running_storm"),
-    ),
-    Layer(
-        ("trident.testing",),
-        (
-            "pytest",
-            "hypothesis",
-            "pyarrow",
-            "cloudpickle",
-            "typer",
-            "trident.arrow",
-            "trident.comparing",
-            "trident.roles",
-            "trident.log",
-            "trident.drpc",
-            "trident.plan",
-            "trident.observe",
-            *_rooms("run", "read", "steps", "engine"),
-            *INTERFACES,
-            *GRAPH,
-        ),
-        deferred=("states.memory",),  # a driver with in_memory=True
-    ),
-    Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.run",)),  # trident/__init__.py
-    *(
-        Layer((f"states.{store}",), (*FOR_STORES, "pyarrow", *_brought_by_extra(store), *ALSO_OF_STORES.get(store, ())))
-        for store in stores()
-    ),
-    Layer(("states",), FOR_STORES, each_other=False),
-    # A reader of another topology: it may do what a reader does.
-    Layer(("spouts.changes",), ("spouts.rows", "trident.arrow", *_rooms("read", "targets"), *INTERFACES, *GRAPH)),
-    Layer(
-        ("spouts",),
-        (
-            "spouts.changes",
-            "trident.servers",
-            "trident.spout",
-            "trident.storm.interfaces",
-            "trident.storm.interfaces",
-            "trident.storm.storm_tuples",
-            *("trident.arrow", "trident.alignment"),
-            *("pyarrow", "pandas", "numpy", "pyspark", "py4j"),
-            *("confluent_kafka", "redis"),
-            *VALUES,
-        ),
-        deferred=("deltalake",),
-    ),
-    Layer(("examples",), ("trident", "states", "spouts", "pyspark", "typer", "rich", "confluent_kafka")),
-)
+LAYERS = tuple(_layers())
 
 
 @dataclass(frozen=True)
@@ -619,7 +407,7 @@ def test_a_circle_is_found(tmp_path: Path, back: str) -> None:
 
 @pytest.mark.slow
 def test_importing_the_framework_loads_neither_an_engine_nor_a_driver() -> None:
-    forbidden = ("pyspark", "py4j", "pandas", "starlette", "uvicorn", *DRIVERS)
+    forbidden = ("pyspark", "py4j", "pandas", "starlette", "uvicorn", *GROUPS["DRIVERS"])
     script = (
         "import sys, trident, trident.state, trident.spout, trident.operations, trident.plan, trident.log, trident.drpc\n"
         f"print(sorted(name for name in {forbidden!r} if name in sys.modules))"

@@ -128,16 +128,11 @@ def test_a_page_or_module_uses_no_private_words() -> None:
     assert [(path, word, words[word]) for path, word in found] == [], "say this instead"
 
 
-@pytest.mark.parametrize(
-    "text", ["Nobody knows", "laid_anew", "# it is put\n    # aside", "class Poison:", "run.poison"]
-)
-def test_a_private_word_is_found(text: str) -> None:
-    assert len(uses_of(private_words(), text)) == 1
-
-
-@pytest.mark.parametrize("text", ["on_poison", "understood", "Authorization: Bearer x", "states live in memory"])
-def test_a_plain_word_is_accepted(text: str) -> None:
-    assert uses_of(private_words(), text) == []
+def test_a_private_word_is_found_and_a_plain_one_accepted() -> None:
+    for text in ("Nobody knows", "laid_anew", "# it is put\n    # aside", "class Poison:", "run.poison"):
+        assert len(uses_of(private_words(), text)) == 1, text
+    for text in ("on_poison", "understood", "Authorization: Bearer x", "states live in memory"):
+        assert uses_of(private_words(), text) == [], text
 
 
 def test_a_function_is_short_and_has_few_branches() -> None:
@@ -179,24 +174,19 @@ def test_every_locked_package_has_hashes() -> None:
     assert re.search(r"^pyspark==", lock, re.MULTILINE)
 
 
-@pytest.mark.parametrize("package", ["trident", "states", "spouts"])
-def test_a_package_says_that_it_is_typed(package: str) -> None:
-    assert (ROOT / package / "py.typed").is_file()
-
-
-@pytest.mark.parametrize("text", ["https://py" + "pi.org/simple", "repo1.ma" + "ven.org", "registry.npm" + "js.org"])
-def test_a_package_host_is_found(text: str) -> None:
-    assert HOSTS.search(text)
-
-
-@pytest.mark.parametrize("text", ["see /wo" + "rk/main", "'/ro" + "ot'", "cd /ho" + "me/me/x"])
-def test_a_path_of_one_machine_is_found(text: str) -> None:
-    assert MACHINE_PATHS.search(text)
-
-
-@pytest.mark.parametrize("text", ["docs/home/x", "/worker", "a/root", "~/work/x", "{dir}/work/x"])
-def test_another_path_is_let_through(text: str) -> None:
-    assert not MACHINE_PATHS.search(text)
+@pytest.mark.parametrize(
+    ("pattern", "text", "is_found"),
+    [
+        *(
+            (HOSTS, text, True)
+            for text in ("https://py" + "pi.org/simple", "repo1.ma" + "ven.org", "registry.npm" + "js.org")
+        ),
+        *((MACHINE_PATHS, text, True) for text in ("see /wo" + "rk/main", "'/ro" + "ot'", "cd /ho" + "me/me/x")),
+        *((MACHINE_PATHS, text, False) for text in ("docs/home/x", "/worker", "a/root", "~/work/x", "{dir}/work/x")),
+    ],
+)
+def test_a_host_and_a_path_of_one_machine_are_found(pattern: re.Pattern[str], text: str, is_found: bool) -> None:
+    assert bool(pattern.search(text)) is is_found
 
 
 def test_a_dead_link_is_found(tmp_path: Path) -> None:

@@ -121,5 +121,7 @@ def test_the_marks_of_a_test_are_found() -> None:
     assert "mark.long" in str(
         marks("tests/crash/test_crash_matrix.py::test_a_driver_killed_by_the_clock_loses_nothing")
     )
-    assert "mark.slow" in str(marks("tests/crash/test_crash_matrix.py::test_a_changed_replay_drops_and_adds_keys"))
+    assert "mark.slow" in str(
+        marks("tests/crash/test_crash_matrix.py::test_a_state_without_attempts_is_exact_where_replays_are_identical")
+    )
     assert marks("tests/crash/test_crash_matrix.py::test_that_is_not_there") is None

@@ -64,7 +64,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from inspect import signature
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 
 class TridentError(Exception):
@@ -84,6 +84,11 @@ class TridentError(Exception):
     _text_of_args: ClassVar[str] = ""
     """The message, with the names of what the class is made with in braces; empty if it is made otherwise."""
 
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        made_with = signature(cls).bind(*given, **named)
+        made_with.apply_defaults()
+        return super().__new__(cls, *made_with.args)  # which are its `args`: an `__init__` need not say them again
+
     def __str__(self) -> str:
         kind = next(kind for kind in type(self).__mro__ if "_text_of_args" in vars(kind))
         message: str = vars(kind)["_text_of_args"]
@@ -101,8 +106,7 @@ class TopologyError(TridentError):
 class InexactPairingError(TopologyError):
     """A spout and a state that together cannot be exact, and `allow_inexact` was not given."""
 
-    def __init__(self, stream: str, spout_kind: str, state: str, state_kind: str) -> None:
-        super().__init__(stream, spout_kind, state, state_kind)
+    def __init__(self, stream: str, spout_kind: str, state: str, state_kind: str) -> None: ...
 
     def __str__(self) -> str:
         stream, spout_kind, state, state_kind = self.args
@@ -132,8 +136,7 @@ class DirtyReadError(InexactPairingError):
         "accept wrong values with allow_inexact=True"
     )
 
-    def __init__(self, query: str, state: str, state_kind: str, fed: str) -> None:
-        super().__init__(query, state, state_kind, fed)
+    def __init__(self, query: str, state: str, state_kind: str, fed: str) -> None: ...
 
 
 class TopologyChangedError(TopologyError):
@@ -146,7 +149,6 @@ class TopologyChangedError(TopologyError):
     """
 
     def __init__(self, topology: str, differences: Sequence[tuple[str, str]]) -> None:
-        super().__init__(topology, differences)
         self.topology, self.differences = topology, tuple(differences)
 
     def __str__(self) -> str:
@@ -209,7 +211,6 @@ class BatchFailedError(TridentError):
     may_leave_out: bool = False
 
     def __init__(self, txid: int, attempts: int, step: str, row: str | None, cause: str) -> None:
-        super().__init__(txid, attempts, step, row, cause)
         self.txid, self.attempts, self.step, self.row, self.cause = txid, attempts, step, row, cause
 
     def __str__(self) -> str:
@@ -255,7 +256,6 @@ class ReplayDiffersError(TridentError):
     )
 
     def __init__(self, topology: str, txid: int, step: str, row: str | None, difference: str) -> None:
-        super().__init__(topology, txid, step, row, difference)
         self.topology, self.txid, self.step, self.row, self.difference = topology, txid, step, row, difference
 
 
@@ -274,7 +274,6 @@ class DRPCExecutionException(TridentError):
     """
 
     def __init__(self, function: str, cause: str, step: str | None = None, reason: str = "failed") -> None:
-        super().__init__(function, cause, step, reason)
         self.function, self.cause, self.step, self.reason = function, cause, step, reason
 
     def __str__(self) -> str:
@@ -294,7 +293,6 @@ class ReplayFailedError(TridentError):
     can_heal = False
 
     def __init__(self, topology: str, txid: int, step: str, cause: str, code: str = "") -> None:
-        super().__init__(topology, txid, step, cause, code)
         self.txid, self.step = txid, step
 
     def __str__(self) -> str:
@@ -310,8 +308,7 @@ class FencedError(TridentError):
 
     _text_of_args = "{what}: this writer is {own}, but {found} has taken over; nothing more is written from here"
 
-    def __init__(self, what: str, own: str, found: str) -> None:
-        super().__init__(what, own, found)
+    def __init__(self, what: str, own: str, found: str) -> None: ...
 
 
 class LogError(TridentError):
@@ -326,8 +323,7 @@ class LogHeldError(LogError):
         "--takeover, other commands: --conf takeover=true), which fences it out"
     )
 
-    def __init__(self, path: str, holder: str) -> None:
-        super().__init__(path, holder)
+    def __init__(self, path: str, holder: str) -> None: ...
 
 
 class AlreadyRunningError(LogHeldError):
@@ -349,8 +345,7 @@ class ForeignLogError(LogError):
         "renamed, give it its former name"
     )
 
-    def __init__(self, path: str, found: str, expected: str) -> None:
-        super().__init__(path, found, expected)
+    def __init__(self, path: str, found: str, expected: str) -> None: ...
 
 
 class CorruptLogError(LogError):
@@ -362,8 +357,7 @@ class CorruptLogError(LogError):
         "If there is none, move log_dir away and start: the start says what keeps the totals right then"
     )
 
-    def __init__(self, path: str, offset: int, reason: str) -> None:
-        super().__init__(path, offset, reason)
+    def __init__(self, path: str, offset: int, reason: str) -> None: ...
 
 
 class HistoryGapError(LogError):
@@ -375,8 +369,7 @@ class HistoryGapError(LogError):
         "{resume} on (`first={resume}`, `--since {resume}`). The topology goes on without them"
     )
 
-    def __init__(self, place: str, missing: str, resume: int, cause: str) -> None:
-        super().__init__(place, missing, resume, cause)
+    def __init__(self, place: str, missing: str, resume: int, cause: str) -> None: ...
 
 
 class HistoryStartError(LogError):
@@ -391,7 +384,6 @@ class HistoryStartError(LogError):
     can_heal = False
 
     def __init__(self, place: str, first: int | None) -> None:
-        super().__init__(place, first)
         self.first = first
 
     def __str__(self) -> str:
@@ -418,7 +410,6 @@ class StaleTransactionError(StateError):
     )
 
     def __init__(self, state: str, key: object, txid: int, stored_txid: int) -> None:
-        super().__init__(state, key, txid, stored_txid)
         self.txid, self.stored_txid = txid, stored_txid
 
 
@@ -427,8 +418,7 @@ class ChangesGoneError(StateError):
 
     can_heal = False
 
-    def __init__(self, topology: str, state: str, since: int, first: int, last: int) -> None:
-        super().__init__(topology, state, since, first, last)
+    def __init__(self, topology: str, state: str, since: int, first: int, last: int) -> None: ...
 
     def __str__(self) -> str:
         topology, state, since, first, last = self.args
@@ -453,8 +443,7 @@ class ChangesReplacedError(ChangesGoneError):
         "kept), or be set back as well, log and stores, to a copy from before that moment"
     )
 
-    def __init__(self, topology: str, state: str, txid: int, read: str, found: str) -> None:
-        StateError.__init__(self, topology, state, txid, read, found)
+    def __init__(self, topology: str, state: str, txid: int, read: str, found: str) -> None: ...
 
 
 class StateMismatchError(StateError):
@@ -467,8 +456,7 @@ class StateMismatchError(StateError):
         "was, and what keeps the totals right"
     )
 
-    def __init__(self, state: str, partition: int, expected: str, found: str) -> None:
-        super().__init__(state, partition, expected, found)
+    def __init__(self, state: str, partition: int, expected: str, found: str) -> None: ...
 
 
 class StartMismatchError(StateMismatchError):
@@ -478,8 +466,7 @@ class StartMismatchError(StateMismatchError):
     asked for does not; `numbers` are the last commits as log and stores have them.
     """
 
-    def __init__(self, accident: str, refused: str, remedy: str, numbers: str) -> None:
-        StateError.__init__(self, accident, refused, remedy, numbers)
+    def __init__(self, accident: str, refused: str, remedy: str, numbers: str) -> None: ...
 
     def __str__(self) -> str:
         accident, refused, remedy, numbers = self.args
@@ -495,8 +482,7 @@ class StatePlaceError(StateMismatchError):
         "prefix, table or path of its own. If the topology or the state was renamed, give it its former name"
     )
 
-    def __init__(self, what: str, own: str, found: str) -> None:
-        StateError.__init__(self, what, own, found)
+    def __init__(self, what: str, own: str, found: str) -> None: ...
 
 
 class RewindError(StateMismatchError):
@@ -505,8 +491,7 @@ class RewindError(StateMismatchError):
     `why`: what is in the way; `replayed`: how many batches were replayed before.
     """
 
-    def __init__(self, state: str, why: str, replayed: int) -> None:
-        StateError.__init__(self, state, why, replayed)
+    def __init__(self, state: str, why: str, replayed: int) -> None: ...
 
     def __str__(self) -> str:
         state, why, replayed = self.args
@@ -524,8 +509,7 @@ class StateMovedError(StateMismatchError):
     `note`: what the store says: `moved to MODULE:TOPOLOGY`, or `moving`.
     """
 
-    def __init__(self, state: str, note: str) -> None:
-        StateError.__init__(self, state, note)
+    def __init__(self, state: str, note: str) -> None: ...
 
     def __str__(self) -> str:
         state, note = self.args
@@ -549,8 +533,7 @@ class SecondRunError(StateError):
         "executor or its output is lost; nothing was written, and the batch is tried again as a whole"
     )
 
-    def __init__(self, what: str, own: str) -> None:
-        super().__init__(what, own)
+    def __init__(self, what: str, own: str) -> None: ...
 
 
 class KeyConflictError(StateError):
@@ -563,8 +546,7 @@ class KeyConflictError(StateError):
 
     can_heal = False
 
-    def __init__(self, state: str, key: str, one: int, other: int, txid: int | None = None) -> None:
-        super().__init__(state, key, one, other, txid)
+    def __init__(self, state: str, key: str, one: int, other: int, txid: int | None = None) -> None: ...
 
     def __str__(self) -> str:
         state, key, one, other, txid = self.args
@@ -592,8 +574,7 @@ class StateReadError(StateMismatchError):
         "this store"
     )
 
-    def __init__(self, state: str, partition: int, expected: str, found: str, wrong: str) -> None:
-        StateError.__init__(self, state, partition, expected, found, wrong)
+    def __init__(self, state: str, partition: int, expected: str, found: str, wrong: str) -> None: ...
 
 
 class StateLossDetected(StateError):
@@ -608,8 +589,7 @@ class StateLossDetected(StateError):
         "says what is lost, and what keeps the totals right"
     )
 
-    def __init__(self, what: str, found: str) -> None:
-        super().__init__(what, found)
+    def __init__(self, what: str, found: str) -> None: ...
 
 
 class CommitOrderError(StateError):
@@ -647,7 +627,6 @@ class BackendError(StateError):
     """
 
     def __init__(self, message: str, retryable: bool = True) -> None:
-        super().__init__(message, retryable)
         self.retryable = self.can_heal = retryable
 
     def __str__(self) -> str:
@@ -717,7 +696,6 @@ class PartitionLostError(SourceAwayError):
     )
 
     def __init__(self, spout: str, txid: int, lost: str, there: str) -> None:
-        super().__init__(spout, txid, lost, there)
         self.spout, self.txid, self.lost, self.there = spout, txid, lost, there
 
 

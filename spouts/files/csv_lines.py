@@ -62,7 +62,7 @@ class CsvFormat(RowFormat):
         return self.header is True
 
     def of_file(self, path: str, header: Callable[[], bytes]) -> CsvFormat:
-        lines = [header().decode("utf-8", "replace")] if self.has_header else []
+        lines = [header().decode("utf-8", "replace"), ""] if self.has_header else []
         columns = self.names(path, lines)
         if columns not in self.by_columns:
             self.by_columns[columns] = replace(self, columns=columns)
@@ -76,7 +76,10 @@ class CsvFormat(RowFormat):
         if self.header is not True:
             return tuple(self.schema.names) if self.header is False else self.header
         try:
-            names = next(csv.reader(lines, **self._dialect), [])
+            reader = csv.reader(lines, **self._dialect)
+            names = next(reader, [])
+            if reader.line_num > 1 and not self.multiline:
+                raise csv.Error("a quoted name goes on in the next line")
         except csv.Error as error:
             raise BadDataError(
                 f"the header of {path} cannot be read ({str(error).partition(' - ')[0]}). If its lines end with \\r alone, "
@@ -279,7 +282,7 @@ class WholeCsvEmitter(LineEmitter):
             check_unchanged(file, piece.range, whole=True)
 
     def _rows_of(self, path: str) -> Iterator[pa.Table]:
-        with unpacked(path) as data, io.TextIOWrapper(data, self._files.encoding, "replace", newline="") as lines:
+        with unpacked(path) as data, io.TextIOWrapper(data, self._files.of_texts, "replace", newline="") as lines:
             rows = replace(self._rows, columns=self._rows.names(path, lines))
             if rows.has_header and not next(lines, ""):
                 return  # Arrow refuses a header without a line end that it is to skip

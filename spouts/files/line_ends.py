@@ -77,6 +77,7 @@ class LineFiles(FileFormat):
     ) -> None:
         self.encoding, self.errors, self.max_line_bytes = _checked_encoding(encoding), errors, max_line_bytes
         self.whole, self.rows = whole, rows
+        self.of_texts = "utf-8-sig" if self.encoding == "utf-8" else self.encoding  # of whole files, without the mark
 
     def is_whole(self, path: str) -> bool:
         return self.whole or path.endswith(".gz")
@@ -173,7 +174,7 @@ class LineFiles(FileFormat):
         if path.endswith(".gz"):
             yield from gz_end(path)
         elif self.rows is not None:
-            with Path(path).open(encoding=self.encoding, errors="replace", newline="") as text:
+            with Path(path).open(encoding=self.of_texts, errors="replace", newline="") as text:
                 yield from self.rows.whole_end(text)
 
     def _goes_on(self, look: Look, start: int) -> BadDataError:

@@ -7,6 +7,7 @@ which says where each column of each row group is, with its size and statistics.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -176,7 +177,15 @@ def read_groups(
             return align(pa.nulls(len(batch), field.type), field.type, field.name, what)
         column, type_ = batch[field.name], schema.field(field.name).type
         # Moments in INT96 are local times to Arrow.
-        return align(column if column.type == type_ else column.cast(type_), field.type, field.name, what)
+        column = column if column.type == type_ else column.cast(type_)
+        kind = "int96" if field.name in int96 else "datetime"
+        if _is_julian(file.metadata.metadata or {}, kind) and any(map(_is_early, leaves(column))):
+            raise BadDataError(
+                f"column {field.name!r} of {what} has days before 1582-10-15, or moments before 1900, which Spark wrote by the "
+                "Julian calendar: they would be others here. Have Spark write the file again, with "
+                f"spark.sql.parquet.{kind}RebaseModeInWrite=CORRECTED, or leave the column out"
+            )
+        return align(column, field.type, field.name, what)
 
     for batch in file.iter_batches(columns=names, **options):
         nanos: Any = None if exact is None else next(exact)
@@ -187,6 +196,21 @@ def read_groups(
                     "them to microseconds where they are written, or leave the column out"
                 )
         yield [column_as(batch, field) for field in wanted], len(batch)
+
+
+def _is_julian(said: Mapping[bytes, bytes], kind: str) -> bool:
+    """Whether Spark says in a file that it has old days and moments by the calendar of Spark 2."""
+    key, since = (b"INT96", b"3.1.0") if kind == "int96" else (b"DateTime", b"3.0.0")
+    return b"org.apache.spark.legacy" + key in said or said.get(b"org.apache.spark.version", since) < since
+
+
+def _is_early(column: pa.Array) -> bool:
+    """Whether there are days or moments that are elsewhere in the Julian calendar, or by its clocks; a local time is not."""
+    is_day, is_local = pa.types.is_date(column.type), not pa.types.is_timestamp(column.type) or column.type.tz is None
+    if is_local and not is_day:
+        return False
+    first = dt.date(1582, 10, 15) if is_day else dt.datetime(1900, 1, 1, tzinfo=dt.UTC)
+    return bool(pc.any(pc.less(column, pa.scalar(first, column.type))).as_py())
 
 
 def _is_cut(micros: pa.Array, nanos: pa.Array) -> bool:

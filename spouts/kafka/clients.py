@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from spouts.kafka.options import KafkaOptions
@@ -241,14 +241,11 @@ class Brokers:
 
     # ---- topics -------------------------------------------------------------------------------------------------------
 
-    def wait_until_up(self) -> None:
-        """Return when a broker answers; `SpoutError` after some seconds."""
-        self.names(f"within {_START_S:g} seconds no broker answered", _START_S)
-
-    def names(self, doing: str = "listing the topics", timeout_s: float | None = None) -> list[str]:
-        """Return the names of all topics."""
+    def names(self, is_start: bool = False) -> list[str]:
+        """Return the names of all topics, at a start when a broker answers; `SpoutError` after some seconds."""
+        doing = f"within {_START_S:g} seconds no broker answered" if is_start else "listing the topics"
         try:
-            return list(self._client.list_topics(timeout=timeout_s or _ASK_S).topics)
+            return list(self._client.list_topics(timeout=_START_S if is_start else _ASK_S).topics)
         except KafkaException as error:
             self._client.poll(0)  # passes on what is in the client's log
             self._is_silent |= is_away(error_of(error))
@@ -381,7 +378,7 @@ class Brokers:
         """Return the mean bytes of key and value of `most` records from an offset on, where any came soon."""
         consumer = self.consumer
         seen: dict[Spot, list[int]] = {}
-        try:
+        with suppress(KafkaException):  # a worse estimate, and its reader says why
             consumer.assign([TopicPartition(*spot, offset) for spot, offset in starts.items()])
             for spot, message in _first_messages(consumer, patience_s):
                 sizes = seen.setdefault(spot, [])
@@ -391,8 +388,6 @@ class Brokers:
                 if message.error() is not None or len(sizes) >= most:
                     consumer.incremental_unassign([TopicPartition(*spot)])
             consumer.unassign()
-        except KafkaException as error:
-            _log.debug("measuring records: %s", error_of(error).str())
         return {spot: sum(sizes) / len(sizes) for spot, sizes in seen.items() if sizes}
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from spouts.kafka.clients import Brokers, KafkaError, KafkaException, LogPosition, Spot, TopicPartition, partition_at
-from spouts.kafka.options import ReadLimits
 from trident.errors import SourceAwayError
 from trident.servers.kafka_client import error_of
 
@@ -23,78 +23,13 @@ _MOST_FAILURES = 60
 _RENEW_S = 3600.0  # Kafka forgets an offset that was committed long ago, however quiet it is: offsets.retention.minutes
 
 
-class OffsetWindow:
-    """The offsets of a partition from the lowest that is not done to the one that comes next.
-
-    Records are acknowledged in any order, so what is done are ranges, and not single offsets.
-
-    `low`: the lowest offset that is not done: what may be committed.
-    `position`: the offset that comes next from the broker.
-    `start`: where reading begins.
-    """
-
-    def __init__(self, start: int) -> None:
-        self.low = self.position = start
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-
-    @property
-    def gap(self) -> int:
-        """How many offsets lie between the lowest that is not done and the next one to come."""
-        return max(0, self.position - self.low)
-
-    @property
-    def done(self) -> list[tuple[int, int]]:
-        """The ranges behind `low` that are done, each (first, end), in order; no two touch each other."""
-        return list(zip(self._starts, self._ends, strict=True))
-
-    @property
-    def furthest(self) -> int:
-        return self._ends[-1] if self._ends else self.low
-
-    def arrive(self, offset: int) -> bool:
-        """Note that a record came; whether it is to be processed.
-
-        Offsets in front of it that did not come are no records: they were compacted away, or belong to transactions.
-        """
-        # After an assignment the client may give again what is in the topology already, or done.
-        if offset < self.position:
-            return False
-        self.skip_to(offset)
-        self.position = offset + 1
-        at = bisect_right(self._starts, offset) - 1
-        return offset >= self.low and (at < 0 or offset >= self._ends[at])
-
-    def skip_to(self, offset: int) -> None:
-        self.finish(self.position, offset)
-        self.position = max(self.position, offset)
-
-    def cut(self, offset: int) -> None:
-        """Forget everything from an offset on: it is about other records than those that have these numbers now."""
-        done = [(first, min(end, offset)) for first, end in self.done if first < offset]
-        self.low, self.position = min(self.low, offset), min(self.position, offset)
-        self._starts, self._ends = [first for first, _ in done], [end for _, end in done]
-
-    def finish(self, first: int, end: int) -> None:
-        first = max(first, self.low)
-        if first >= end:
-            return
-        left, right = bisect_left(self._ends, first), bisect_right(self._starts, end)
-        if left < right:  # they touch it or overlap with it
-            first, end = min(first, self._starts[left]), max(end, self._ends[right - 1])
-        self._starts[left:right], self._ends[left:right] = [first], [end]
-        if self._starts[0] <= self.low:
-            self.low = self._ends[0]
-            del self._starts[0], self._ends[0]
-
-
 class PartitionWork:
-    """The work on a partition, and what of it is committed.
+    """The work on a partition: which of its records are in the topology, and which are done; and what of that is committed.
 
     Kafka keeps a text with each committed offset, of up to 4,096 bytes. So what is known beside is committed with it, and after
     a restart what is done behind the offset is not emitted again.
 
-    `window`: which offsets are done, from where reading begins.
+    `position`: the offset that comes next from the broker; what is before it is in the topology, done, or no record.
     `epoch`: the latest epoch of a leader that a record was read from, or of the one that said where reading begins.
     `failures`: by offset how often a record failed that is not done.
     `topic_id`: the id of the topic: another one of the same name has other records under these offsets.
@@ -103,9 +38,10 @@ class PartitionWork:
     """
 
     def __init__(self, start: int, epoch: int) -> None:
-        self.window, self.epoch, self.failures = OffsetWindow(start), epoch, dict[int, int]()
+        self.position, self.epoch, self.failures = start, epoch, dict[int, int]()
         self.topic_id, self.partitions, self.is_paused = "", 0, False
-        self._is_where_committed = False
+        self._pending: OrderedDict[int, None] = OrderedDict()  # in the topology, in the order of their offsets
+        self._ahead: list[tuple[int, int]] = []  # done before a restart and not reached again: each (first, end)
         self._committed: tuple[int, str] | None = None
 
     @classmethod
@@ -113,7 +49,8 @@ class PartitionWork:
         """Return the work behind a committed offset; what another program has committed beside it says nothing."""
         offset, epoch = committed.offset, committed.leader_epoch
         work = cls(offset, -1 if epoch is None else epoch)
-        work._is_where_committed = True
+        # What stands there already need not be written again, so a restart of many tasks commits nothing.
+        work._committed = offset, committed.metadata or ""
         try:
             notes = json.loads(committed.metadata or "")
             if notes["trident"] != 1:
@@ -128,39 +65,73 @@ class PartitionWork:
             work.topic_id, work.partitions, work.failures = notes["topic"], notes["partitions"], failures
         except (ValueError, TypeError, KeyError, StopIteration):
             return work
-        for first, end in done:
-            work.window.finish(first, end)
+        work._ahead = done
         return work
 
-    def begin(self, topic_id: str, partitions: int) -> None:
-        """Note which topic it is of, now that it is known where reading begins."""
-        self.topic_id, self.partitions = topic_id, self.partitions or partitions
-        self.failures = {offset: count for offset, count in self.failures.items() if offset >= self.window.low}
-        # What stands there already need not be written again, so a restart of many tasks commits nothing.
-        self._committed = self._state() if self._is_where_committed else None
+    # ---- which offsets are done ---------------------------------------------------------------------------------------
 
     @property
-    def place(self) -> LogPosition:
-        return LogPosition(self.window.position, self.epoch)
+    def low(self) -> int:
+        """The lowest offset that is not done: what may be committed."""
+        return next(iter(self._pending), self.position)
+
+    @property
+    def done(self) -> Iterator[tuple[int, int]]:
+        """The ranges behind `low` that are done, each (first, end), in order."""
+        for before, after in pairwise((*self._pending, self.position)):
+            if before + 1 < after:
+                yield before + 1, after
+        yield from ((max(first, self.position), end) for first, end in self._ahead if end > self.position)
+
+    @property
+    def furthest(self) -> int:
+        """What is behind all that was read."""
+        return max(self.position, self._ahead[-1][1]) if self._ahead else self.position
 
     def arrive(self, offset: int, epoch: int | None) -> bool:
-        """Note that a record came; whether it is to be processed."""
+        """Note that a record came; whether it is to be processed.
+
+        Offsets in front of it that did not come are no records: they were compacted away, or belong to transactions.
+        """
         if epoch is not None and epoch > self.epoch:
             self.epoch = epoch
-        return self.window.arrive(offset)
+        # After an assignment the client may give again what is in the topology already, or done.
+        if offset < self.position:
+            return False
+        self.position = offset + 1
+        while self._ahead and self._ahead[0][1] <= offset:
+            del self._ahead[0]
+        if self._ahead and self._ahead[0][0] <= offset:
+            return False
+        self._pending[offset] = None
+        return True
+
+    def skip_to(self, offset: int) -> None:
+        """Note that what is before an offset came, or is no record."""
+        self.position = max(self.position, offset)
 
     def finish(self, offset: int) -> None:
-        self.window.finish(offset, offset + 1)
+        self._pending.pop(offset, None)
         self.failures.pop(offset, None)
 
     def move(self, forgotten: int | None, offset: int, epoch: int) -> None:
         """Forget what is known from an offset on, as other records are there, and go on at another one if that is behind."""
         if forgotten is not None:
-            self.window.cut(forgotten)
+            self.position = min(self.position, forgotten)
+            for at in [at for at in self._pending if at >= forgotten]:
+                del self._pending[at]
+            self._ahead = [(first, min(end, forgotten)) for first, end in self._ahead if first < forgotten]
             self.failures = {at: count for at, count in self.failures.items() if at < forgotten}
-        self.window.skip_to(offset)
+        self.skip_to(offset)
         # The committed offset is no place to go on from any more: where reading begins is committed before anything is read.
-        self.epoch, self._is_where_committed = epoch, False
+        self.epoch, self._committed = epoch, None
+
+    # ---- what is committed --------------------------------------------------------------------------------------------
+
+    def begin(self, topic_id: str, partitions: int) -> None:
+        """Note which topic it is of, now that it is known where reading begins."""
+        self.topic_id, self.partitions = topic_id, self.partitions or partitions
+        self.failures = {offset: count for offset, count in self.failures.items() if offset >= self.low}
 
     def to_commit(self, spot: Spot) -> Any | None:
         """Return what to commit, None if that was committed already."""
@@ -178,14 +149,14 @@ class PartitionWork:
 
     def _state(self) -> tuple[int, str]:
         """Return the lowest offset that is not done, and what is known beside, as far as there is room, the nearest first."""
-        low = self.window.low
+        low = self.low
         failures = [[at - low, self.failures[at]] for at in sorted(self.failures)[:_MOST_FAILURES]]
         found = {"trident": 1, "topic": self.topic_id, "partitions": self.partitions, "failures": failures}
         # Failures have the first claim: without them each restart would count from 0, and never give a record up.
         room = _MOST_BYTES - len(_json({**found, "done": []}))
         done: list[int] = []
         before = low
-        for first, end in self.window.done:  # each as its distance from the one before, and its length
+        for first, end in self.done:  # each as its distance from the one before, and its length
             pair = (first - before, end - first)
             room -= len(f"{pair[0]},{pair[1]},")
             if room < 0:
@@ -202,9 +173,9 @@ class Commits:
     `succeeded`: whether a commit has succeeded; the reader sets it back.
     """
 
-    def __init__(self, brokers: Brokers, work: Mapping[Spot, PartitionWork], limits: ReadLimits) -> None:
+    def __init__(self, brokers: Brokers, work: Mapping[Spot, PartitionWork]) -> None:
         self._brokers, self._work = brokers, work
-        self._every_s, self._most, self._done = limits.commit_every_s, limits.max_pending, 0
+        self._every_s, self._most, self._done = brokers.options.commit_every_s, brokers.options.max_pending, 0
         self._renewed = time.monotonic()
         self._due = self._renewed + self._every_s
         self.succeeded = False

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from spouts.kafka.value_formats import Format
 from trident.errors import ConfigError
@@ -84,7 +84,7 @@ def _partitions(topics: Any, given: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True, repr=False)
 class KafkaOptions(Redacted):
-    """What the spouts of Kafka were given; see `OpaqueTridentKafkaSpout`. They check types and bounds."""
+    """What the spouts of Kafka were given; see `OpaqueTridentKafkaSpout` and `KafkaSpout`. They check types and bounds."""
 
     bootstrap_servers: str
     topics: Topics
@@ -102,6 +102,10 @@ class KafkaOptions(Redacted):
     max_batch_s: float | None = None
     partition_timeout_s: float = 10.0
     on_bad: Literal["fail", "null"] = "fail"
+    max_pending: int = 1
+    max_uncommitted: int = 1
+    commit_every_s: float = 1.0
+    dead_letters: str | None = None
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers.strip():
@@ -117,6 +121,10 @@ class KafkaOptions(Redacted):
             raise ConfigError("group_id='': give the name of the group that offsets are committed to")
         if first == "committed" and self.group_id is None:
             raise ConfigError('first_poll="committed" needs group_id: the group whose offsets are meant')
+        if self.dead_letters in self.topics.named:
+            raise ConfigError(
+                f"dead_letters={self.dead_letters!r} is a topic that is read: dead letters would come again"
+            )
         self._check_columns()
 
     def _check_columns(self) -> None:
@@ -131,17 +139,6 @@ class KafkaOptions(Redacted):
 def columns_of(fields: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names of fields, which a user gives as a list or with commas between."""
     return tuple(part.strip() for part in fields.split(",")) if isinstance(fields, str) else tuple(fields)
-
-
-class ReadLimits(NamedTuple):
-    """How much of its partitions a task may hold; see `KafkaSpout`.
-
-    As many records as may be pending may also be acknowledged and not committed: if the task dies they come again.
-    """
-
-    max_pending: int
-    max_uncommitted: int
-    commit_every_s: float
 
 
 def emitted_fields(options: KafkaOptions) -> Fields:

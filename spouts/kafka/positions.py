@@ -140,7 +140,7 @@ class TopicWatch:
 
     def start(self) -> None:
         """Make sure that a broker answers and that the named topics and partitions are there; `SpoutError` if not."""
-        self._brokers.wait_until_up()
+        self._brokers.names(is_start=True)
         # Not there is believed only when it lasts: one broker may know a topic that another has not heard of yet.
         deadline = time.monotonic() + THERE_S
         while missing := self._not_there():
@@ -311,7 +311,7 @@ class KafkaPositions:
         )
 
 
-class GroupPositions:
+class GroupPositions(KafkaPositions):
     """Decides which partitions one task of several reads, however many topics there are, and where: always as its group says.
 
     `brokers`: of a reader whose consumer has the group.
@@ -319,8 +319,8 @@ class GroupPositions:
     """
 
     def __init__(self, brokers: Brokers, task: int, tasks: int) -> None:
-        self._brokers, self._task, self._tasks = brokers, task, tasks
-        self._positions = KafkaPositions(brokers)
+        super().__init__(brokers)
+        self._task, self._tasks = task, tasks
 
     def own(self, partitions: Mapping[Spot, bool]) -> dict[Spot, bool]:
         """Return the task's partitions of all that are read."""
@@ -340,26 +340,31 @@ class GroupPositions:
 
         Raises `SourceAwayError`: `first_poll` would choose another beginning later for a partition that does not answer.
         """
-        bounds = self._brokers.bounds([spot for spot, is_led in new.items() if is_led])
+        bounds = self._brokers.bounds(filter(new.get, new))  # of those that have a leader
         # Of all partitions of these topics, not of this task's alone: only together they say what the group has seen.
         every = (TopicPartition(name, at) for name in {spot.topic for spot in new} for at in topics[name].leaders)
         answers = self._brokers.committed(every)
         committed = {Spot(each.topic, each.partition): PartitionWork.of(each) for each in answers if each.offset >= 0}
-        by_option = self._begun_by_option(new, committed, bounds, is_first)
-        first = {spot: bounds[spot].low for spot in bounds if spot not in committed}
-        first.update(self._positions.choose_starts([spot for spot in by_option if spot in bounds], bounds))
-        found = self._gone_on({spot: work for spot, work in committed.items() if spot in bounds}, topics, bounds)
+        by_option = self._begun_by_option(new, committed, is_first)
+        if (silent := sorted({*by_option} - bounds.keys())) and self._options.first_poll != "earliest":
+            raise SourceAwayError(
+                f"no leader answers for {silent[0]} at {self._brokers.servers}: where new partitions begin is chosen for all "
+                f"of them at once (first_poll={self._options.first_poll!r})"
+            )
+        # Without an id it was another program that committed, which does not know one.
+        same = {spot for spot, work in committed.items() if work.topic_id in ("", topics[spot.topic].id)}
+        first = {spot: bounds[spot].low for spot in bounds if spot not in same}
+        for spot in first.keys() & committed.keys():
+            _log.warning("%s was created again; it is read from its beginning", spot)
+        first |= self.choose_starts(bounds.keys() & by_option, bounds)
+        found = self._gone_on({spot: committed[spot] for spot in sorted(same & bounds.keys())}, bounds)
         found.update((spot, PartitionWork(offset, bounds[spot].epoch)) for spot, offset in first.items())
         for spot, work in found.items():
             work.begin(topics[spot.topic].id, len(topics[spot.topic].leaders))
         return found
 
     def _begun_by_option(
-        self,
-        new: Mapping[Spot, bool],
-        committed: Mapping[Spot, PartitionWork],
-        bounds: Mapping[Spot, OffsetBounds],
-        is_first: bool,
+        self, new: Mapping[Spot, bool], committed: Mapping[Spot, PartitionWork], is_first: bool
     ) -> list[Spot]:
         """Return the new partitions of which `first_poll` decides where they begin."""
         begun: dict[str, int] = {}
@@ -367,36 +372,18 @@ class GroupPositions:
             if work.partitions:
                 begun[spot.topic] = min(work.partitions, begun.get(spot.topic, work.partitions))
         is_new = is_first and not any(work.partitions for spot, work in committed.items() if spot in new)
-        by_option = self._positions.chosen([spot for spot in new if spot not in committed], begun, is_new)
-        silent = sorted(spot for spot in by_option if spot not in bounds)
-        first_poll = self._brokers.options.first_poll
-        if silent and first_poll != "earliest":
-            raise SourceAwayError(
-                f"no leader answers for {silent[0]} at {self._brokers.servers}: where new partitions begin is chosen for all "
-                f"of them at once (first_poll={first_poll!r})"
-            )
-        return by_option
+        return self.chosen([spot for spot in new if spot not in committed], begun, is_new)
 
     def _gone_on(
-        self,
-        committed: Mapping[Spot, PartitionWork],
-        topics: Mapping[str, TopicView],
-        bounds: Mapping[Spot, OffsetBounds],
+        self, committed: Mapping[Spot, PartitionWork], bounds: Mapping[Spot, OffsetBounds]
     ) -> dict[Spot, PartitionWork]:
         """Return how to go on behind what is committed, of the partitions that say whether it is still there."""
         found = {}
-        for spot, work in committed.items():
-            # Without an id it was another program that committed, which does not know one.
-            if work.topic_id not in ("", topics[spot.topic].id):
-                _log.warning("%s was created again; it is read from its beginning", spot)
-                found[spot] = PartitionWork(bounds[spot].low, bounds[spot].epoch)
-        places = {
-            spot: LogPosition(work.window.furthest, work.epoch) for spot, work in committed.items() if spot not in found
-        }
-        for spot, cut in self._positions.find_cuts(places, bounds).items():
+        places = {spot: LogPosition(work.furthest, work.epoch) for spot, work in committed.items()}
+        for spot, cut in self.find_cuts(places, bounds).items():
             work, epoch = committed[spot], bounds[spot].epoch
             work.epoch = epoch if work.epoch < 0 else min(work.epoch, epoch)
-            self._go_on(spot, work, places[spot].offset, bounds[spot], cut)
+            self._move(spot, work, places[spot].offset, bounds[spot], cut)
             found[spot] = work
         return found
 
@@ -408,16 +395,16 @@ class GroupPositions:
         bounds = self._brokers.bounds([spot])
         if spot not in bounds:
             return False
-        position, epoch = work.window.position, bounds[spot].epoch
-        self._go_on(spot, work, position, bounds[spot], cut)
-        if work.window.position == position:  # what is behind it may be other records than those that were done
+        position, epoch = work.position, bounds[spot].epoch
+        self._move(spot, work, position, bounds[spot], cut)
+        if work.position == position:  # what is behind it may be other records than those that were done
             work.move(position, position, epoch)
         work.epoch = epoch
         return True
 
-    def _go_on(self, spot: Spot, work: PartitionWork, furthest: int, limits: OffsetBounds, cut: int | None) -> None:
+    def _move(self, spot: Spot, work: PartitionWork, furthest: int, limits: OffsetBounds, cut: int | None) -> None:
         """Go on where records are, if those that come next are gone, or those that were read, and that is permitted."""
-        position = work.window.position
-        went_on = forgotten, offset = self._positions.go_on(spot, position, furthest, limits, cut)
+        position = work.position
+        went_on = forgotten, offset = self.go_on(spot, position, furthest, limits, cut)
         if went_on != (None, position):
             work.move(forgotten, offset, limits.epoch)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spouts.files.ranges import cut_evenly
@@ -61,11 +61,6 @@ class KafkaCoordinator(BatchCoordinator):
         with close_on_error(self._brokers.close):
             self._watch.start()
 
-    @property
-    def skipped(self) -> int:
-        """How many offsets were left out because of `on_data_loss="skip"`, since the start."""
-        return self._positions.skipped
-
     # ---- a batch ------------------------------------------------------------------------------------------------------
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
@@ -98,20 +93,31 @@ class KafkaCoordinator(BatchCoordinator):
         if away and (self._waits or is_first):
             return None
         self._is_unsure = bool(away)
-        starts, is_chosen = self._begin(bounds, held, away, {spot.topic for spot in read}, is_first)
+        new = {spot: bounds[spot] for spot in bounds.keys() - held.keys()}
+        starts, is_moved = self._begin(new, away, read, is_first)
         begun = {spot.topic for spot in starts} & replaced
-        is_moved = self._go_on(starts, held, bounds, cuts) or bool(begun)
+        is_moved |= bool(begun)
+        for spot, cut in cuts.items():
+            end = held[spot].end
+            _, starts[spot] = went_on = self._positions.go_on(spot, end, end, bounds[spot], cut)
+            is_moved |= went_on != (None, end)
         backlogs = {spot: bounds[spot].end - start for spot, start in starts.items() if bounds[spot].end > start}
-        if is_chosen or is_moved:  # it is only written down where reading goes on: asking again may give another answer
+        if is_moved:  # it is only written down where reading goes on: asking again may give another answer
             backlogs = {}
         elif not backlogs:
             return None
-        counts, size = self._limits.divide(starts, backlogs) if backlogs else ({}, 0)
-        new = [
+        counts, size = self._limits.divide(starts, backlogs)
+        ranges = [
             _range_of(spot, topics[spot.topic].id, start, counts.get(spot, 0), bounds[spot].epoch, held.get(spot))
             for spot, start in starts.items()
         ]
-        return definition_of([*new, *_still_held(read, starts, begun)], size)
+        # What was read and is not now rests; what was read of a topic under its former id is dropped when the new one begins.
+        ranges += [
+            each._replace(start=each.end, since=each.epoch)
+            for each in read.values()
+            if each.spot not in starts and each.spot.topic not in begun
+        ]
+        return definition_of(ranges, size)
 
     def _ask_leaders(
         self, held: Mapping[Spot, OffsetRange]
@@ -125,21 +131,6 @@ class KafkaCoordinator(BatchCoordinator):
         # One that does not say whether what was read is still there counts as away: reading on could mix two histories.
         bounds = {spot: end for spot, end in ends.items() if spot not in held or spot in cuts}
         return bounds, cuts, [spot for spot in led if spot not in bounds]
-
-    def _go_on(
-        self,
-        starts: dict[Spot, int],
-        held: Mapping[Spot, OffsetRange],
-        bounds: Mapping[Spot, OffsetBounds],
-        cuts: Mapping[Spot, int | None],
-    ) -> bool:
-        """Add where partitions that were read go on; return whether one was moved, or has other records than were read."""
-        is_moved = False
-        for spot in [spot for spot in bounds if spot in held]:
-            end = held[spot].end
-            _, starts[spot] = went_on = self._positions.go_on(spot, end, end, bounds[spot], cuts[spot])
-            is_moved |= went_on != (None, end)
-        return is_moved
 
     def _held(
         self, read: Mapping[Spot, OffsetRange]
@@ -171,12 +162,7 @@ class KafkaCoordinator(BatchCoordinator):
         return topics, {spot: one for spot, one in held.items() if spot.topic in there}, replaced
 
     def _begin(
-        self,
-        bounds: Mapping[Spot, OffsetBounds],
-        held: Mapping[Spot, OffsetRange],
-        away: Sequence[Spot],
-        known: Set[str],
-        is_first: bool,
+        self, new: Mapping[Spot, OffsetBounds], away: Iterable[Spot], read: Iterable[Spot], is_first: bool
     ) -> tuple[dict[Spot, int], bool]:
         """Return where new partitions begin; whether `first_poll` chose any, or that there is none yet.
 
@@ -184,11 +170,11 @@ class KafkaCoordinator(BatchCoordinator):
 
         An `"earliest"` beginning need not be logged before anything else: asking later would give no other answer.
         """
-        new, incomplete = [spot for spot in bounds if spot not in held], {spot.topic for spot in away}
-        by_option = self._positions.chosen(new, dict.fromkeys(known, 0), is_first)
+        by_option = self._positions.chosen(new, {spot.topic: 0 for spot in read}, is_first)
+        incomplete = {spot.topic for spot in away}
         complete = [spot for spot in by_option if spot.topic not in incomplete]
-        starts = {spot: bounds[spot].low for spot in set(new).difference(by_option)}
-        starts |= self._positions.choose_starts(complete, bounds)
+        starts = {spot: new[spot].low for spot in new.keys() - by_option}
+        starts |= self._positions.choose_starts(complete, new)
         return starts, self._options.first_poll != "earliest" and (is_first or bool(complete))
 
     def _ends(self, wanted: Sequence[Spot], read: Mapping[Spot, OffsetRange]) -> Mapping[Spot, OffsetBounds]:
@@ -249,8 +235,7 @@ class KafkaCoordinator(BatchCoordinator):
             self._brokers.commit(ends)  # of those that are there
 
     def size(self, definition: Definition) -> int | None:
-        size: int = definition["bytes"]
-        return size
+        return int(definition["bytes"])
 
     def lag(self, definition: Definition) -> Lag | None:
         """Say how many offsets were there beyond the batch; None while a partition does not say."""
@@ -274,13 +259,6 @@ class KafkaCoordinator(BatchCoordinator):
 
 
 # ---- definitions ----------------------------------------------------------------------------------------------------------
-
-
-def _still_held(read: Mapping[Spot, OffsetRange], starts: Container[Spot], begun: Set[str]) -> list[OffsetRange]:
-    """Return empty ranges where those end that were read and are not read now."""
-    # What was read of a topic under its former id is dropped when the new one begins, also of partitions that it lacks.
-    there = [each for each in read.values() if each.spot not in starts and each.spot.topic not in begun]
-    return [each._replace(start=each.end, since=each.epoch) for each in there]
 
 
 def _range_of(spot: Spot, topic_id: str, start: int, count: int, epoch: int, before: OffsetRange | None) -> OffsetRange:

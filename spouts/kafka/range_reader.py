@@ -207,23 +207,19 @@ class RangeReader:
     def _silence(self, one: OffsetRange, position: int, patience_s: float) -> SpoutError:
         """Say why nothing comes. It is asked only now: each question is a request, and most silences end by themselves."""
         what = f"{one.spot}, offset {position}: no record came within partition_timeout_s={patience_s:g} seconds"
+        name, partition = one.spot
         try:
-            return self._reason(one, what)
+            topic = self._brokers.topics([name]).get(name)
+            if topic is None or partition not in topic.leaders:
+                return SourceAwayError(f"{what}; {GONE}")
+            if (leader := topic.leaders[partition]) is None:
+                return SourceAwayError(
+                    f"{what}; it has no leader. Its replicas are on the brokers {topic.copies[partition]}. Start them; the "
+                    "batch is then read as it was defined"
+                )
+            low, high = self._bounds(one.spot)
         except SourceAwayError as error:  # no broker answers that either
             return SourceAwayError(f"{what}; {error}")
-
-    def _reason(self, one: OffsetRange, what: str) -> SpoutError:
-        name, partition = one.spot
-        topic = self._brokers.topics([name]).get(name)
-        if topic is None or partition not in topic.leaders:
-            return SourceAwayError(f"{what}; {GONE}")
-        leader = topic.leaders[partition]
-        if leader is None:
-            return SourceAwayError(
-                f"{what}; it has no leader. Its replicas are on the brokers {topic.copies[partition]}. Start them; the batch "
-                "is then read as it was defined"
-            )
-        low, high = self._bounds(one.spot)
         if high < one.end:
             return range_lost(one, low, high)
         return SourceAwayError(f"{what}; its leader is broker {leader} ({self._brokers.reports}). Check that broker")

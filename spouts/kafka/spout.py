@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from spouts.kafka.options import KafkaOptions, ReadLimits, Topics, columns_of, emitted_fields
+from spouts.kafka.options import KafkaOptions, Topics, columns_of, emitted_fields
 from spouts.kafka.value_formats import ByColumns, ByRecord, Json, format_of
 from spouts.messages import MessageSpout, RetryPolicy
-from trident.errors import ConfigError
 from trident.fields import Fields
 from trident.servers.avro import Avro
 from trident.setting_types import Limit, Pause, check_arguments
@@ -188,11 +187,9 @@ class KafkaSpout(MessageSpout):
     ) -> None:
         self._options = KafkaOptions(
             bootstrap_servers, Topics.of(topics), format_of(value), key, columns_of(fields), first_poll, isolation, group_id,
-            refresh_s, on_data_loss, dict(config or {}),
+            refresh_s, on_data_loss, dict(config or {}), max_pending=max_pending, max_uncommitted=max_uncommitted,
+            commit_every_s=commit_every_s, dead_letters=dead_letters,
         )  # fmt: skip
-        self._dead_letters, self._limits = dead_letters, ReadLimits(max_pending, max_uncommitted, commit_every_s)
-        if dead_letters in self._options.topics.named:
-            raise ConfigError(f"dead_letters={dead_letters!r} is a topic that is read: dead letters would come again")
         policy = RetryPolicy(max_failures, first_pause_s, longest_pause_s, dead_letters)
         super().__init__(emitted_fields(self._options), policy, max_pending)
 
@@ -203,4 +200,4 @@ class KafkaSpout(MessageSpout):
     def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> TopicQueue:
         from spouts.kafka.topic_queue import TopicQueue
 
-        return TopicQueue(self._options, context.task, context.tasks, self._dead_letters, self._limits)
+        return TopicQueue(self._options, context.task, context.tasks)

@@ -13,6 +13,7 @@ from spouts.kafka.clients import (
     Brokers,
     KafkaError,
     KafkaException,
+    LogPosition,
     Message,
     Spot,
     TopicPartition,
@@ -21,7 +22,7 @@ from spouts.kafka.clients import (
     truncation_of,
 )
 from spouts.kafka.offset_commits import Commits, PartitionWork
-from spouts.kafka.options import KafkaOptions, ReadLimits
+from spouts.kafka.options import KafkaOptions
 from spouts.kafka.positions import GroupPositions, TopicWatch, replaced_text
 from spouts.kafka.record_tables import RecordTables
 from spouts.messages import Message as Taken
@@ -42,19 +43,13 @@ class TopicQueue(MessageQueue):
     The consumer joins no group: which task reads what follows from its number, so nothing is rebalanced, and a task that
     comes back has its partitions at once. Offsets are committed to the group all the same.
 
-    `options`: what is read; `group_id` is where offsets are committed.
+    `options`: what is read, and how much it may hold; `group_id` is where offsets are committed.
     `task`, `tasks`: the number of the task in its component, from 0, and how many there are.
-    `dead_letters`: the topic for what is given up.
-    `limits`: how much it may hold.
     """
 
-    def __init__(
-        self, options: KafkaOptions, task: int, tasks: int, dead_letters: str | None, limits: ReadLimits
-    ) -> None:
+    def __init__(self, options: KafkaOptions, task: int, tasks: int) -> None:
         self.place = f"Kafka at {options.bootstrap_servers}"
-        self._options, self._dead_letters = options, dead_letters
-        self._max_uncommitted = limits.max_uncommitted
-        self._look_at = 0.0
+        self._options, self._look_at = options, 0.0
         self._tables = RecordTables(options)
         self._is_down = self._is_reported = self._is_awaited = False
         self._ends: dict[Spot, int] | None = {}  # that are waited for; None: they are to be asked for
@@ -65,11 +60,13 @@ class TopicQueue(MessageQueue):
         # What `fetch` has not given yet: it may end with an error that came behind it.
         self._arrived: list[Message] = []
         self._producer: Any = None
-        self._brokers = Brokers(options, {"error_cb": self._error, "on_commit": self._take_answer})
-        self._commits = Commits(self._brokers, self._work, limits)
+        self._brokers = Brokers(
+            options, {"error_cb": self._error, "on_commit": lambda *answer: self._commits.take_answer(*answer)}
+        )
+        self._commits: Commits = Commits(self._brokers, self._work)
         self._positions = GroupPositions(self._brokers, task, tasks)
         # The topic of dead letters is never read, even if a pattern finds it: what is given up would come again.
-        self._watch = TopicWatch(self._brokers, dead_letters)
+        self._watch = TopicWatch(self._brokers, options.dead_letters)
         with close_on_error(self._release):
             self._watch.start()
             self._look()
@@ -112,7 +109,7 @@ class TopicQueue(MessageQueue):
     def may_have_more(self) -> bool:
         """Whether a partition does not say where it ends, or was not read up to there."""
         ends = self._ends
-        return ends is None or bool(self._silent) or any(self._work[spot].window.position < ends[spot] for spot in ends)
+        return ends is None or bool(self._silent) or any(self._work[spot].position < ends[spot] for spot in ends)
 
     def acknowledge(self, done: Sequence[Taken]) -> None:
         for message in done:
@@ -134,13 +131,13 @@ class TopicQueue(MessageQueue):
             "partition": str(record.partition()), "offset": str(record.offset()),
         }  # fmt: skip
         headers = [*(record.headers() or ()), *((f"dead_letter.{name}", text.encode()) for name, text in why.items())]
-        doing = f"writing a dead letter to topic {self._dead_letters!r}"
+        doing = f"writing a dead letter to topic {self._options.dead_letters!r}"
         if self._producer is None:
             own: dict[str, Any] = {"acks": "all", "enable.idempotence": True, "linger.ms": 0}
             self._producer = self._brokers.open_producer(**own)
         with self._brokers.wrap_errors(doing):
             self._producer.produce(
-                self._dead_letters, record.value(), record.key(), headers=headers,
+                self._options.dead_letters, record.value(), record.key(), headers=headers,
                 on_delivery=lambda error, _: ended.append(error),
             )  # fmt: skip
             self._producer.flush(_WRITE_S)
@@ -207,7 +204,7 @@ class TopicQueue(MessageQueue):
             with contextlib.suppress(KafkaException):
                 consumer.list_topics(topic, _LEADER_S)
         # An assignment replaces the one before, and pauses with it: so it names all partitions, and none is paused.
-        assign(consumer, {spot: work.place for spot, work in self._work.items()})
+        assign(consumer, {spot: LogPosition(work.position, work.epoch) for spot, work in self._work.items()})
         for work in self._work.values():
             work.is_paused = False
         self._is_assigned = True
@@ -223,9 +220,9 @@ class TopicQueue(MessageQueue):
 
     def _pause_lagging(self) -> int:
         """Stop reading partitions whose lowest record takes too long; return how many records of others may come."""
-        least = self._max_uncommitted
+        most = least = self._options.max_uncommitted
         for spot, work in self._work.items():
-            room = self._max_uncommitted - work.window.gap
+            room = most - (work.position - work.low)
             if room > 0:
                 least = min(least, room)
             # A paused partition keeps its place; the others of the task are read on.
@@ -239,7 +236,7 @@ class TopicQueue(MessageQueue):
         name = error.name()
         spot, offset = _where(message)
         if name == "_PARTITION_EOF":
-            self._work[spot].window.skip_to(offset)
+            self._work[spot].skip_to(offset)
         elif (cut := truncation_of(error)) is not None or name in OUT_OF_RANGE:
             self._recover_position(spot, cut)
         elif is_final(error):
@@ -248,22 +245,17 @@ class TopicQueue(MessageQueue):
     def _recover_position(self, spot: Spot, cut: int | None) -> None:
         """Go on where there are records, if that is permitted; `SpoutError` if not."""
         work = self._work[spot]
-        position = work.window.position
+        position = work.position
         answers = self._positions.move(spot, work, cut)
-        if answers and work.window.position < position:  # what is in the topology has the offsets of other records now
+        if answers and work.position < position:  # what is in the topology has the offsets of other records now
             self._commits.now(waits=True)
-            raise SpoutError(
-                f"{spot} lost the records from offset {work.window.position} on; the worker starts again there"
-            )
+            raise SpoutError(f"{spot} lost the records from offset {work.position} on; the worker starts again there")
         self._assign()  # if it does not answer, the broker says it again
 
     def _error(self, error: KafkaError) -> None:
         if error.name() == "_ALL_BROKERS_DOWN" and not self._is_down:
             self._is_down, self._look_at = True, time.monotonic() + _LOOK_AWAY_S
         self._brokers.reports.error(error)
-
-    def _take_answer(self, error: KafkaError | None, offsets: Sequence[Any]) -> None:
-        self._commits.take_answer(error, offsets)
 
     # ---- records -------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Delta: the same commit without Trident's change table: MERGE into a plain table,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,45 +19,21 @@ from trident.state import Key
 _ON = "t.word = s.word"
 
 
-class RawClient(Protocol):
-    """Reads and writes the same keys over and over."""
+class RawClient:
+    """Reads and writes the same keys over and over, all of them at once.
 
-    def read_for_commit(self) -> None:
-        """Read all keys, the way a plain program does."""
+    `read`: the fastest way that the store has.
+    `read_for_commit`: the way a plain program does; `read`, if there is no other.
+    """
 
-    def read(self) -> None:
-        """Read all keys, the fastest way that the store has."""
-
-    def write(self) -> None:
-        """Write all keys."""
-
-
-class _Redis:
-    def __init__(self, client: Any, keys: Sequence[str], value: bytes) -> None:
-        self._client, self._keys, self._rows = client, list(keys), dict.fromkeys(keys, value)
-
-    def read(self) -> None:
-        found = self._client.mget(self._keys)
-        assert len(found) == len(self._keys)
-
-    read_for_commit = read
-
-    def write(self) -> None:
-        assert self._client.mset(self._rows)
-
-
-class _Memcached:
-    def __init__(self, client: Any, keys: Sequence[str], value: bytes) -> None:
-        self._client, self._keys, self._rows = client, list(keys), dict.fromkeys(keys, value)
-
-    def read(self) -> None:
-        self._client.get_many(self._keys)
-
-    read_for_commit = read
-
-    def write(self) -> None:
-        failed = self._client.set_many(self._rows, noreply=False)
-        assert not failed
+    def __init__(
+        self,
+        read: Callable[[], object],
+        write: Callable[[], object],
+        read_for_commit: Callable[[], object] | None = None,
+    ) -> None:
+        self.read, self.write, self.read_for_commit = read, write, read_for_commit or read
+        write()
 
 
 class _Cassandra:
@@ -103,39 +79,14 @@ class _Cassandra:
         return list(execute_concurrent_with_args(self._session, statement, rows, concurrency=self.CONCURRENCY))
 
 
-class _Postgres:
-    """One `SELECT … = ANY` and one upsert from `unnest` for all keys."""
-
-    READ = b"SELECT key, value FROM raw WHERE key = ANY(%b::bytea[])"
-    WRITE = (
-        b"INSERT INTO raw SELECT * FROM unnest(%b::bytea[], %b::bytea[]) "
-        b"ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-    )
-
-    def __init__(self, connection: Any, keys: Sequence[str], value: bytes) -> None:
-        self._connection, self._keys = connection, [key.encode() for key in keys]
-        self._values = [value] * len(keys)
-        connection.execute("CREATE TABLE raw (key bytea PRIMARY KEY, value bytea NOT NULL)")
-
-    def read(self) -> None:
-        cursor = self._connection.cursor(binary=True)
-        assert len(cursor.execute(self.READ, [self._keys]).fetchall()) == len(self._keys)
-
-    read_for_commit = read
-
-    def write(self) -> None:
-        self._connection.execute(self.WRITE, [self._keys, self._values])
-
-
 @contextlib.contextmanager
 def raw_redis(port: int, keys: Sequence[str], value: bytes) -> Iterator[RawClient]:
     """MGET and MSET of all keys in one call each, through redis-py with hiredis."""
     import redis
 
     with redis.Redis(port=port) as client:
-        raw = _Redis(client, [f"raw:{key}" for key in keys], value)
-        raw.write()
-        yield raw
+        rows = dict.fromkeys((f"raw:{key}" for key in keys), value)
+        yield RawClient(lambda: client.mget(list(rows)), lambda: client.mset(rows))
 
 
 @contextlib.contextmanager
@@ -145,9 +96,8 @@ def raw_memcached(port: int, keys: Sequence[str], value: bytes) -> Iterator[RawC
 
     client = Client(("127.0.0.1", port), no_delay=True)
     with contextlib.closing(client):
-        raw = _Memcached(client, [f"raw:{key}" for key in keys], value)
-        raw.write()
-        yield raw
+        rows = dict.fromkeys((f"raw:{key}" for key in keys), value)
+        yield RawClient(lambda: client.get_many(list(rows)), lambda: client.set_many(rows, noreply=False))
 
 
 @contextlib.contextmanager
@@ -155,10 +105,18 @@ def raw_postgres(port: int, keys: Sequence[str], value: bytes) -> Iterator[RawCl
     """One statement to read and one to write all keys, through psycopg."""
     import psycopg
 
+    read = b"SELECT key, value FROM raw WHERE key = ANY(%b::bytea[])"
+    write = (
+        b"INSERT INTO raw SELECT * FROM unnest(%b::bytea[], %b::bytea[]) "
+        b"ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+    )
+    own = [key.encode() for key in keys]
     with psycopg.connect(f"postgresql://trident@127.0.0.1:{port}/postgres", autocommit=True) as connection:
-        raw = _Postgres(connection, keys, value)
-        raw.write()
-        yield raw
+        connection.execute("CREATE TABLE raw (key bytea PRIMARY KEY, value bytea NOT NULL)")
+        yield RawClient(
+            lambda: connection.cursor(binary=True).execute(read, [own]).fetchall(),
+            lambda: connection.execute(write, [own, [value] * len(own)]),
+        )
 
 
 @contextlib.contextmanager
@@ -177,8 +135,7 @@ def raw_cassandra(port: int, keys: Sequence[str], value: bytes) -> Iterator[RawC
         )
         session.set_keyspace("raw")
         raw = _Cassandra(session, keys, value)
-        raw.write()
-        yield raw
+        yield RawClient(raw.read, raw.write, raw.read_for_commit)
     finally:
         cluster.shutdown()
 

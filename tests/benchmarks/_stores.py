@@ -52,46 +52,37 @@ class MeasuredStore:
     raw: Callable[[int, Sequence[str], bytes], AbstractContextManager[RawClient]] | None = None
 
 
-_CASSANDRA: dict[str, Any] = {"keyspace": "bench", "replication": 1}
-_POSTGRES = "postgresql://trident@127.0.0.1:{}/postgres"
-_REDIS = "redis://127.0.0.1:{}/0"
+def _redis(**more: Any) -> Any:
+    return lambda port, _, cache: RedisState.opaque(f"redis://127.0.0.1:{port}/0", cache=cache, **more)
+
+
+def _cassandra(**more: Any) -> Any:
+    more |= {"keyspace": "bench", "replication": 1}
+    return lambda port, _, cache: CassandraState.opaque(["127.0.0.1"], port=port, cache=cache, **more)
+
+
+def _postgres(**more: Any) -> Any:
+    return lambda port, _, cache: PostgresState.opaque(
+        f"postgresql://trident@127.0.0.1:{port}/postgres", cache=cache, **more
+    )
+
+
+def _cluster(port: int, _: Path, cache: int) -> StateSpec:
+    return RedisState.opaque(f"redis+cluster://127.0.0.1:{port}", cache=cache)
+
+
+def _memcached(port: int, _: Path, cache: int) -> StateSpec:
+    return MemcachedState.opaque([f"127.0.0.1:{port}"], cache=cache)
+
 
 MEASURED = {
-    "redis-fields": MeasuredStore(
-        lambda port, _, cache: RedisState.opaque(_REDIS.format(port), cache=cache, layout="fields"),
-        start_redis,
-        raw_redis,
-    ),
-    "redis": MeasuredStore(
-        lambda port, _, cache: RedisState.opaque(_REDIS.format(port), cache=cache), start_redis, raw_redis
-    ),
-    "redis-cluster": MeasuredStore(
-        lambda port, _, cache: RedisState.opaque(f"redis+cluster://127.0.0.1:{port}", cache=cache), RedisCluster
-    ),
-    "memcached": MeasuredStore(
-        lambda port, _, cache: MemcachedState.opaque([f"127.0.0.1:{port}"], cache=cache),
-        lambda work: start_memcached(work, "-m", 2048, "-M"),
-        raw_memcached,
-    ),
-    "cassandra": MeasuredStore(
-        lambda port, _, cache: CassandraState.opaque(["127.0.0.1"], port=port, cache=cache, **_CASSANDRA),
-        start_cassandra,
-        raw_cassandra,
-    ),
-    "cassandra-columns": MeasuredStore(
-        lambda port, _, cache: CassandraState.opaque(
-            ["127.0.0.1"], port=port, cache=cache, layout="columns", **_CASSANDRA
-        ),
-        start_cassandra,
-        raw_cassandra,
-    ),
-    "postgres": MeasuredStore(
-        lambda port, _, cache: PostgresState.opaque(_POSTGRES.format(port), cache=cache), start_postgres, raw_postgres
-    ),
-    "postgres-bytes": MeasuredStore(
-        lambda port, _, cache: PostgresState.opaque(_POSTGRES.format(port), cache=cache, layout="binary"),
-        start_postgres,
-        raw_postgres,
-    ),
+    "redis-fields": MeasuredStore(_redis(layout="fields"), start_redis, raw_redis),
+    "redis": MeasuredStore(_redis(), start_redis, raw_redis),
+    "redis-cluster": MeasuredStore(_cluster, RedisCluster),
+    "memcached": MeasuredStore(_memcached, lambda work: start_memcached(work, "-m", 2048, "-M"), raw_memcached),
+    "cassandra": MeasuredStore(_cassandra(), start_cassandra, raw_cassandra),
+    "cassandra-columns": MeasuredStore(_cassandra(layout="columns"), start_cassandra, raw_cassandra),
+    "postgres": MeasuredStore(_postgres(), start_postgres, raw_postgres),
+    "postgres-bytes": MeasuredStore(_postgres(layout="binary"), start_postgres, raw_postgres),
     "delta": MeasuredStore(lambda port, work, cache: DeltaState.opaque(work / "state")),
 }

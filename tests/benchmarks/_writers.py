@@ -75,7 +75,7 @@ class Writer:
         getattr(self.state, "close", lambda: None)()
 
 
-def milliseconds(action: Callable[[], None]) -> float:
+def milliseconds(action: Callable[[], object]) -> float:
     """Run and time; without the garbage collector, as a topology commits."""
     gc.collect()
     gc.disable()

@@ -7,7 +7,6 @@ That is for two idle cores; on a busy machine take the ratio, and `sentences_per
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -22,12 +21,12 @@ from pathlib import Path
 from random import Random
 from statistics import median, quantiles
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 from tests.benchmarks import storms_own
 from tests.benchmarks._bolt_costs import costs
 from tests.benchmarks._bolt_words import WORDS, words
-from tests.benchmarks._measuring import tell
+from tests.benchmarks._measuring import Figures, run_rows
 from trident.storm import LocalCluster
 from trident.storm.execution.acker import Acker
 from trident.storm.execution.messages import Tracking
@@ -43,14 +42,6 @@ class Run:
     seconds: float
     warm_s: float
     rate: float = 1_000.0
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row: the bounds in words, and what gives the figures."""
-
-    wanted: str
-    measure: Callable[[Run], dict[str, Any]]
 
 
 @contextmanager
@@ -226,33 +217,33 @@ def _kill_and_wait(run: Run, running: Any, folder: Path) -> float:
         time.sleep(0.02)
 
 
-ROWS = {
-    "tracked": Row("fully tracked: ≥ 25,000 sentences/s, 250,000 word tuples/s", tracked),
-    "untracked": Row("tracked against acker_executors=0: ≥ 0.5", untracked),
-    "storm": Row("tracked sentences for each second of a processor beside Storm's own bolts: ≥ 1", storm),
-    "latency": Row("complete latency at 1,000 sentences/s: p50 ≤ 3 ms, p99 ≤ 20 ms", latency),
-    "cost": Row("time of a processor for one sentence: ≤ 20 µs", cost),
-    "memory": Row("acker memory per pending root: ≤ 300 bytes, the same for trees of 10 and of 10,000 tuples", memory),
-    "killed": Row("a killed worker's components process again: ≤ 10 s", killed),
+WANTED = {
+    tracked: "fully tracked: ≥ 25,000 sentences/s, 250,000 word tuples/s",
+    untracked: "tracked against acker_executors=0: ≥ 0.5",
+    storm: "tracked sentences for each second of a processor beside Storm's own bolts: ≥ 1",
+    latency: "complete latency at 1,000 sentences/s: p50 ≤ 3 ms, p99 ≤ 20 ms",
+    cost: "time of a processor for one sentence: ≤ 20 µs",
+    memory: "acker memory per pending root: ≤ 300 bytes, the same for trees of 10 and of 10,000 tuples",
+    killed: "a killed worker's components process again: ≤ 10 s",
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Measure rows and print a line for each; exit code 1 if one is not as wanted."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bolts", description=__doc__)
-    parser.add_argument("row", nargs="*", choices=[[], *ROWS], help="which rows; all if none is named")
-    parser.add_argument("--engine", choices=["spark", "local"], default="spark")
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long to measure")
-    parser.add_argument("--warm", type=float, default=4.0, help="seconds to wait before that")
-    parser.add_argument("--rate", type=float, default=1_000.0, help="sentences per second of the row latency")
-    options = parser.parse_args(argv)
-    ok = True
-    for name in options.row or [name for name in ROWS if name != "storm" or storms_own.JARS.exists()]:
-        figures = ROWS[name].measure(Run(options.engine, options.seconds, options.warm, options.rate))
-        ok = ok and figures["ok"]
-        tell(row=name, engine=options.engine, wanted=ROWS[name].wanted, **figures)
-    return 0 if ok else 1
+def _row(measure: Callable[[Run], Figures], wanted: str) -> Callable[..., Figures]:
+    def row(
+        engine: Literal["spark", "local"] = "spark", seconds: float = 10.0, warm: float = 4.0, rate: float = 1_000.0
+    ) -> Figures:
+        return {"engine": engine, "wanted": wanted, **measure(Run(engine, seconds, warm, rate))}
+
+    row.__doc__ = wanted
+    return row
+
+
+ROWS = {
+    each.__name__: _row(each, wanted)
+    for each, wanted in WANTED.items()
+    if each is not storm or storms_own.JARS.exists()
+}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_rows(__doc__, ROWS))

@@ -13,7 +13,6 @@ killed topology, which shows that it keeps up. Embedded, and on a ZooKeeper.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import statistics
 import sys
@@ -25,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.benchmarks._measuring import tell
+from tests.benchmarks._measuring import Figures, run_rows
 from tests.harness.cluster_machines import Machine, MachineCluster
 from tests.harness.cluster_states import set_assignment
 from tests.harness.commands import until
@@ -48,27 +47,6 @@ _STATISTICS = {
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    options = _options(argv)
-    if "deaths" in options.what:
-        for engine in ("in_process", "spark"):
-            _deaths(engine, options)
-    if "heartbeats" in options.what:
-        for state in ("embedded", "zookeeper"):
-            _heartbeats(state, options)
-    return 0
-
-
-def _options(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", default=["deaths", "heartbeats"], help="deaths, heartbeats")
-    parser.add_argument("--times", type=int, default=5, help="deaths of each kind")
-    parser.add_argument("--timeout", type=float, default=4.0, help="driver timeout of Nimbus")
-    parser.add_argument("--workers", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=20.0, help="for which heartbeats are measured")
-    return parser.parse_args(argv)
-
-
 @contextmanager
 def _cluster(state: str, timeout_s: float) -> Iterator[MachineCluster]:
     with tempfile.TemporaryDirectory() as work:
@@ -84,16 +62,18 @@ def _cluster(state: str, timeout_s: float) -> Iterator[MachineCluster]:
             yield made
 
 
-def _deaths(engine: str, options: argparse.Namespace) -> None:
-    with _cluster("embedded", options.timeout) as cluster:
-        cluster.up(machines=2)
-        storm_id = cluster.submit(engine=engine, **({"master": "local[1]"} if engine == "spark" else {}))
-        restarted = [_got_over(cluster, storm_id, _kill_driver) for _ in range(options.times)]
-        tell(what="driver killed", engine=engine, **_figures(restarted))
-        moved = [_got_over(cluster, storm_id, _lose_machine) for _ in range(options.times)]
-        tell(what="machine lost", engine=engine, driver_timeout_s=options.timeout, **_figures(moved))
-        cluster.client.kill(storm_id, 5)
-        until(lambda: not cluster.state.active_storms(), "it is forgotten")
+def deaths(times: int = 5, timeout: float = 4.0) -> Iterator[Figures]:
+    """Deaths of each kind, `--times` of them: a driver, in process and with Spark; a machine."""
+    for engine in ("in_process", "spark"):
+        with _cluster("embedded", timeout) as cluster:
+            cluster.up(machines=2)
+            storm_id = cluster.submit(engine=engine, **({"master": "local[1]"} if engine == "spark" else {}))
+            restarted = [_got_over(cluster, storm_id, _kill_driver) for _ in range(times)]
+            yield {"what": "driver killed", "engine": engine, **_figures(restarted)}
+            moved = [_got_over(cluster, storm_id, _lose_machine) for _ in range(times)]
+            yield {"what": "machine lost", "engine": engine, "driver_timeout_s": timeout, **_figures(moved)}
+            cluster.client.kill(storm_id, 5)
+            until(lambda cluster=cluster: not cluster.state.active_storms(), "it is forgotten")  # type: ignore[misc]
 
 
 def _figures(measured: list[tuple[float, float]]) -> dict[str, object]:
@@ -138,23 +118,28 @@ def _lose_machine(cluster: MachineCluster, storm_id: str) -> Callable[[], None]:
     return lost.start
 
 
-def _heartbeats(state: str, options: argparse.Namespace) -> None:
+def heartbeats(workers: int = 1000, seconds: float = 20.0) -> Iterator[Figures]:
+    """The share of a core that a Nimbus uses beside `--workers` drivers, embedded and on a ZooKeeper, over `--seconds`."""
+    yield from (_heartbeats(state, workers, seconds) for state in ("embedded", "zookeeper"))
+
+
+def _heartbeats(state: str, workers: int, seconds: float) -> Figures:
     with _cluster(state, 600.0) as cluster:
         cluster.nimbus()
         until(lambda: cluster.state.leader() is not None, "a Nimbus leads")
         nimbus = psutil.Process(cluster.nimbuses[0].process.pid)
-        idle = _share(nimbus, options.seconds / 4)
-        write_topologies(cluster.state, options.workers)
+        idle = _share(nimbus, seconds / 4)
+        write_topologies(cluster.state, workers)
         context = multiprocessing.get_context("spawn")
-        parts = [range(first, options.workers, 4) for first in range(4)]
+        parts = [range(first, workers, 4) for first in range(4)]
         beating = [context.Process(target=beat_all, args=(cluster.address, part), daemon=True) for part in parts]
         for each in beating:
             each.start()
-        until(lambda: sum(map(len, cluster.state.all_heartbeats().values())) >= options.workers, "all of them beat")
+        until(lambda: sum(map(len, cluster.state.all_heartbeats().values())) >= workers, "all of them beat")
         _share(nimbus, 3.0)  # warm
         first = newest(cluster.state)
-        share = _share(nimbus, options.seconds)
-        written = (newest(cluster.state) - first) / options.seconds
+        share = _share(nimbus, seconds)
+        written = (newest(cluster.state) - first) / seconds
         began = time.monotonic()
         cluster.state.activate_storm("gone-1", _base("gone", WantedStatus("killed", _START)))
         until(lambda: cluster.state.storm_base("gone-1") is None, "a killed topology is forgotten")
@@ -162,10 +147,10 @@ def _heartbeats(state: str, options: argparse.Namespace) -> None:
         for each in beating:
             each.terminate()
             each.join()
-        tell(
-            what="heartbeats", state=state, workers=options.workers, bytes=len(_beat(1, 1).to_bytes()), idle_percent=idle,
-            nimbus_percent=share, beats_each_per_s=round(written, 2), forgets_after_s=answered,
-        )  # fmt: skip
+        return {
+            "state": state, "workers": workers, "bytes": len(_beat(1, 1).to_bytes()), "idle_percent": idle,
+            "nimbus_percent": share, "beats_each_per_s": round(written, 2), "forgets_after_s": answered,
+        }  # fmt: skip
 
 
 def newest(cluster: StormClusterState) -> float:
@@ -218,17 +203,9 @@ def _base(name: str, status: WantedStatus) -> StormBase:
 
 def _beat(number: int, beats: int) -> WorkerHeartbeat:
     """Return a heartbeat; its uptime is the number of those before it."""
+    address = "http://127.0.0.1:1"
     return WorkerHeartbeat(
-        time.time(),
-        float(beats),
-        name_of(number),
-        "127.0.0.1",
-        1,
-        1,
-        _START,
-        "active",
-        "http://127.0.0.1:1",
-        _STATISTICS,
+        time.time(), float(beats), name_of(number), "127.0.0.1", 1, 1, _START, "active", address, _STATISTICS
     )
 
 
@@ -241,4 +218,4 @@ def slot_of(number: int) -> NodePort:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_rows(__doc__, {"deaths": deaths, "heartbeats": heartbeats}))

@@ -78,7 +78,7 @@ def _measure_delta(store: str, options: argparse.Namespace, work: Path) -> dict[
     load_ms = milliseconds(writer.commit)
     writer.use(keys)
     rust = rust_merge(work / "rust", all_keys, keys)
-    actions: dict[str, Callable[[], None]] = {
+    actions: dict[str, Callable[[], object]] = {
         "commit_ms": writer.commit, "rust_merge_ms": rust.commit, "read_ms": writer.read, "raw_read_ms": rust.read,
     }  # fmt: skip
     if options.spark:
@@ -103,7 +103,7 @@ def _measure_delta(store: str, options: argparse.Namespace, work: Path) -> dict[
     }
 
 
-def _timed(rounds: int, actions: dict[str, Callable[[], None]]) -> dict[str, list[float]]:
+def _timed(rounds: int, actions: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
     return in_turns({name: partial(milliseconds, action) for name, action in actions.items()}, rounds, WARM_UP)
 
 

@@ -7,16 +7,14 @@ the ratios of one run.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import multiprocessing
 import statistics
-import tempfile
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
@@ -26,7 +24,7 @@ from pyspark.sql import functions as fn
 
 from spouts import OpaqueTridentKafkaSpout
 from states.memory import MemoryMapState
-from tests.benchmarks._measuring import in_turns
+from tests.benchmarks._measuring import Figures, in_turns, run_rows, work_folder
 from tests.harness.kafka_servers import KafkaCluster, start_kafka
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import ROOT
@@ -146,21 +144,18 @@ def _loop(
     assert size == each * len(partitions) * len(VALUE)
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--records", type=int, default=4_000_000)
-    options.add_argument("--rounds", type=int, default=3)
-    given = options.parse_args()
-    with tempfile.TemporaryDirectory(prefix="trident-bench-kafka-") as folder, start_kafka(Path(folder)) as cluster:
+def reading(records: int = 4_000_000, rounds: int = 3) -> Iterator[Figures]:
+    """Ways to read `--records`, in turns; times and cores are those of a way by Trident's."""
+    with work_folder() as folder, start_kafka(folder) as cluster:
         topics = Topics(cluster.bootstrap)
         topic = topics.create(PARTITIONS)
-        filling = (Record(VALUE, partition=number % PARTITIONS) for number in range(given.records))
+        filling = (Record(VALUE, partition=number % PARTITIONS) for number in range(records))
         topics.produce(topic, filling, linger_ms=50, batch_num_messages=10_000)
         with spark_session():
-            _measure(cluster, topic, given.records, given.rounds)
+            yield from _measure(cluster, topic, records, rounds)
 
 
-def _measure(cluster: KafkaCluster, topic: str, records: int, rounds: int) -> None:
+def _measure(cluster: KafkaCluster, topic: str, records: int, rounds: int) -> Iterator[Figures]:
     ways: dict[str, Callable[..., None]] = {
         "Trident": trident,
         "Spark's own source": spark_source,
@@ -175,14 +170,13 @@ def _measure(cluster: KafkaCluster, topic: str, records: int, rounds: int) -> No
 
     costs = in_turns({name: partial(cost_of, run) for name, run in ways.items()}, rounds)
     of = {name: Cost(*map(statistics.median, zip(*each, strict=True))) for name, each in costs.items()}
-    print(f"{records} records of {len(VALUE)} bytes in {PARTITIONS} partitions, {CORES} processes, median of {rounds}")
     for name, cost in of.items():
-        by_clock, by_processor = cost.seconds / of["Trident"].seconds, cost.processor / of["Trident"].processor
-        print(
-            f"{name:30} {records / cost.seconds / 1000:6.0f} k records/s, {cost.processor / records * 1e9:6.0f} ns of a core "
-            f"each; takes {by_clock:.2f} of Trident's time, {by_processor:.2f} of its cores"
-        )
+        yield {
+            "way": name, "krecords_per_s": round(records / cost.seconds / 1000),
+            "time": round(cost.seconds / of["Trident"].seconds, 2),
+            "ns_of_a_core": round(cost.processor / records * 1e9), "cores": round(cost.processor / of["Trident"].processor, 2),
+        }  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_rows(__doc__, {"reading": reading}))

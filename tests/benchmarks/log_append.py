@@ -12,22 +12,19 @@ requests, to open a log of `--batches` batches.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from itertools import count
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.benchmarks._measuring import in_turns, medians, tell
+from tests.benchmarks._measuring import Figures, in_turns, medians, ratios, run_rows, work_folder
 from tests.harness.servers import start_postgres, start_s3
 from tests.harness.zookeeper_servers import start_zookeeper
 from trident import TridentTopology
@@ -72,21 +69,10 @@ class _Log:
             return running.seconds / batches
 
 
-def main(argv: list[str] | None = None) -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--rounds", type=int, default=40, help="turns of each log")
-    options.add_argument("--records", type=int, default=25, help="records a turn")
-    options.add_argument("--members", type=int, choices=(1, 3), default=1, help="servers of the ZooKeeper")
-    options.add_argument("--batches", type=int, default=100_000, help="batches of the log that is opened")
-    given = options.parse_args(argv)
-    with tempfile.TemporaryDirectory(prefix="trident-bench-") as work:
-        tell(**_measure(Path(work), given))
-    return 0
-
-
-def _measure(work: Path, given: argparse.Namespace) -> dict[str, Any]:
-    with ExitStack() as stack:
-        zookeeper = stack.enter_context(start_zookeeper(work / "zookeeper", given.members))
+def logs(rounds: int = 40, records: int = 25, members: Literal[1, 3] = 1, batches: int = 100_000) -> Figures:
+    """`--rounds` turns of each log, with `--records` each; ZooKeeper has `--members`; a log of `--batches` is opened."""
+    with work_folder() as work, ExitStack() as stack:
+        zookeeper = stack.enter_context(start_zookeeper(work / "zookeeper", members))
         servers = {}
         for name, start in {"postgres": start_postgres, "s3": start_s3}.items():
             (work / name).mkdir()
@@ -102,14 +88,14 @@ def _measure(work: Path, given: argparse.Namespace) -> dict[str, Any]:
         closing_all = stack.enter_context(ExitStack())
         for log in logs.values():
             closing_all.enter_context(closing(log.log))
-        found: dict[str, Any] = {"members": given.members}
+        found: dict[str, Any] = {"members": members}
         for what in ("append", "batch"):
             acts = {name: getattr(log, what) for name, log in logs.items()}
-            found[what] = _in_turn(acts, given.rounds, given.records)
-        whole = {name: partial(log.topology, 4 * given.records) for name, log in logs.items()}
-        found["topology"] = _compared(medians(in_turns(whole, max(3, given.rounds // 8), 0)))
+            found[what] = _in_turn(acts, rounds, records)
+        whole = {name: partial(log.topology, 4 * records) for name, log in logs.items()}
+        found["topology"] = _compared(medians(in_turns(whole, max(3, rounds // 8), 0)))
         closing_all.close()
-        return {**found, "start": {name: _start(log, given.batches) for name, log in logs.items()}}
+        return {**found, "start": {name: _start(log, batches) for name, log in logs.items()}}
 
 
 def _start(log: _Log, batches: int) -> dict[str, Any]:
@@ -154,8 +140,8 @@ def _in_turn(acts: dict[str, Callable[[], None]], rounds: int, records: int) -> 
 
 def _compared(middle: dict[str, float]) -> dict[str, Any]:
     ms = {name: round(1000 * seconds, 3) for name, seconds in middle.items()}
-    return {"ms": ms, "ratio": {name: round(each / middle["files"], 2) for name, each in middle.items()}}
+    return {"ms": ms, "ratio": ratios(middle, "files", 2)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_rows(__doc__, {"logs": logs}))

@@ -8,7 +8,6 @@ the rows.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -20,8 +19,7 @@ from typing import Any
 
 from tests.benchmarks._drivers import LOCAL_CLUSTER, DriverFailed, on_redis, scale_run, wordcount
 from tests.benchmarks._flatness import flat, flat_resident
-from tests.benchmarks._measuring import tell
-from tests.benchmarks._stores import MEASURED
+from tests.benchmarks._measuring import run_rows
 
 Figures = dict[str, Any]
 
@@ -228,40 +226,22 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
 }  # fmt: skip
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Measure rows and print a line for each; exit code 1 if one is not as wanted or cannot be measured."""
-    options = _options(argv)
-    sizes = Sizes(options.size, options.rounds, options.base, options.state)
-    ok = True
-    for name in options.row or ROWS:
-        started = time.monotonic()
+def _row(measure: Callable[[Sizes], Figures]) -> Callable[..., Figures]:
+    def row(size: float = 1.0, rounds: int = 3, base: str = "", state: str = "redis") -> Figures:
+        began = time.monotonic()
         try:
-            figures = ROWS[name](sizes)
+            figures = measure(Sizes(size, rounds, Path(base) if base else None, state))
         except (DriverFailed, NotAsked) as error:
             figures = {"ok": False, "error": str(error)}
-        ok = ok and figures["ok"]
-        took_s = round(time.monotonic() - started)
-        tell(row=name, wanted=ROWS[name].__doc__, size=options.size, **figures, took_s=took_s)
-    return 0 if ok else 1
+        return {"wanted": measure.__doc__, "size": size, **figures, "took_s": round(time.monotonic() - began)}
+
+    row.__doc__ = measure.__doc__
+    return row
 
 
-def _options(argv: list[str] | None) -> argparse.Namespace:
-    listed = "\n".join(f"  {name:10} {row.__doc__}" for name, row in ROWS.items())
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks.scale",
-        description=f"{__doc__}\nrows:\n{listed}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("row", nargs="*", metavar="ROW", help="default: all")
-    parser.add_argument("--size", type=float, default=1.0, help="of everything, 1 is that of the table")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each pair is run")
-    parser.add_argument("--base", type=Path, help="a tree of the commit to compare with (rows base and backlog)")
-    parser.add_argument("--state", choices=sorted(MEASURED), default="redis", help="the store of the row distinct")
-    options = parser.parse_args(argv)
-    unknown = [name for name in options.row if name not in ROWS]
-    if unknown:
-        parser.error(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
-    return options
+def main(argv: list[str] | None = None) -> int:
+    """Measure rows; `--size` is of everything, `--base` a tree of the commit to compare with, `--state` of the row distinct."""
+    return run_rows(__doc__, {name: _row(each) for name, each in ROWS.items()}, argv)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a batch costs its driver by partition, task and topology: `python -m tests.benchmarks.scaling_costs [ROW …] [--json]`.
+"""What a batch costs its driver by partition, task and topology: `python -m tests.benchmarks.scaling_costs [ROW …]`.
 
 Each row measures small numbers, fits a line through them, predicts the largest number, and measures that too. The rows of a
 batch do nearly nothing, so what is measured is the driver's part: `docs/internals/scaling.md` makes a model of it.
@@ -6,7 +6,6 @@ batch do nearly nothing, so what is measured is the driver's part: `docs/interna
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -21,7 +20,7 @@ import numpy as np
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.benchmarks._drawn import DrawnKeys
-from tests.benchmarks._measuring import tell
+from tests.benchmarks._measuring import Figures, batches_of, run_rows, second_half
 from trident import TridentTopology
 from trident.operations import Count
 
@@ -46,20 +45,13 @@ def topologies(batches: int, sizes: Sequence[int] = (1, 4, 16, 64)) -> Measured:
     return [(size, _batch_ms_of_many(batches, size)) for size in sizes]
 
 
-ROWS: dict[str, Callable[[int], Measured]] = {"partitions": partitions, "tasks": tasks, "topologies": topologies}
-
-
 def _batch_ms(batches: int, rows: int, of_state: int, settings: dict[str, Any]) -> float:
     topology = TridentTopology("scaling")
     stream = topology.new_stream("rows", DrawnKeys(batches, rows, rows))
     stream.group_by("word").persistent_aggregate(MemoryMapState.opaque(), Count(), "count").parallelism_hint(of_state)
     with tempfile.TemporaryDirectory(prefix="trident-scaling-") as log:
-        given = {**settings, "log_dir": log, "max_spout_pending": 1, "progress_kept": batches}
-        with topology.start(given) as running:
-            running.process_all_available()
-            ended = [batch["recordedAt"] for batch in running.recent_progress]
-    half = len(ended) // 2
-    return float((ended[-1] - ended[half]) / (len(ended) - 1 - half) * 1000)
+        done, seconds = second_half(batches_of(topology, **settings, log_dir=log, max_spout_pending=1))
+    return seconds / len(done) * 1000
 
 
 def _batch_ms_of_many(batches: int, count: int) -> float:
@@ -91,21 +83,18 @@ def fitted(measured: Measured) -> tuple[float, float]:
     return float(fixed), float(each)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scaling_costs", description=__doc__)
-    parser.add_argument("row", nargs="*", choices=[[], *ROWS], help="which rows; all if none is named")
-    parser.add_argument("--batches", type=int, default=30)
-    options = parser.parse_args(argv)
-    for name in options.row or ROWS:
-        measured = ROWS[name](options.batches)
-        fixed, each = fitted(measured[:-1])
-        most, last = measured[-1]
-        tell(
-            row=name, ms={str(number): round(ms, 2) for number, ms in measured}, fixed_ms=round(fixed, 3),
-            each_ms=round(each, 4), predicted=round(fixed + each * most, 1), measured=round(last, 1),
-        )  # fmt: skip
-    return 0
+def _row(measure: Callable[[int], Measured]) -> Callable[..., Figures]:
+    def row(batches: int = 30) -> Figures:
+        measured = measure(batches)
+        (fixed, each), (most, last) = fitted(measured[:-1]), measured[-1]
+        return {
+            "ms": {str(number): round(ms, 2) for number, ms in measured}, "fixed_ms": round(fixed, 3),
+            "each_ms": round(each, 4), "predicted": round(fixed + each * most, 1), "measured": round(last, 1),
+        }  # fmt: skip
+
+    row.__doc__ = measure.__doc__
+    return row
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_rows(__doc__, {each.__name__: _row(each) for each in (partitions, tasks, topologies)}))

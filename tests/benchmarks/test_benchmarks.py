@@ -13,6 +13,7 @@ import pytest
 from tests.benchmarks import benchmark_pictures, bolts
 from tests.benchmarks._drawn import DrawnKeys
 from tests.benchmarks._flatness import change_of, drawn, run
+from tests.benchmarks._measuring import run_rows
 from tests.benchmarks.benchmark_pictures import FIGURES, OUT, Chart, from_csv
 from tests.benchmarks.scale import ROWS, main
 from tests.benchmarks.scaling_costs import fitted
@@ -93,7 +94,11 @@ def test_each_row_can_be_measured(name: str, capsys: pytest.CaptureFixture[str])
 @pytest.mark.long
 @pytest.mark.slow
 def test_rows_in_this_process_give_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    bolts.main(["tracked", "latency", "killed", "cost", "--engine", "local", "--seconds", "0.5", "--warm", "0.5"])
+    run_rows(
+        "",
+        bolts.ROWS,
+        ["tracked", "latency", "killed", "cost", "--engine", "local", "--seconds", "0.5", "--warm", "0.5"],
+    )
     tracked, latency, killed, cost = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert tracked["sentences_per_s"] > 0
     assert tracked["sentences_per_cpu_s"] > 0

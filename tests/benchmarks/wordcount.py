@@ -29,13 +29,18 @@ from tests.benchmarks._drivers import processor_seconds
 from tests.benchmarks._measuring import tell
 from tests.benchmarks._stores import MEASURED
 from tests.benchmarks.corpus import WORDS_PER_SENTENCE, Corpus
-from tests.benchmarks.vectorised import words
 from trident import TridentTopology
 from trident.operations import Count, Split
 from trident.state import StateSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+def words(line: str) -> Iterator[str]:
+    """Split a line, row by row."""
+    yield from line.split(" ")
+
 
 SPLITS: dict[str, Callable[[], Any]] = {"builtin": Split, "generator": lambda: words}
 STATES = ("memory-opaque", "memory-transactional", *(f"{store}-opaque" for store in MEASURED))

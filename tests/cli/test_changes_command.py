@@ -114,21 +114,6 @@ def test_a_browser_follows_events_and_comes_back_behind_the_last(folder: Path) -
         assert serving.end()[0] == 143
 
 
-@pytest.mark.long
-def test_a_client_that_comes_too_late_is_told_so(tmp_path: Path, redis_server: Server) -> None:
-    text = MODULE.format(address=redis_server.address, name=tmp_path.name[-30:], changes=5)
-    write_module(tmp_path, "sales", text)
-    run(tmp_path, "many")
-    late = trident("changes", "sales:many", "revenue", "--since", "3", cwd=tmp_path)
-    assert late.returncode == 1
-    assert "the changes of state 'revenue' of 'sales' since batch 3: those up to batch 59 are not kept" in late.stderr
-    with started("changes", "sales:many", "revenue", "--port", "0", "--token", "secret", cwd=tmp_path) as serving:
-        address = serving.says(r"http://[\d.:]+")
-        assert ask(address, "/changes?since=3")[0] == 401
-        status, problem = ask(address, "/changes?since=3", {"Authorization": "Bearer secret"})
-        assert (status, problem["kind"]) == (410, "ChangesGoneError")
-
-
 def ask(address: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any]:
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
     connection.request("GET", path, headers=headers or {})

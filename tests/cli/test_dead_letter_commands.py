@@ -20,6 +20,8 @@ from trident.log.file_log import FileLog
 from trident.run.running import RunningTopology
 from trident.state.encoding.codec import decode
 
+pytestmark = pytest.mark.slow
+
 MODULE = """
     import pathlib
     from decimal import Decimal
@@ -86,7 +88,6 @@ def dead_letters(*words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_letters_are_listed_shown_and_put_back_once(folder: Path) -> None:
     listed = dead_letters("list", LOG)
     assert [line.split()[0] for line in listed.splitlines() if "ValueError: cannot read this" in line] == ["1-0", "2-0"]
@@ -114,7 +115,6 @@ def test_letters_are_listed_shown_and_put_back_once(folder: Path) -> None:
     assert (refused.exit_code, "dead letter 1-0 was put back already" in refused.stderr) == (2, True)
 
 
-@pytest.mark.slow
 def test_an_error_with_half_a_character_is_listed_and_exported_into_a_pipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +129,6 @@ def test_an_error_with_half_a_character_is_listed_and_exported_into_a_pipe(
             assert json.loads(printed.splitlines()[0])["error"] == "ValueError: cannot read \udcff"
 
 
-@pytest.mark.slow
 def test_letters_are_exported_edited_and_put_back_once_though_the_command_runs_twice(folder: Path) -> None:
     lines = [json.loads(line) for line in dead_letters("export", LOG).splitlines()]
     assert lines[0] == {
@@ -151,7 +150,27 @@ def test_letters_are_exported_edited_and_put_back_once_though_the_command_runs_t
     assert run_once().txid == 3
 
 
-@pytest.mark.slow
+def test_a_null_of_a_letter_is_edited_as_the_type_of_its_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    summed = MODULE.replace("import Count", "import Sum").replace("Count()", '"price", Sum()')
+    write_module(tmp_path, "module", summed.replace("Decimal(2)", "None").replace("Decimal(3)", "None"))
+    run_once()
+    (tmp_path / "mended").touch()
+    for prices, total in [
+        (("3.501", 3.501), None),
+        (("3.50", 3.5), "7.00"),
+    ]:  # too many digits: they are left out again
+        lines = [json.loads(line) for line in dead_letters("export", LOG).splitlines()]
+        edited = [
+            {**line, "tuple": {**line["tuple"], "price": price}} for line, price in zip(lines, prices, strict=True)
+        ]
+        Path("edited.jsonl").write_text("\n".join(map(json.dumps, edited)))
+        dead_letters("replay", LOG, "--from", "edited.jsonl")
+        found = counts(run_once())[0]
+        assert (found and str(found)) == total
+    assert dead_letters("list", LOG) == "no dead letter waits\n"
+
+
 def test_a_discarded_letter_is_left_out_of_the_list_and_keeps_its_reason(folder: Path) -> None:
     asked = dead_letters("discard", LOG, "1-0", "--reason", "a test order")
     assert asked == "asked for 1 dead letter, to be discarded by the next driver of the topology\n"
@@ -166,7 +185,6 @@ def test_a_discarded_letter_is_left_out_of_the_list_and_keeps_its_reason(folder:
     assert (refused.exit_code, "dead letter 1-0 was discarded: a test order already" in refused.stderr) == (2, True)
 
 
-@pytest.mark.slow
 def test_a_line_that_is_wrong_is_named_and_nothing_is_put_back(folder: Path) -> None:
     right = json.loads(dead_letters("export", LOG, "1-0"))
     for wrong, said in [
@@ -191,7 +209,6 @@ def test_a_line_that_is_wrong_is_named_and_nothing_is_put_back(folder: Path) -> 
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["processed", "committed"])
 def test_a_driver_that_is_killed_with_letters_in_flight_loses_and_repeats_none(point: str, folder: Path) -> None:
     (folder / "mended").touch()
@@ -202,7 +219,6 @@ def test_a_driver_that_is_killed_with_letters_in_flight_loses_and_repeats_none(p
     assert (running.txid, counts(running), running.log_state.put_back) == (3, [2, 2], {1: [[0, 1]], 2: [[0, 1]]})
 
 
-@pytest.mark.slow
 def test_letters_elsewhere_and_a_driver_that_is_at_work(folder: Path) -> None:
     shutil.move(folder / LOG / "dead_letters", folder / "elsewhere")
     missing = invoke("list", LOG)
@@ -218,7 +234,6 @@ def test_letters_elsewhere_and_a_driver_that_is_at_work(folder: Path) -> None:
     assert len(list((folder / "elsewhere" / "replay").iterdir())) == 1
 
 
-@pytest.mark.slow
 def test_where_nobody_can_be_asked_it_is_said(folder: Path) -> None:
     (folder / LOG / "dead_letters" / "replay").write_text("in the way")
     refused = invoke("replay", LOG, "--all")
@@ -227,6 +242,7 @@ def test_where_nobody_can_be_asked_it_is_said(folder: Path) -> None:
     assert counts(run_once()) == [None, 2]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -129,20 +129,6 @@ def test_a_demo_that_could_not_kill_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.timeout(300)  # Spark starts three times
-def test_the_demo_on_spark_is_killed_with_its_jvm_and_exact(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    temporary = tmp_path_factory.mktemp("temporary")
-    done = trident("demo", "text", "--crash", "--crashes", "1", cwd=folder, timeout_s=280, TMPDIR=str(temporary))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert list(temporary.glob("trident-demo-*")) == []
-    assert "kill 1: SIGKILL after the record of batch" in done.stdout
-    assert "exact: yes" in done.stdout
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_signal_ends_the_job_with_the_demo(folder: Path, signum: signal.Signals, code: int) -> None:
     log_dir = folder / "trident-demo-crash" / "log"
@@ -245,13 +231,12 @@ def test_a_demo_that_runs_is_not_cleared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "batch"), [(1, 1 << 10), (1 << 20, 1 << 15), (32 << 20, 1 << 20), (1 << 40, 8 << 20)])
-def test_there_are_tens_of_batches_within_limits(tmp_path: Path, size: int, batch: int) -> None:
-    assert DemoFolder(tmp_path).prepare([], DemoText(("a",), size, 1, 0)) == batch
-
-
-def test_a_later_run_keeps_the_size_of_a_batch(tmp_path: Path) -> None:
+def test_there_are_tens_of_batches_within_limits_as_the_first_run_cut_them(
+    tmp_path: Path, size: int, batch: int
+) -> None:
     folder = DemoFolder(tmp_path)
-    assert folder.prepare([], TEXT) == folder.prepare([], DemoText(("a",), 1 << 30, 1, 0)) == 100_000 // 32
+    assert folder.prepare([], DemoText(("a",), size, 1, 0)) == batch
+    assert folder.prepare([], TEXT) == batch  # a later run keeps it
 
 
 def test_words_are_counted_as_split_and_the_text_spout_have_it(tmp_path: Path) -> None:

@@ -121,6 +121,9 @@ def test_an_address_is_no_folder(words: list[str], tmp_path: Path, monkeypatch: 
         ("changes words.py:topology count --follow --host db", "--host says nothing without --port; add that"),
         ("changes words.py:topology count --snapshot --since 5", "say --since, or --snapshot"),
         ("log words --history --last 5", "--last: is not for --history"),
+        ("log words --since 2", "is for --history"),
+        ("get shops:topology sales --by revenue", "is for --top"),
+        ("get shops:topology sales --top 3 --all", "only one"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_wrong_usage(words: str, said: str) -> None:

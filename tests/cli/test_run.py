@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import shlex
 import signal
@@ -17,14 +16,12 @@ from tests.harness.commands import COUNTS, complaints, environment, last_txid, s
 from trident.cli.console import LineDisplay
 from trident.cli.run import _of_left_out
 from trident.config import Config
-from trident.log.file_log import FileLog
 from trident.log.lock import held_by, list_log
 
 pytestmark = pytest.mark.slow
 
 IN_PROCESS = ("--engine", "in_process")
 ON_SPARK = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -56,14 +53,6 @@ def test_once_with_nothing_new_starts_no_spark_and_still_checks_the_states(folde
     assert "Java" not in gone.stderr
 
 
-def test_once_with_something_new_needs_spark(folder: Path) -> None:
-    done = trident("run", "counts:topology", "--once", cwd=folder, JAVA_HOME="nowhere")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "Java" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert last_txid(folder / "trident-log" / "counts") == 0
-
-
 SLOW_JAVA = """#!/bin/sh
 case "$*" in
     *-version*) echo 'openjdk version "17.0.1"' >&2 ;;
@@ -92,27 +81,6 @@ def test_sigterm_while_spark_starts_is_a_stop(folder: Path, words: tuple[str, ..
     assert (code, said) == (143, out)
     assert "did not start" not in problems
     assert "Traceback" not in problems
-
-
-@pytest.mark.long
-def test_a_file_and_a_function_name_a_topology_as_well(folder: Path) -> None:
-    with (folder / "counts.py").open("a", encoding="utf-8") as module:
-        module.write("\ndef build():\n    return made(False)\n")
-    (folder / "elsewhere").mkdir()
-    done = trident("run", "../counts.py:build", "--once", "--log-dir", "log", *IN_PROCESS, cwd=folder / "elsewhere")
-    assert done.returncode == 0
-    assert last_txid(folder / "elsewhere" / "log") == 3
-
-
-@pytest.mark.long
-def test_the_example_counts_the_words_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "books").mkdir()
-    (tmp_path / "books" / "a.txt").write_text("the cow jumped\nover the moon", encoding="utf-8")
-    target = f"{ROOT / 'examples' / 'word_count.py'}:topology"
-    done = trident("run", target, "--once", *IN_PROCESS, cwd=tmp_path)
-    assert (done.returncode, complaints(done.stderr)) == (0, [])
-    read = trident("get", target, "count", "the", "moon", "--json", cwd=tmp_path)
-    assert '{"key": ["the"], "value": 2}, {"key": ["moon"], "value": 1}' in read.stdout
 
 
 @pytest.mark.sample(1)
@@ -239,58 +207,6 @@ def test_a_second_signal_ends_a_run_that_is_stuck(tmp_path: Path) -> None:
     assert "ended at once" in problems
 
 
-SLOW = """
-    import time
-    from pathlib import Path
-    from spouts import FixedBatchSpout
-    from states.delta import DeltaState
-    from trident import TridentTopology
-    from trident.operations import Count
-
-    def kept(x: str) -> str:
-        Path("begun").touch()
-        while not Path("go").exists():
-            time.sleep(0.01)  # what a slow store does
-        return x
-
-    topology = TridentTopology("slow")
-    counts = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"], cycle=True)).group_by("x")
-    new = counts.persistent_aggregate(DeltaState.opaque("table"), Count(), "count").new_values_stream()
-    new.each("x", kept, "y: string").group_by("y").persistent_aggregate(DeltaState.opaque("behind"), Count(), "behind")
-"""
-
-
-@pytest.mark.long
-def test_ctrl_c_during_a_slow_commit_waits_for_it_and_what_it_wrote_is_recorded(tmp_path: Path) -> None:
-    write_module(tmp_path, "slow", SLOW)
-    with started("run", "slow:topology", *IN_PROCESS, cwd=tmp_path) as running:
-        until((tmp_path / "begun").exists, "the first commit has begun")
-        running.signal(signal.SIGINT)
-        assert running.process.stderr is not None
-        assert any("stopping after the commit under way" in line for line in running.process.stderr)
-        assert running.process.poll() is None
-        (tmp_path / "go").touch()
-        code, out, problems = running.end()
-    txid = last_txid(tmp_path / "trident-log" / "slow")
-    assert (code, out) == (130, f"stopped after batch {txid}; the next run continues from there\n")
-    assert complaints(problems) == []
-    read = trident("get", "slow:topology", "behind", "a", "b", "--json", cwd=tmp_path)
-    assert f'"txid": {txid}, ' in read.stdout
-    told = json.loads(read.stdout)["values"]
-    assert [one["value"] or 0 for one in told] == [(txid + 1) // 2, txid // 2]
-
-
-@pytest.mark.long
-def test_ctrl_c_ends_an_idle_run(folder: Path) -> None:
-    log_dir = folder / "trident-log" / "counts"
-    with started("run", "counts:topology", *IN_PROCESS, cwd=folder) as idle:
-        until(lambda: last_txid(log_dir) == 3, "all there is is committed")
-        idle.signal(signal.SIGINT)
-        code, out, problems = idle.end()
-    assert (code, out) == (130, "stopped after batch 3; the next run continues from there\n")
-    assert complaints(problems) == ["", "stopping after the commit under way (once more: at once)"]
-
-
 @pytest.mark.long
 def test_a_log_that_is_held_is_refused_and_a_takeover_ends_its_holder(folder: Path) -> None:
     log_dir = folder / "trident-log" / "counts"
@@ -309,19 +225,6 @@ def test_a_log_that_is_held_is_refused_and_a_takeover_ends_its_holder(folder: Pa
             until(lambda: last_txid(log_dir) > before, "the second driver goes on")
             second.signal(signal.SIGINT)
             assert second.end()[0] == 130
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("debug", [False, True])
-def test_an_idle_run_that_is_replaced_ends_with_a_code_of_its_own(folder: Path, debug: bool) -> None:
-    log_dir = folder / "trident-log" / "counts"
-    with started("run", "counts:topology", *IN_PROCESS, *(["--debug"] if debug else []), cwd=folder) as idle:
-        until(lambda: last_txid(log_dir) == 3, "all there is is committed")
-        FileLog.open(log_dir, "counts", takeover=True).close()
-        code, out, problems = idle.end()
-    assert (code, out) == (3, "")
-    assert "this writer is epoch 1, but process" in problems
-    assert ("Traceback" in problems) == debug
 
 
 @pytest.mark.spark
@@ -357,25 +260,22 @@ def plain_lines(running: Watched) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_the_first_line_shows_the_speed_of_the_run() -> None:
-    running = Watched("lines")
-    running.seconds = 2.0
-    running.read(3, {"lines": 19_000})
-    assert plain_lines(running) == ["words: batch 3, 19,000 tuples, 9,500 tuples/s"]
-
-
 @pytest.mark.parametrize(
-    ("lag", "said"),
+    ("rows", "seconds", "lag", "said"),
     [
-        ((12_300_000, "bytes"), "11.7 MiB behind"),
-        ((4_500, "records"), "4,500 records behind"),
-        ((0, "files"), "up to date"),
+        (19_000, 2.0, {}, "19,000 tuples, 9,500 tuples/s"),
+        (0, 0.0, {"lines": (12_300_000, "bytes")}, "0 tuples, waiting for tuples, 11.7 MiB behind"),
+        (0, 0.0, {"lines": (4_500, "records")}, "0 tuples, waiting for tuples, 4,500 records behind"),
+        (0, 0.0, {"lines": (0, "files")}, "0 tuples, waiting for tuples, up to date"),
     ],
 )
-def test_one_source_says_in_the_same_line_how_far_it_is_behind(lag: tuple[int, str], said: str) -> None:
+def test_one_source_says_in_one_line_its_speed_and_how_far_it_is_behind(
+    rows: int, seconds: float, lag: dict[str, tuple[int, str]], said: str
+) -> None:
     running = Watched("lines")
-    running.read(1, {"lines": 0}, lines=lag)
-    assert plain_lines(running) == [f"words: batch 1, 0 tuples, waiting for tuples, {said}"]
+    running.seconds = seconds
+    running.read(3, {"lines": rows}, **lag)
+    assert plain_lines(running) == [f"words: batch 3, {said}"]
 
 
 def five_sources() -> Watched:

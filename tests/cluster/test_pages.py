@@ -13,21 +13,19 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
+from tests.harness.cluster_states import assigned, submitted
 from trident import TridentTopology
 from trident.cli.cluster_commands import print_list, print_topology
 from trident.cluster.machine_folder import MachineFolder
 from trident.cluster.machine_supervisor import MachinePages
 from trident.cluster.nimbus import Leadership
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
-from trident.cluster.submissions import add_topology
 from trident.cluster.topology_overviews import TopologyOverview, overview, overviews
 from trident.cluster_state.cluster_address import open_cluster_state
 from trident.cluster_state.cluster_records import (
     DRIVER,
-    Assignment,
     DriverDeath,
     ErrorInfo,
-    NodePort,
     StatusKind,
     StormBase,
     SupervisorInfo,
@@ -50,20 +48,6 @@ def cluster(tmp_path: Path) -> Iterator[StormClusterState]:
     made = StormClusterState(open_cluster_state(tmp_path))
     yield made
     made.disconnect()
-
-
-def submitted(cluster: StormClusterState, name: str = "counting", status: WantedStatus | None = None) -> str:
-    status = status or WantedStatus("active", 0.0)
-    conf = {"engine": "in_process", "spark.ssl.keyPassword": "hidden"}
-    base = StormBase(name, time.time() - 60, status, 2, {}, "trident", "m.py:t", "hash", conf)
-    return add_topology(cluster, base)
-
-
-def assigned(cluster: StormClusterState, storm_id: str, node: str = "a", port: int = 6700) -> float:
-    start, driver = time.time(), Assignment.DRIVER
-    info = Assignment("code", {node: "host"}, {driver: NodePort(node, port)}, {driver: start}, "hash", 1)
-    assert cluster.replace_assignment(storm_id, cluster.assignment_info(storm_id), info)
-    return start
 
 
 def beating(cluster: StormClusterState, storm_id: str, start: float, pages: str = "") -> None:
@@ -90,7 +74,7 @@ def test_an_empty_cluster_has_pages(cluster: StormClusterState) -> None:
 
 def test_the_summaries_tell_of_machines_slots_and_topologies(cluster: StormClusterState) -> None:
     supervising(cluster)
-    beating(cluster, (storm_id := submitted(cluster)), assigned(cluster, storm_id))
+    beating(cluster, (storm_id := submitted(cluster, "counting")), assigned(cluster, storm_id))
     submitted(cluster, "waiting")
     submitted(cluster, "broken", WantedStatus("failed", 0.0, reason="no such table"))
     pages = ClusterOverview(cluster, TOKEN)
@@ -112,7 +96,8 @@ def test_the_summaries_tell_of_machines_slots_and_topologies(cluster: StormClust
 
 def test_slots_are_counted_alike_wherever_they_are_told(cluster: StormClusterState) -> None:
     cluster.supervisor_heartbeat("a", SupervisorInfo(time.time(), "host", "a", (), (6700, 6701), {}, 1.0))
-    assigned(cluster, submitted(cluster))  # its driver has not started yet, so the supervisor does not know of it
+    # Its driver has not started yet, so the supervisor does not know of it:
+    assigned(cluster, submitted(cluster, "counting"))
     pages = ClusterOverview(cluster, TOKEN)
     (machine,), summary = pages.supervisor_summary()["supervisors"], pages.cluster_summary()
     assert (machine["slotsUsed"], machine["slotsFree"], machine["usedPorts"]) == (1, 1, [6700])
@@ -131,7 +116,7 @@ def test_slots_are_counted_alike_wherever_they_are_told(cluster: StormClusterSta
 def test_a_topology_without_a_driver_offers_what_can_be_done_and_shows_its_settings(
     cluster: StormClusterState, kind: StatusKind, offered: list[str]
 ) -> None:
-    storm_id = submitted(cluster, status=WantedStatus(kind, 0.0))
+    storm_id = submitted(cluster, "counting", WantedStatus(kind, 0.0))
     page = ClusterOverview(cluster, TOKEN).of_topology(storm_id).topology()
     assert (page["actions"], page["isServed"]) == (offered, False)
     assert page["configuration"] == {"engine": "in_process", "spark.ssl.keyPassword": "***"}
@@ -148,7 +133,7 @@ def test_the_nimbus_that_leads_is_named(cluster: StormClusterState) -> None:
 
 
 def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(cluster: StormClusterState) -> None:
-    storm_id = submitted(cluster)
+    storm_id = submitted(cluster, "counting")
     pages = ClusterOverview(cluster, TOKEN).of_topology("counting")
     assert pages.topology()["status"] == "WAITING"
     with pytest.raises(NotRunning, match="it waits: no Nimbus leads the cluster"):
@@ -177,7 +162,7 @@ def test_a_topology_without_a_driver_says_why(
     cluster: StormClusterState, status: WantedStatus, assigned_to: str, why: str
 ) -> None:
     Leadership(cluster, "http://one").campaign()
-    storm_id = submitted(cluster, status=status)
+    storm_id = submitted(cluster, "counting", status)
     if assigned_to:
         assigned(cluster, storm_id, assigned_to)
     overview = ClusterOverview(cluster, TOKEN)
@@ -192,7 +177,7 @@ def test_a_topology_without_a_driver_says_why(
 
 
 def test_a_heartbeat_of_an_earlier_assignment_is_not_shown(cluster: StormClusterState) -> None:
-    storm_id = submitted(cluster)
+    storm_id = submitted(cluster, "counting")
     beating(cluster, storm_id, assigned(cluster, storm_id))
     assigned(cluster, storm_id)
     assert ClusterOverview(cluster, TOKEN).topology_summary()["topologies"][0]["status"] == "STARTING"
@@ -213,7 +198,7 @@ def counting(cluster: StormClusterState, storm_id: str) -> Iterator[None]:
 
 
 def test_what_the_driver_says_comes_first(cluster: StormClusterState) -> None:
-    storm_id = submitted(cluster)
+    storm_id = submitted(cluster, "counting")
     with counting(cluster, storm_id):
         page = (pages := ClusterOverview(cluster, TOKEN).of_topology(storm_id)).topology()
         assert (page["id"], page["status"], page["txid"], page["note"]) == (storm_id, "ACTIVE", 2, "")
@@ -225,7 +210,7 @@ def test_what_the_driver_says_comes_first(cluster: StormClusterState) -> None:
 
 
 def test_actions_go_to_the_nimbus_that_leads(cluster: StormClusterState, tmp_path: Path) -> None:
-    storm_id = submitted(cluster)
+    storm_id = submitted(cluster, "counting")
     with open_cluster_pages(str(tmp_path), None) as pages:
         assert pages.read_only
         with pytest.raises(ClusterError, match="only be read"):
@@ -246,7 +231,7 @@ def test_actions_go_to_the_nimbus_that_leads(cluster: StormClusterState, tmp_pat
 
 
 def test_what_is_not_of_the_topology_is_not_shown_after_it_has_ended(cluster: StormClusterState) -> None:
-    storm_id = submitted(cluster)
+    storm_id = submitted(cluster, "counting")
     pages = ClusterOverview(cluster, TOKEN).of_topology(storm_id)
     cluster.remove_storm(storm_id)
     with pytest.raises(NoSuchTopology, match="has ended"):
@@ -279,7 +264,7 @@ def test_what_failed_and_what_waits_comes_first_each_with_its_reason(cluster: St
 
 
 def test_a_driver_that_is_started_again_says_what_its_last_one_died_of(cluster: StormClusterState) -> None:
-    storm_id = submitted(cluster)
+    storm_id = submitted(cluster, "counting")
     assigned(cluster, storm_id)
     pages = ClusterOverview(cluster, TOKEN)
     assert pages.topology_summary()["topologies"][0]["verdict"]["lines"] == [{"tone": "quiet", "text": "It starts."}]
@@ -294,12 +279,8 @@ def test_a_machine_has_one_name_wherever_it_is_named(cluster: StormClusterState)
         supervising(cluster, node, host)
     names = {each["id"]: each["host"] for each in ClusterOverview(cluster, TOKEN).supervisor_summary()["supervisors"]}
     assert names == {"vm-1": "vm", "db-7": "db-7", "db-8": "db-8"}  # a host with two is not the name of either
-    storm_id = submitted(cluster)
-    supervised = cluster.all_supervisor_info()
-    host, driver = machine_names(supervised)["vm-1"], Assignment.DRIVER
-    slot = NodePort("vm-1", 6700)
-    info = Assignment("code", {"vm-1": host}, {driver: slot}, {driver: 1.0}, "hash", 1)
-    assert cluster.replace_assignment(storm_id, None, info)
+    storm_id = submitted(cluster, "counting")
+    assigned(cluster, storm_id, "vm-1", host=machine_names(cluster.all_supervisor_info())["vm-1"])
     pages = ClusterOverview(cluster, TOKEN)
     (row,), page = pages.topology_summary()["topologies"], pages.of_topology(storm_id).topology()
     for each in (row, page):
@@ -315,7 +296,7 @@ def test_the_log_of_a_topology_that_failed_is_where_its_driver_died(cluster: Sto
     folder = MachineFolder(tmp_path / "machine")
     with UIServer(MachinePages(folder), port=0, token=TOKEN, token_for_all=True) as server:
         supervising(cluster, logs=server.url)
-        storm_id = submitted(cluster, status=WantedStatus("failed", 0.0, reason="it broke"))
+        storm_id = submitted(cluster, "counting", WantedStatus("failed", 0.0, reason="it broke"))
         pages = ClusterOverview(cluster, TOKEN)
         assert pages.log(storm_id)["note"] == "the topology is not assigned to a machine"
         cluster.report_death(storm_id, DriverDeath(time.time(), "a", 6700, 1, 0.0, 1.0, True, "it broke"))
@@ -327,7 +308,7 @@ def test_the_log_of_a_topology_that_failed_is_where_its_driver_died(cluster: Sto
 
 
 def test_figures_over_time_are_those_of_the_driver(cluster: StormClusterState) -> None:
-    storm_id = submitted(cluster)
+    storm_id = submitted(cluster, "counting")
     assert ClusterOverview(cluster, TOKEN).of_topology(storm_id).series() == {}
     with counting(cluster, storm_id):
         series = ClusterOverview(cluster, TOKEN).of_topology(storm_id).series(600)
@@ -343,7 +324,7 @@ def waiting(number: int, why: str) -> TopologyOverview:
 
 @pytest.mark.parametrize("apart", [-3600.0, 3600.0])
 def test_a_driver_is_silent_by_the_clock_of_its_own_machine(cluster: StormClusterState, apart: float) -> None:
-    start = assigned(cluster, (storm_id := submitted(cluster)))
+    start = assigned(cluster, (storm_id := submitted(cluster, "counting")))
     there = time.time() + apart
     info = SupervisorInfo(there, "host", "a", (6700,), (6700,), {}, 60.0)
     cluster.supervisor_heartbeat("a", info)

@@ -289,7 +289,6 @@ class Case:
 
     @property
     def victim(self) -> int:
-        """Which state is written when the driver dies."""
         return 0 if self.pending == 1 else 1
 
 
@@ -343,7 +342,6 @@ class Store:
 
     @classmethod
     def forget(cls, directory: Path) -> None:
-        """Drop what a case has kept in memory."""
         for key in [key for key in cls._memory if key[0] == directory]:
             del cls._memory[key]
 
@@ -372,7 +370,6 @@ def source(seed: int) -> Sequence[Row]:
 
 
 def committed(log: LogState) -> list[Any]:
-    """Return the definitions of the committed batches, in order."""
     return [record.spouts["rows"] for record in log.history]
 
 

@@ -55,7 +55,6 @@ def live(life: dict[str, Any]) -> str:
 
 
 def main(life: dict[str, Any]) -> None:
-    """Run a driver; say how it ended in a file."""
     said = live(life)
     (Path(life["directory"]) / f"life-{life['number']}.end").write_text(said)
 

@@ -128,7 +128,6 @@ class DriverServer:
         )
 
     def start(self, life: dict[str, Any]) -> int:
-        """Start a driver; return its process id."""
         return int(self._ask({"start": life})["pid"])
 
     def wait(self, pid: int) -> dict[str, int]:
@@ -202,7 +201,6 @@ def run_killed_at_random(case: Case, directory: Path, server: DriverServer, rng:
 
 
 def ending(directory: Path, number: int) -> str:
-    """Return how a driver said it ended."""
     return (directory / f"life-{number}.end").read_text()
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 from unittest import mock
 
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
-from trident.log import log_address, postgres_records
+from trident.log import log_address, object_records, postgres_records
 from trident.log.file_log import FileLog, LogFile
 from trident.log.framing import HEAD_BYTES, decode
 from trident.log.object_records import ObjectRecords
@@ -18,6 +18,7 @@ from trident.log.postgres_records import PostgresRecords
 from trident.log.record_store import Head
 from trident.log.stored_log import StoredLog
 from trident.log.zookeeper_records import ZooKeeperRecords
+from trident.nodes.object_store import ObjectStore
 from trident.state import IBackingMap, Key, MapState, OpaqueMap, Sentinel, Snapshot, SnapshottableMap, Txid
 from trident.state.forwarding import MapWrapper
 from trident.state.kinds import LaterWrite
@@ -223,12 +224,10 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
         def _write_all(self, given: Any, beside: Any, connection: Any) -> bool:
             return super()._write_all(given, [*beside, cast(LaterWrite, _LastWrite(Stored))], connection)
 
-    class InObjects(ObjectRecords):
-        head_bytes = 100
-
-        def _swap(self, *args: Any) -> Any:
+    class Objects(ObjectStore):
+        def swap(self, *args: Any) -> Any:
             Stored.reach()
-            return super()._swap(*args)
+            return super().swap(*args)
 
     class InZooKeeper(ZooKeeperRecords):
         head_bytes = part_bytes = 100
@@ -240,7 +239,8 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
 
     with (
         mock.patch.object(log_address, "PostgresRecords", InPostgres),
-        mock.patch.object(log_address, "ObjectRecords", InObjects),
+        mock.patch.object(object_records, "ObjectStore", Objects),
+        mock.patch.object(ObjectRecords, "head_bytes", 100),
         mock.patch.object(log_address, "StoredLog", Stored),
         mock.patch.object(log_address, "FileLog", Log),
         mock.patch.object(log_address, "ZooKeeperRecords", InZooKeeper),

@@ -72,7 +72,6 @@ def table(outcomes: Iterable[Outcome]) -> str:
 
 
 def main() -> None:
-    """Run the whole matrix without Spark, and print the table."""
     server = DriverServer()
     try:
         cases = [case for pairing in PAIRINGS for case in (*memory_cases(pairing), *delta_cases(pairing))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 from pathlib import Path
 
 import pytest
@@ -19,18 +18,15 @@ from tests.crash.case import (
     Case,
     Pairing,
 )
-from tests.crash.driver import main, observer
 from tests.crash.driver_runs import (
     DriverServer,
     Outcome,
-    life_of,
     run_here,
     run_in_processes,
     run_killed_at_random,
 )
-from tests.crash.fuse import POINTS, Arm, Fuse
+from tests.crash.fuse import POINTS
 from tests.crash.matrix import DIES, PAIRINGS, delta_cases, in_turn, memory_cases, run_all, table
-from tests.harness.forked import exit_code_of
 from trident.errors import InexactPairingError
 from trident.log.log_reader import LogReader
 from trident.run.running import start
@@ -102,17 +98,6 @@ def test_a_state_without_attempts_is_exact_where_replays_are_identical(tmp_path:
 
 
 @pytest.mark.long
-def test_a_driver_that_was_not_forked_dies_and_goes_on_alike(tmp_path: Path, outcomes: list[Outcome]) -> None:
-    case = Case("P9", EXACT[3], "delta")
-    outcome = Outcome(case)
-    for number, arms in enumerate([[case.arm()], []], 1):
-        assert exit_code_of(main, life_of(case, tmp_path, number, arms)) == (-signal.SIGKILL if arms else 0)
-        if arms:
-            outcome.crash(tmp_path, LogReader(tmp_path / "log").refresh())
-    check(outcome.finish(tmp_path, LogReader(tmp_path / "log").refresh()), outcomes)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 40))])
 @pytest.mark.parametrize("pairing", EXACT, ids=str)
 def test_a_driver_killed_by_the_clock_loses_nothing(
@@ -158,39 +143,6 @@ def test_a_rule_that_does_not_hold_goes_wrong_on_delta_too(
     outcome = run_in_processes(Case("P9", pairing, "delta"), tmp_path, server)
     assert outcome.differences()
     assert outcome.case.is_exact is False
-
-
-def test_three_fields_go_wrong_on_the_schedule_that_four_fields_get_right(tmp_path: Path) -> None:
-    opaque = run_here(Case("P8", EXACT[3], how="die"), tmp_path / "four")
-    storm = run_here(Case("P8", STORM, how="die"), tmp_path / "three")
-    assert opaque.wanted == storm.wanted  # the same batches were committed
-    assert opaque.is_exact
-    # The keys that only the failed attempt had are counted twice.
-    assert storm.differences()
-    assert sum(storm.found["counts"].values()) >= sum(storm.wanted["counts"].values())
-    assert sum(storm.found["weights"].values()) > sum(storm.wanted["weights"].values())
-
-
-def test_a_changed_replay_drops_and_adds_keys(tmp_path: Path) -> None:
-    case, spouts = Case("P9", EXACT[3]), []
-    for life in (1, 2):
-        (node,) = (each for each in case.topology(tmp_path, life).graph().nodes if each.id == "rows")
-        spouts.append(node.spout)  # type: ignore[attr-defined]  # the only node of that id is the spout's
-    first, second = (set(spout.initialize_transaction(1, None)["rows"]) for spout in spouts)
-    assert first - second
-    assert second - first
-
-
-def test_a_fuse_goes_off_once_and_only_where_it_is_armed() -> None:
-    fuse = Fuse([Arm("P1", 3, "die")])
-    observe = observer(fuse)
-    for step, txid in [("defined", 2), ("processed", 3), ("recorded", 3)]:
-        observe(step, type("Attempt", (), {"txid": txid})())
-    assert not fuse.reached
-    with pytest.raises(BaseException, match="P1"):
-        fuse.reach("P1", 3)
-    fuse.reach("P1", 3)
-    assert fuse.reached == ["P1"]
 
 
 def test_half_of_the_cases_have_every_point_both_ways() -> None:

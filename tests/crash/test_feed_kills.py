@@ -46,7 +46,6 @@ def topology_of(life: dict[str, Any]) -> TridentTopology:
 
 
 def config_of(life: dict[str, Any]) -> Config:
-    """Return the settings of a driver and of a reader."""
     return Config(
         engine="in_process",
         log_dir=life["log_dir"],

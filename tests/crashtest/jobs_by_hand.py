@@ -50,18 +50,11 @@ _ROWS = "shown:rows"
 class Job:
     """A job.
 
-    Parameters
-    ----------
-    what
-        What it does.
-    code
-        The text behind what all jobs have.
-    table, key, ignored
-        What is compared, as on the command line.
-    shown
-        The module `shown`, whose function `rows` returns the table; empty: there is none.
-    by_line
-        Whether only a kill before the right line shows what is wrong.
+    `what`: what it does.
+    `code`: the text behind what all jobs have.
+    `table`, `key`, `ignored`: what is compared, as on the command line.
+    `shown`: the module `shown`, whose function `rows` returns the table; empty: there is none.
+    `by_line`: whether only a kill before the right line shows what is wrong.
     """
 
     what: str

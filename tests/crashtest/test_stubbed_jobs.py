@@ -55,20 +55,34 @@ def test_each_line_of_a_function_that_writes_in_halves_is_found_out(tmp_path: Pa
     assert not any("if db.execute" in where or "return" in where for where in wrong)
 
 
-@pytest.mark.long
-def test_a_batch_and_its_number_in_one_transaction_are_exact_at_each_moment(tmp_path: Path) -> None:
-    write_job(tmp_path, JOBS["guarded"])
-    report = crashed(tmp_path, moments=[each for each in KillMoment if each is not KillMoment.time], kills=6)
-    assert set(outcomes(report).values()) == {TrialOutcome.exact}
-    assert (report.is_exact, report.kills) == (True, 6)
+EXACT = TrialOutcome.exact
 
 
-def test_a_job_that_does_not_go_on_with_an_older_checkpoint_is_right(tmp_path: Path) -> None:
-    write_job(tmp_path, JOBS["strict"])
-    report = crashed(tmp_path, moments=[KillMoment.older, KillMoment.after], kills=2)
-    assert outcomes(report) == {KillMoment.after: TrialOutcome.exact, KillMoment.older: TrialOutcome.refused}
-    assert report.is_exact
-    assert "the checkpoint is an older copy" in report.trials[1].problem
+@pytest.mark.parametrize(
+    ("job", "wanted"),
+    [
+        pytest.param(
+            "guarded", dict.fromkeys(set(KillMoment) - {KillMoment.time}, EXACT), marks=pytest.mark.long
+        ),
+        pytest.param("slow", {KillMoment.time: EXACT}, marks=pytest.mark.long),
+        pytest.param("endless counter", {KillMoment.after: TrialOutcome.wrong}, marks=pytest.mark.long),
+        ("endless guarded", {KillMoment.after: EXACT}),
+        ("restarting", {KillMoment.after: EXACT, KillMoment.committed: EXACT}),
+        ("strict", {KillMoment.after: EXACT, KillMoment.older: TrialOutcome.refused}),  # to go on would be wrong
+    ],
+)  # fmt: skip
+def test_a_job_has_the_outcome_of_each_moment_and_one_query_if_it_ends_or_not(
+    job: str, wanted: dict[KillMoment, TrialOutcome], tmp_path: Path
+) -> None:
+    write_job(tmp_path, JOBS[job])
+    report = crashed(tmp_path, moments=[*wanted], kills=len(wanted), seed=2)
+    assert outcomes(report) == wanted
+    assert (report.is_exact, report.kills) == (TrialOutcome.wrong not in wanted.values(), len(wanted))
+    assert {call.query for call in report.calls} == {0}
+    said = {KillMoment.time: "within add(), after 0.", KillMoment.older: "Spark had written commits/"}
+    assert all(trial.where.startswith(said.get(trial.point.moment, "")) for trial in report.trials)
+    refused = [trial.problem for trial in report.trials if trial.outcome is TrialOutcome.refused]
+    assert all("the checkpoint is an older copy" in problem for problem in refused)
 
 
 def test_a_job_that_does_not_start_again_is_not_exact(tmp_path: Path) -> None:
@@ -87,35 +101,6 @@ def test_a_table_that_a_kill_has_left_unreadable_is_wrong(tmp_path: Path) -> Non
     assert torn
     assert all("table out cannot be read: JSONDecodeError" in found for found in torn)
     assert not report.is_exact
-
-
-@pytest.mark.long
-def test_a_function_that_takes_long_is_killed_at_a_time(tmp_path: Path) -> None:
-    write_job(tmp_path, JOBS["slow"])
-    report = crashed(tmp_path, moments=[KillMoment.time], kills=1, seed=2)
-    assert outcomes(report) == {KillMoment.time: TrialOutcome.exact}
-    assert report.trials[0].where.startswith("within add(), after 0.")
-
-
-@pytest.mark.parametrize(
-    ("job", "outcome"),
-    [
-        pytest.param("endless counter", TrialOutcome.wrong, marks=pytest.mark.long),
-        ("endless guarded", TrialOutcome.exact),
-    ],
-)
-def test_a_job_that_does_not_end_is_stopped_when_it_has_nothing_more_to_do(
-    job: str, outcome: TrialOutcome, tmp_path: Path
-) -> None:
-    write_job(tmp_path, JOBS[job])
-    assert outcomes(crashed(tmp_path, moments=[KillMoment.after], kills=1)) == {KillMoment.after: outcome}
-
-
-def test_a_job_that_starts_its_query_again_has_one_query(tmp_path: Path) -> None:
-    write_job(tmp_path, JOBS["restarting"])
-    report = crashed(tmp_path, moments=[KillMoment.after, KillMoment.committed], kills=2)
-    assert {call.query for call in report.calls} == {0}
-    assert outcomes(report) == {KillMoment.after: TrialOutcome.exact, KillMoment.committed: TrialOutcome.exact}
 
 
 def test_no_later_batch_runs_before_a_kill_that_waits_for_a_commit(tmp_path: Path) -> None:
@@ -232,16 +217,13 @@ def test_a_folder_where_the_job_has_run_is_tested_without_what_that_left(tmp_pat
 
 
 def test_spark_connect_is_refused_by_name(tmp_path: Path) -> None:
-    write_job(tmp_path, "from pyspark.sql.connect.streaming.readwriter import DataStreamWriter\nrun(print)")
+    connect = "from pyspark.sql.connect.streaming.readwriter import DataStreamWriter"
+    write_job(tmp_path, f"{connect}\nDataStreamWriter(BATCHES).foreachBatch(print)")
     classic = (tmp_path / "pyspark/sql/streaming/readwriter.py").read_text(encoding="utf-8")
     for name in ("connect/__init__.py", "connect/streaming/__init__.py", "connect/streaming/readwriter.py"):
         path = tmp_path / "pyspark/sql" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(classic if path.name == "readwriter.py" else "", encoding="utf-8")
-    with (tmp_path / "job.py").open("a", encoding="utf-8") as job:
-        job.write("\nDataStreamWriter(BATCHES).foreachBatch(print)")
-    text = (tmp_path / "job.py").read_text(encoding="utf-8").replace("\nrun(print)", "")
-    (tmp_path / "job.py").write_text(text, encoding="utf-8")
     with pytest.raises(TridentError, match="the job runs on Spark Connect, where the server calls its function"):
         crashed(tmp_path)
 
@@ -279,16 +261,21 @@ def test_a_reset_that_does_not_bring_the_table_back_is_found(tmp_path: Path) -> 
     assert crashed(folder, "seen:rows", "", kills=1, copy="seen:rows", reset=f"rm -f {outside}").is_exact
 
 
-@pytest.mark.parametrize("table", ["postgresql://db/shop?table=totals", "shop:rows"])
-def test_a_store_that_is_not_called_a_copy_is_refused_by_name(table: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("table", "reset", "copy", "text"),
+    [
+        ("postgresql://db/shop?table=totals", "true", "", "'shop' again and again .*, confirm it with --copy shop,"),
+        ("postgresql://db/shop?table=totals", "true", "shop_copy", "--copy shop_copy is another one. .*--copy shop,"),
+        ("postgresql://db/shop?table=totals", "", "shop", "'shop' is not in the copy of the folder: give --reset"),
+        ("shop:rows", "true", "", "'shop:rows' again and again .*, confirm it with --copy shop:rows,"),
+    ],
+)
+def test_a_store_that_is_no_copy_or_not_reset_is_refused_by_name(
+    table: str, reset: str, copy: str, text: str, tmp_path: Path
+) -> None:
     write_job(tmp_path, "Path('/never').touch()")
-    name = "shop:rows" if ":" in table[:5] else "shop"
-    for copy in ("", "shop_copy"):
-        test = CrashTest(COMMAND, tmp_path, table_named(table), Comparison(), "true", copy)
-        with pytest.raises(
-            ConfigError, match=f"'{name}' again and again .*If it is one, confirm it with --copy {name},"
-        ):
-            test.run()
+    with pytest.raises(ConfigError, match=text):
+        CrashTest(COMMAND, tmp_path, table_named(table), Comparison(), reset, copy).run()
 
 
 @pytest.mark.long
@@ -317,12 +304,6 @@ def test_a_job_that_writes_to_a_copy_on_a_server(postgres_server: Server, tmp_pa
         tmp_path, table, reset=reset, copy="postgres", moments=[KillMoment.after, KillMoment.before], kills=2
     )
     assert outcomes(report) == {KillMoment.after: TrialOutcome.wrong, KillMoment.before: TrialOutcome.exact}
-
-
-def test_a_copy_on_a_server_needs_a_reset(tmp_path: Path) -> None:
-    table = table_named("postgresql://db/shop?table=totals")
-    with pytest.raises(ConfigError, match="'shop' is not in the copy of the folder: give --reset"):
-        CrashTest(COMMAND, tmp_path, table, copy="shop").run()
 
 
 def test_the_environment_keeps_its_own_customisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

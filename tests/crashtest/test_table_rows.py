@@ -32,16 +32,6 @@ def write_parquet(folder: Path) -> None:
     (folder / ".part-0.parquet.crc").touch()
 
 
-def write_json_lines(folder: Path) -> None:
-    (folder / "part-0.json").write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS))
-    (folder / "part-1.json").touch()
-
-
-def write_json_line(folder: Path) -> None:
-    for number, row in enumerate(ROWS):
-        (folder / f"part-{number}.jsonl").write_text(json.dumps(row) + "\n")
-
-
 def write_delta(folder: Path) -> None:
     write_deltalake(folder, pa.Table.from_pylist([{"word": "old", "n": 9}]))
     write_deltalake(folder, pa.Table.from_pylist(ROWS), mode="overwrite")
@@ -59,23 +49,38 @@ def write_by_a_sink(folder: Path) -> None:
         (folder / "_spark_metadata" / log).write_text(f"v1\n{line}")
 
 
-@pytest.mark.parametrize("write", [write_parquet, write_json_lines, write_json_line, write_delta, write_by_a_sink])
+@pytest.mark.parametrize("write", [write_parquet, write_delta, write_by_a_sink])
 def test_a_folder_has_the_rows_of_its_files(write: Callable[[Path], None], tmp_path: Path) -> None:
     (tmp_path / "words").mkdir()
     write(tmp_path / "words")
     assert sorted(table_named("words").read(tmp_path), key=lambda row: row["n"]) == ROWS
 
 
-def test_the_folders_of_partitions_are_columns(tmp_path: Path) -> None:
-    (tmp_path / "words" / "day=mon").mkdir(parents=True)
-    (tmp_path / "words" / "day=mon" / "part.json").write_text('{"word": "cow"}')
-    assert table_named("words").read(tmp_path) == [{"day": "mon", "word": "cow"}]
+LINES = [json.dumps(row, ensure_ascii=False) for row in ROWS]
+FILES: dict[str, tuple[str, dict[str, str], list[Any]]] = {
+    "json lines": ("words", {"words/part-0.json": "\n".join(LINES), "words/part-1.json": ""}, ROWS),
+    "jsonl": ("words", {f"words/part-{number}.jsonl": f"{line}\n" for number, line in enumerate(LINES)}, ROWS),
+    "partition": ("words", {"words/day=mon/part.json": '{"word": "cow"}'}, [{"day": "mon", "word": "cow"}]),
+    "csv": ("one.csv", {"one.csv": "word,n\ncow,1\n"}, [{"_c0": "word", "_c1": "n"}, {"_c0": "cow", "_c1": "1"}]),
+    "csv with a header": ("one.csv?header=true", {"one.csv": "word,n\ncow,1\n"}, [{"word": "cow", "n": "1"}]),
+    "a list": ("all.json", {"all.json": json.dumps(ROWS, indent=1)}, ROWS),
+    "a list of lists": ("all.json", {"all.json": '[["cow", 1], 7]'}, [{"_c0": "cow", "_c1": 1}, {"_c0": 7}]),
+    "one value": ("total.json", {"total.json": "9"}, [{"_c0": 9}]),
+    "an object": (
+        "totals.json", {"totals.json": '{"cow": 1, "moon": {"n": 2}}'},
+        [{"key": "cow", "value": 1}, {"key": "moon", "value": {"n": 2}}],
+    ),
+    "nothing": ("words", {}, []),
+}  # fmt: skip
 
 
-def test_csv_has_a_header_only_if_it_is_said(tmp_path: Path) -> None:
-    (tmp_path / "one.csv").write_text("word,n\ncow,1\n")
-    assert table_named("one.csv?header=true").read(tmp_path) == [{"word": "cow", "n": "1"}]
-    assert table_named("one.csv").read(tmp_path) == [{"_c0": "word", "_c1": "n"}, {"_c0": "cow", "_c1": "1"}]
+@pytest.mark.parametrize("name", FILES)
+def test_text_files_have_rows_by_their_kind(name: str, tmp_path: Path) -> None:
+    table, files, rows = FILES[name]
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert table_named(table).read(tmp_path) == rows
 
 
 def test_a_line_of_csv_with_more_values_than_the_header_is_another_row(tmp_path: Path) -> None:
@@ -83,20 +88,6 @@ def test_a_line_of_csv_with_more_values_than_the_header_is_another_row(tmp_path:
     rows = table_named("cut.csv?header=true").read(tmp_path)
     (cow,) = Comparison(["word"]).differences([{"word": "cow", "n": "1"}], rows)
     assert (cow.expected, cow.found) == ("n=1", 'beyond the header=["2"], n=moon')
-
-
-def test_a_list_has_its_rows(tmp_path: Path) -> None:
-    (tmp_path / "all.json").write_text(json.dumps(ROWS, indent=1))
-    (tmp_path / "pairs.json").write_text(json.dumps([["cow", 1], 7]))
-    assert table_named("all.json").read(tmp_path) == ROWS
-    assert table_named("pairs.json").read(tmp_path) == [{"_c0": "cow", "_c1": 1}, {"_c0": 7}]
-    (tmp_path / "total.json").write_text("9")
-    assert table_named("total.json").read(tmp_path) == [{"_c0": 9}]
-
-
-def test_an_object_has_a_row_for_each_key(tmp_path: Path) -> None:
-    (tmp_path / "totals.json").write_text(json.dumps({"cow": 1, "moon": {"n": 2}}))
-    assert table_named("totals.json").read(tmp_path) == [{"key": "cow", "value": 1}, {"key": "moon", "value": {"n": 2}}]
 
 
 def test_a_table_of_sqlite_and_a_query(tmp_path: Path) -> None:
@@ -136,7 +127,7 @@ def test_a_table_of_postgres_and_a_query(postgres_server: Server, tmp_path: Path
         table_named(f"{url}?query=SELECT nothing FROM crashtest_counts").read(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["words", "totals.json", "sqlite:///a.db?table=counts"])
+@pytest.mark.parametrize("name", ["totals.json", "sqlite:///a.db?table=counts"])
 def test_a_table_that_is_not_there_yet_has_no_rows(name: str, tmp_path: Path) -> None:
     assert table_named(name).read(tmp_path) == []
     sqlite3.connect(tmp_path / "a.db").close()
@@ -280,21 +271,9 @@ def test_an_older_checkpoint_needs_a_batch_before() -> None:
         [FunctionCall(0, 0, 1.0), FunctionCall(1, 3, 1.0), FunctionCall(1, 4, 1.0)], 3, [KillMoment.older], 1
     )
     assert {(point.query, point.batch) for point in points} == {(1, 4)}
-    assert points[0].as_request("copy") == {
-        "moment": KillMoment.older,
-        "query": 1,
-        "batch": 4,
-        "line": None,
-        "after_s": None,
-        "of_s": None,
-        "copy_to": "copy",
-        "copy_batch": 3,
-    }
-
-
-@pytest.mark.parametrize("moment", USUAL)
-def test_only_an_older_checkpoint_needs_a_copy(moment: KillMoment) -> None:
-    assert KillPoint(moment, 0, 2).as_request("copy")["copy_batch"] is None
+    asked = points[0].as_request("copy")
+    assert [asked[name] for name in ("moment", "query", "batch", "copy_to", "copy_batch")] == ["older", 1, 4, "copy", 3]
+    assert not any(KillPoint(moment, 0, 2).as_request("copy")["copy_batch"] for moment in USUAL)
 
 
 def test_lines_are_different_ones_as_long_as_there_are_any() -> None:

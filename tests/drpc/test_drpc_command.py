@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ MODULE = """
     from trident import TridentTopology
 
     stored, _ = word_counts(DeltaState.opaque("table"))
-    endless, _ = word_counts(DeltaState.opaque("table"), cycle=True)
     in_memory, _ = word_counts(MemoryMapState(), cycle=True)
 
     silent = TridentTopology("silent")
@@ -59,21 +57,6 @@ def test_a_server_beside_the_topology_answers_from_its_states_and_ends_at_a_sign
             ["", "stopping after the requests in flight"],
         )
         assert server.session() == []
-
-
-@pytest.mark.long
-def test_a_server_follows_the_topology_that_another_process_runs(folder: Path) -> None:
-    with started("run", "module:endless", "--conf", "batch_emit_interval_ms=20", *IN_PROCESS, cwd=folder):
-        deadline = time.monotonic() + 60
-        while not (folder / "trident-log" / "word-count").is_dir():
-            assert time.monotonic() < deadline
-        with (
-            started("drpc", "module:endless", "--port", "0", cwd=folder) as server,
-            DRPCClient(address(server)) as client,
-        ):
-            first = client.execute("words", "the")[0][0]
-            while client.execute("words", "the")[0][0] <= first:
-                assert time.monotonic() < deadline
 
 
 @pytest.mark.long

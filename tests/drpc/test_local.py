@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.harness.drpc_functions import word_counts, words
+from tests.harness.drpc_functions import word_counts
 from tests.harness.topology_runs import GATES, Points, start
 from trident import TopologyError, TridentCollector, TridentError, TridentTopology, TridentTuple
 from trident.drpc import LocalDRPC
@@ -24,7 +24,6 @@ from trident.errors import (
     BackendError,
     ConfigError,
     DRPCExecutionException,
-    ForeignLogError,
     LogError,
     UnsupportedOperation,
 )
@@ -40,44 +39,14 @@ def run_all(topology: TridentTopology, **conf: Any) -> RunningTopology:
     return running
 
 
-def test_the_tutorials_words_are_counted() -> None:
-    topology, _ = word_counts()
-    with run_all(topology) as running:
-        assert running.drpc("words").execute("cat dog the man") == [[5]]  # "the" four times, "man" once
-        assert running.drpc("words").execute("") == [[0]]
-
-
-def test_storms_way_of_asking_works_as_well() -> None:
+def test_the_tutorials_words_are_counted_also_when_asked_as_storm_does() -> None:
     topology, _ = word_counts()
     with run_all(topology) as running, LocalDRPC(running) as drpc:
-        assert drpc.functions == ["words"]
-        assert drpc.txid == 2
-        assert drpc.execute("words", "the cow") == [[5]]
+        assert running.drpc("words").execute("cat dog the man") == [[5]]  # "the" four times, "man" once
+        assert running.drpc("words").execute("") == [[0]]
+        assert (drpc.functions, drpc.txid, drpc.execute("words", "the cow")) == (["words"], 2, [[5]])
         with pytest.raises(DRPCExecutionException, match=r"'wrds' gave no answer \(unknown\).*\['words'\]"):
             drpc.execute("wrds", "the")
-
-
-@pytest.mark.slow
-def test_requests_of_many_threads_get_their_own_answers() -> None:
-    topology, _ = word_counts()
-    with run_all(topology) as running, ThreadPoolExecutor(8) as pool:
-        function = running.drpc("words")
-        args = ["the", "the cow", "moon", "nothing", ""] * 100
-        assert list(pool.map(function.execute, args)) == [[[4]], [[5]], [[1]], [[0]], [[0]]] * 100
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("pending", [1, 3])
-def test_readers_are_not_starved_by_small_batches_that_are_committed_without_end(pending: int) -> None:
-    topology, counts = word_counts(cycle=True)
-    with start(topology, "in_process", max_spout_pending=pending) as running:
-        drpc, view = running.drpc("words"), running.state(counts)
-        asked = [drpc.execute("the")[0][0] for _ in range(150)]
-        read = [view.multi_get(["the"])[0] for _ in range(150)]
-        assert running.is_active
-    assert asked == sorted(asked)
-    assert read == sorted(read)
-    assert len({*asked, *read}) > 5
 
 
 @pytest.mark.slow
@@ -357,14 +326,3 @@ def test_without_a_log_nothing_is_committed(tmp_path: Path) -> None:
     table = DeltaState.opaque(str(tmp_path / "table"))
     with pytest.raises(LogError, match="there is no transaction log in"):
         LocalDRPC(word_counts(table)[0], log_dir=str(tmp_path / "log"))
-
-
-def test_the_log_of_another_topology_is_refused(tmp_path: Path) -> None:
-    log_dir = str(tmp_path / "log")
-    run_all(word_counts(DeltaState.opaque(str(tmp_path / "table")))[0], log_dir=log_dir).stop()
-    other = TridentTopology("other")
-    counts = other.new_stream("lines", word_counts()[0].graph().spouts()[0].spout).group_by("line")
-    state = counts.persistent_aggregate(DeltaState.opaque(str(tmp_path / "table")), Count(), "count")
-    words(other.new_drpc_stream("words"), state)
-    with pytest.raises(ForeignLogError, match="belongs to topology 'word-count', not to topology 'other'"):
-        LocalDRPC(other, log_dir=log_dir)

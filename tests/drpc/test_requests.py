@@ -269,15 +269,15 @@ def test_requests_are_one_text(requests: Stream) -> None:
     assert requests.get_output_fields() == Fields("args: string")
 
 
-BROUGHT_TOGETHER: list[Callable[[TridentTopology, Stream, Stream], Any]] = [
-    lambda topology, a, b: topology.merge(a, b),
-    lambda topology, a, b: topology.merge(b, a),
-    lambda topology, a, b: topology.join(a, a.fields, b, b.fields, "word"),
-    lambda topology, a, b: topology.multi_reduce(a, b, MultiReducer(), "n: bigint"),
-]
-
-
-@pytest.mark.parametrize("call", BROUGHT_TOGETHER)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda topology, a, b: topology.merge(a, b),
+        lambda topology, a, b: topology.merge(b, a),
+        lambda topology, a, b: topology.join(a, a.fields, b, b.fields, "word"),
+        lambda topology, a, b: topology.multi_reduce(a, b, MultiReducer(), "n: bigint"),
+    ],
+)
 def test_requests_and_a_spouts_tuples_do_not_meet(
     topology: TridentTopology, requests: Stream, lines: Stream, call: Callable[..., Any]
 ) -> None:
@@ -289,15 +289,12 @@ def test_requests_and_a_spouts_tuples_do_not_meet(
     assert len(topology.graph().nodes) == nodes
 
 
-def test_the_requests_of_two_functions_do_not_meet(topology: TridentTopology, requests: Stream) -> None:
+def test_requests_meet_neither_other_requests_nor_new_values_of_a_state(
+    topology: TridentTopology, requests: Stream, lines: Stream
+) -> None:
     other = topology.new_drpc_stream("other")
     with pytest.raises(TopologyError, match="of DRPC function 'words' together with stream 'drpc:other' of DRPC"):
         topology.merge(requests, other)
-
-
-def test_requests_do_not_meet_the_new_values_of_a_state(
-    topology: TridentTopology, requests: Stream, lines: Stream
-) -> None:
     values = lines.group_by("line").persistent_aggregate(MemoryMapState(), Count(), "n").new_values_stream()
     with pytest.raises(TopologyError, match="of spout 'lines'"):
         topology.merge(requests, values.project("line"))

@@ -89,23 +89,14 @@ def test_a_client_keeps_its_connection_until_the_server_is_restarted() -> None:
             assert client.execute("echo", "d") == [["d"]]
 
 
-def test_a_request_that_fails_fails_alone() -> None:
-    with served(failing()) as (drpc, server), DRPCClient(server.url) as client, ThreadPoolExecutor(4) as pool:
-        first = occupied(drpc, "f")
-        bad = pool.submit(client.execute, "f", "bad")
-        good = [pool.submit(client.execute, "f", one) for one in "abc"]
-        while drpc.function("f").waiting < 4:
-            assert not bad.done()
-        GATES.open("request")
+def test_a_request_that_fails_says_where_and_why() -> None:
+    with served(failing()) as (_, server), DRPCClient(server.url) as client:
         with pytest.raises(DRPCExecutionException) as raised:
-            bad.result(30)
-        assert [one.result(30) for one in good] == [[["A"]], [["B"]], [["C"]]]
-        assert first.result(30) == [["WAIT"]]
+            client.execute("f", "bad")
         assert (raised.value.reason, raised.value.step) == ("failed", "drpc:f/Failing")
         assert "KeyError: 'bad word' on tuple" in raised.value.cause
         status, problem, _ = ask(server, "POST", "/drpc/f", "bad")
-        assert status == 500
-        assert problem["error"].keys() == {"function", "reason", "step", "cause"}
+        assert (status, {*problem["error"]}) == (500, {"function", "reason", "step", "cause"})
 
 
 def test_what_takes_too_long_is_given_up() -> None:
@@ -126,15 +117,6 @@ def test_a_client_gives_up_by_itself() -> None:
         with pytest.raises(DRPCExecutionException, match=r"\(timeout\): no answer from http://.* within 0.2 s"):
             client.execute("f", "a")
         GATES.open("request")
-
-
-def test_a_slow_sender_is_given_up() -> None:
-    with (
-        served(failing(), timeout_s=0.2) as (_, server),
-        socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection,
-    ):
-        connection.sendall(b"POST /drpc/f HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nab")
-        assert connection.recv(100).startswith(b"HTTP/1.1 504 ")
 
 
 def test_more_requests_than_may_be_in_flight_are_refused() -> None:
@@ -286,13 +268,6 @@ def test_requests_in_flight_are_answered_before_the_server_stops() -> None:
         GATES.open("request")
         assert answer.result(30) == [["WAIT"]]
         stopped.result(30)
-
-
-def test_an_address_in_use_is_refused() -> None:
-    with LocalDRPC(failing()) as drpc, socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: .*choose another one"):
-            DRPCServer(drpc, port=port)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,6 @@ class DaemonProcess:
             )
 
     def kill(self) -> None:
-        """Kill it with SIGKILL; what it started goes on."""
         self.process.kill()
         self.process.wait()
 
@@ -80,7 +79,6 @@ class DaemonProcess:
         self.process.send_signal(signum)
 
     def end(self) -> int:
-        """End it with SIGTERM; returns the exit code."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
         return self.process.wait(90)

@@ -8,17 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import pytest
 
+from trident.cluster.submissions import add_topology
 from trident.cluster_state.cluster_address import open_cluster_state
-from trident.cluster_state.cluster_records import Assignment
+from trident.cluster_state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster_state.storm_cluster_state import ClusterState, StormClusterState
 from trident.nodes.interface import NodeEvent
 
 _LIMIT_S = 60.0
-ON_SERVERS = ("zookeeper", "postgres")
+ON_SERVERS = ("zookeeper", "postgres", "s3")
 _roots = itertools.count(1)
 
 
@@ -28,7 +29,7 @@ def address_on(kind: str, request: pytest.FixtureRequest) -> str:
     name = f"cluster{next(_roots)}"
     if kind == "postgres":
         return f"postgresql://trident@{server.address}/postgres?cluster={name}"
-    return f"zookeeper://{server.hosts}/{name}"
+    return f"s3://logs/{name}" if kind == "s3" else f"zookeeper://{server.hosts}/{name}"
 
 
 class Opened:
@@ -128,3 +129,23 @@ def set_assignment(cluster: StormClusterState, storm_id: str, info: Assignment) 
     """Say where a topology runs from now on."""
     while not cluster.replace_assignment(storm_id, cluster.assignment_info(storm_id), info):
         pass
+
+
+def submitted(
+    cluster: StormClusterState,
+    name: str,
+    status: WantedStatus | None = None,
+    kind: Literal["trident", "bolts"] = "trident",
+) -> str:
+    """Keep a topology as Nimbus does, of which no driver runs; returns its id."""
+    conf = {"engine": "in_process", "spark.ssl.keyPassword": "hush"}
+    wanted = status or WantedStatus("active", 0.0)
+    return add_topology(cluster, StormBase(name, time.time() - 60, wanted, 2, {}, kind, "m.py:t", "hash", conf))
+
+
+def assigned(cluster: StormClusterState, storm_id: str, node: str = "a", port: int = 6700, host: str = "host") -> float:
+    """Give a topology a slot; returns since when."""
+    start, driver = time.time(), Assignment.DRIVER
+    info = Assignment("code", {node: host}, {driver: NodePort(node, port)}, {driver: start}, "hash", 1)
+    set_assignment(cluster, storm_id, info)
+    return start

@@ -52,6 +52,7 @@ def commits_by_columns(
             (answer, by_columns), (other, _) = (update(state, what, batch) for state in (columnar, by_rows))
             assert repr(answer) == repr(other)
             columns += by_columns
+            assert repr(columnar.multi_get(keys)) == repr(by_rows.multi_get(keys))
         for state in (columnar, by_rows) if wins or dice.random() < 0.5 else (by_rows,):
             state.commit(txid)
         if wins:

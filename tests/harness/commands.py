@@ -102,7 +102,6 @@ class Background:
         raise AssertionError(f"it has ended and never said {pattern}")
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for the end; return exit code, output and errors."""
         out, problems = self.process.communicate(timeout=_TIMEOUT_S)
         return self.process.returncode, out, problems
 
@@ -146,7 +145,6 @@ def started(
 
 
 def last_txid(log_dir: Path) -> int:
-    """Return the last batch that a log holds, 0 without a log."""
     return LogReader(log_dir).refresh().txid if exists(log_dir) else 0
 
 

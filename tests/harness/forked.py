@@ -186,12 +186,6 @@ def live(
         running.process_all_available()
 
 
-def die_in_turn(declared: Callable[[Path], TridentTopology], folder: Path, *deaths: tuple[str, int]) -> None:
-    """Let a driver die at each of these points and batches, one after the other, and the last one run to its end."""
-    assert [exit_code_of(live, declared, folder, *death) for death in deaths] == [-signal.SIGKILL] * len(deaths)
-    assert exit_code_of(live, declared, folder) == 0
-
-
 if __name__ == "__main__":
     for name in _NEEDED:
         with contextlib.suppress(Exception):  # one that cannot be imported is what the program is to meet

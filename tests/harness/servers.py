@@ -91,7 +91,6 @@ class Server(Stops):
 
     @property
     def address(self) -> str:
-        """`host:port`."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -101,7 +100,6 @@ class Server(Stops):
 
     @property
     def pid(self) -> int:
-        """The process id of the running server."""
         assert self._process is not None
         return self._process.pid
 
@@ -378,7 +376,6 @@ def made_by(command: str, path: Path) -> Path:
 
 
 def jars_of(server: str) -> str:
-    """Return the class path of a server of Java's."""
     return f"{made_by('make servers', JARS / server)}/*"
 
 

@@ -61,5 +61,4 @@ def session(folder: Path) -> Iterator[list[int]]:
 
 
 def await_end(handle: int) -> None:
-    """Wait until a process has ended."""
     assert select.select([handle], [], [], 60)[0], "a process runs on"

@@ -1,4 +1,4 @@
-"""Which tests are quick, which cases the default run takes, and how it is shared out among processes."""
+"""Which tests are quick, which cases the default run takes, how it is shared out among processes, and what it needs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import servers
+from tests.harness.kafka_servers import start_kafka
 from tests.harness.quick import chosen, has_none
 from tests.harness.workers import number_of_workers, piece
 
@@ -149,3 +151,9 @@ def test_a_file_is_a_piece_and_what_shares_something_slow_is_one(nodeid: str, of
 
 def test_the_number_of_processes_is_within_bounds() -> None:
     assert 1 <= number_of_workers(is_quick=True) <= number_of_workers(is_quick=False) <= 4
+
+
+def test_missing_jars_are_an_error_that_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "JARS", tmp_path)
+    with pytest.raises(RuntimeError, match="there is no .*/kafka; run: make servers"):
+        start_kafka(tmp_path)

@@ -135,6 +135,34 @@ class RowsSpout:
         raise TypeError("this spout stays in the driver")
 
 
+class OneSpout:
+    """A transactional spout of one batch that is its own coordinator and emitter; who derives from it says what is read."""
+
+    fields = Fields("x: string")
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def get_output_fields(self) -> Fields:
+        return self.fields
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> Any:
+        return self
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> Any:
+        return self
+
+    def initialize_transaction(self, txid: int, previous: Any) -> Any:
+        return {} if previous is None else None
+
+    def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> Sequence[Any]:
+        return [definition]
+
+    def emit(self, part: Any) -> Iterable[Any]:
+        raise NotImplementedError
+
+    def success(self, txid: int, definition: Any) -> None: ...
+    def close(self) -> None: ...
+
+
 def touch(folder: Path | str) -> int:
     """Count a call, across processes; returns how many there were before."""
     number = 0
@@ -240,6 +268,16 @@ def counted(rows: Iterable[Any]) -> dict[Any, int]:
 
 class CountAll(Count):
     """`Count`, row by row: a subclass has no kernel."""
+
+
+def operation(name: str, base: type[Any], output: str | None = "bigint", **methods: Callable[..., Any]) -> Any:
+    """Make a class of operations whose methods are functions, which do not get the operation itself."""
+
+    def method(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, *given: function(*given)
+
+    made = {each: method(function) for each, function in methods.items()}
+    return type(name, (base,), {**made, "output_types": None if output is None else (output,)})
 
 
 class Fold(ReducerAggregator[int]):

@@ -57,7 +57,6 @@ def run_with(servers: Sequence[str], program: Sequence[str], environment: dict[s
 
 
 def main() -> int:
-    """Read the arguments, run, and return the exit code."""
     at = sys.argv.index("--")
     return run_with(sys.argv[1:at], [str(ROOT / sys.argv[at + 1]), *sys.argv[at + 2 :]])
 

@@ -192,20 +192,6 @@ class ProcessContract:
         assert (reader.segment.seq == 1) == (segment_bytes > 500)
         assert reader.refresh().spouts == {"lines": 29}
 
-    @pytest.mark.long
-    def test_a_reader_never_goes_back_beside_a_busy_driver(self, home: Home, stack: ExitStack) -> None:
-        driver = stack.enter_context(Driver(home, segment_bytes=500))
-        driver.says()
-        driver.tell("+")
-        reader, seen = home.reader(), [0]
-        while seen[-1] < 300:
-            state = reader.refresh()
-            assert state.totals.get("batches", 0) == state.txid
-            seen.append(state.txid)
-        assert seen == sorted(seen)
-        assert reader.segment is not None
-        assert reader.segment.seq > 10
-
     def test_a_forked_child_can_neither_write_nor_hold_the_log(self, home: Home) -> None:
         log = home.open()
         asks, tells = os.pipe(), os.pipe()

@@ -264,17 +264,6 @@ class OwnerContract:
         second.close()
         assert reopened(home).txid == 1
 
-    def test_the_first_is_fenced_also_by_the_third(self, home: Home) -> None:
-        first = home.open()
-        logs = [home.open(takeover=True) for _ in range(3)]
-        for log in [first, *logs[:-1]]:
-            with pytest.raises(FencedError):
-                log.append(commit(1))
-        logs[-1].append(commit(1))
-        assert logs[-1].state.txid == 1
-        for log in [first, *logs]:
-            log.close()
-
     def test_what_the_first_appends_until_the_claim_is_taken_over_too(
         self, home: Home, monkeypatch: pytest.MonkeyPatch
     ) -> None:

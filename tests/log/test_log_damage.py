@@ -15,14 +15,28 @@ from trident.errors import CorruptLogError, LogError
 from trident.log import lock
 from trident.log import log_reader as reader_module
 from trident.log.file_log import FileLog
-from trident.log.framing import HEAD_BYTES, decode, encode, frame
+from trident.log.framing import HEAD_BYTES, Frame, decode, encode, frame
 from trident.log.log_reader import LogReader
 from trident.log.log_state import LogState
-from trident.log.records import DefineRecord
+from trident.log.records import CommitRecord, DefineRecord, Record
 
 
 def copied(path: Path, name: str) -> Path:
     return Path(shutil.copytree(path, path.parent / name))
+
+
+def with_more(path: Path, *records: Record) -> tuple[Path, bytes, list[Frame]]:
+    """Append records, definitions without a sync of their own; return the segment, its bytes and its frames."""
+    log = FileLog.open(path, TOPOLOGY)
+    for record in records:
+        log.append(record, durable=isinstance(record, CommitRecord))
+    log.close()
+    segment = newest(path)
+    return segment, segment.read_bytes(), frames_of(segment)
+
+
+def define(txid: int, text: str = "x") -> DefineRecord:
+    return DefineRecord(txid, "lines", text)
 
 
 def test_a_last_record_torn_at_any_byte_is_cut(path: Path, three: list[LogState]) -> None:
@@ -62,13 +76,7 @@ def test_a_cut_record_is_reported_and_does_not_come_back(
 def test_of_records_that_share_a_sync_none_counts_from_the_first_that_a_crash_lost(
     path: Path, three: list[LogState]
 ) -> None:
-    log = FileLog.open(path, TOPOLOGY)
-    for txid in (4, 5):
-        log.append(DefineRecord(txid, "lines", "x" * 100), durable=False)
-    log.append(commit(4))
-    log.close()
-    segment = newest(path)
-    whole, (_, *frames) = segment.read_bytes(), frames_of(segment)
+    segment, whole, (_, *frames) = with_more(path, define(4, "x" * 100), define(5, "x" * 100), commit(4))
     for kept, lost in enumerate(frames):
         segment.write_bytes(whole[: lost.offset] + bytes(lost.end - lost.offset) + whole[lost.end :])
         reader = LogReader(path)
@@ -84,15 +92,8 @@ def test_of_records_that_share_a_sync_none_counts_from_the_first_that_a_crash_lo
 
 
 def test_a_record_after_a_sync_tells_that_one_before_it_is_damaged(path: Path, three: list[LogState]) -> None:
-    log = FileLog.open(path, TOPOLOGY)
-    log.append(commit(4))
-    for txid in (5, 6):
-        log.append(DefineRecord(txid, "lines", "x"), durable=False)
-    log.append(commit(5))
-    log.append(DefineRecord(7, "lines", "x"), durable=False)
-    log.close()
-    segment = newest(path)
-    whole, (_, before, first, _, last, after) = segment.read_bytes(), frames_of(segment)
+    segment, whole, frames = with_more(path, commit(4), define(5), define(6), commit(5), define(7))
+    _, before, first, _, last, after = frames
     segment.write_bytes(whole[: before.offset] + bytes(first.end - before.offset) + whole[first.end :])
     with pytest.raises(CorruptLogError, match=f"another one follows at byte {after.offset}") as caught:
         FileLog.open(path, TOPOLOGY)
@@ -120,12 +121,7 @@ def test_a_reader_that_saw_a_lost_end_goes_on_with_what_is_written_next(path: Pa
 
 
 def test_of_two_records_not_durable_a_crash_may_leave_a_part_of_the_second(path: Path, three: list[LogState]) -> None:
-    log = FileLog.open(path, TOPOLOGY)
-    log.append(DefineRecord(4, "lines", "x" * 100), durable=False)
-    log.append(commit(4))
-    log.close()
-    segment = newest(path)
-    whole, (*_, lost, last) = segment.read_bytes(), frames_of(segment)
+    segment, whole, (*_, lost, last) = with_more(path, define(4, "x" * 100), commit(4))
     for size in range(last.offset, last.end):
         for kept in (0, HEAD_BYTES):  # of the first; with its length one knows where the second begins
             hole = whole[: lost.offset + kept] + bytes(lost.end - lost.offset - kept)
@@ -136,13 +132,7 @@ def test_of_two_records_not_durable_a_crash_may_leave_a_part_of_the_second(path:
 def test_damage_to_records_durable_together_is_an_error_once_a_later_one_shows(
     path: Path, three: list[LogState]
 ) -> None:
-    log = FileLog.open(path, TOPOLOGY)
-    log.append(DefineRecord(4, "lines", "x"), durable=False)
-    log.append(commit(4))
-    log.append(DefineRecord(5, "lines", "x"), durable=False)
-    log.close()
-    segment = newest(path)
-    whole, (_, *frames) = segment.read_bytes(), frames_of(segment)
+    segment, whole, (_, *frames) = with_more(path, define(4), commit(4), define(5))
     for damaged in frames[:2]:
         segment.write_bytes(whole[: damaged.end - 1] + bytes([whole[damaged.end - 1] ^ 1]) + whole[damaged.end :])
         with pytest.raises(CorruptLogError, match=f"another one follows at byte {frames[2].offset}") as caught:
@@ -177,12 +167,6 @@ def test_a_file_that_is_written_while_it_is_read_is_not_damaged(
         assert one.refresh().txid in (3, 4), at
         assert one.refresh() == log.state
     log.close()
-
-
-def test_zeros_after_the_last_record_are_cut(path: Path, three: list[LogState]) -> None:
-    segment = newest(path)
-    segment.write_bytes(segment.read_bytes() + bytes(5000))
-    assert without_epoch(reopened(path)) == without_epoch(three[3])
 
 
 def test_any_flipped_bit_of_the_last_record_cuts_it(path: Path, three: list[LogState]) -> None:
@@ -226,12 +210,10 @@ def test_a_damaged_record_before_a_torn_one_is_an_error(path: Path, three: list[
 def test_a_damaged_header_is_an_error(path: Path) -> None:
     reopened(path)
     segment = newest(path)
-    segment.write_bytes(segment.read_bytes()[:-1])
-    with pytest.raises(CorruptLogError, match="at byte 0: the header has a wrong checksum"):
-        FileLog.open(path, TOPOLOGY)
-    segment.write_bytes(b"")
-    with pytest.raises(CorruptLogError, match="at byte 0: the header has a wrong checksum"):
-        FileLog.open(path, TOPOLOGY)
+    for damaged in (segment.read_bytes()[:-1], b""):
+        segment.write_bytes(damaged)
+        with pytest.raises(CorruptLogError, match="at byte 0: the header has a wrong checksum"):
+            FileLog.open(path, TOPOLOGY)
 
 
 @pytest.mark.parametrize(

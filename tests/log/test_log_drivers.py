@@ -118,36 +118,27 @@ def test_a_history_in_files_agrees_with_a_model(tmp_path: Path, steps: list[tupl
     check(FileHome(tmp_path / str(next(_numbers))), steps)
 
 
-@pytest.mark.long
-def test_histories_in_zookeeper_agree_with_a_model(zookeeper_home: ZooKeeperHome) -> None:
-    check_many(zookeeper_home, range(25))
+FEW, MANY = range(25), range(25, 600)
 
 
-@pytest.mark.long
-def test_histories_in_postgres_agree_with_a_model(postgres_server: Server) -> None:
-    check_stored(f"postgresql://trident@{postgres_server.address}/postgres?topology=histories-", range(25))
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(FEW, marks=pytest.mark.long),
+        pytest.param(MANY, marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
+    ],
+    ids=["few", "many"],
+)
+class TestHistoriesOnServers:
+    def test_histories_in_zookeeper_agree_with_a_model(self, zookeeper_home: ZooKeeperHome, seeds: range) -> None:
+        check_many(zookeeper_home, seeds)
 
+    def test_histories_in_postgres_agree_with_a_model(self, postgres_server: Server, seeds: range) -> None:
+        address = f"postgresql://trident@{postgres_server.address}/postgres?topology=histories-"
+        check_each(seeds, lambda: stored_home(f"{address}{next(_numbers)}"))
 
-@pytest.mark.long
-def test_histories_in_an_object_store_agree_with_a_model(s3_server: Server) -> None:
-    check_stored("s3://logs/histories/", range(25))
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_many_histories_in_stores_agree_with_a_model(postgres_server: Server, s3_server: Server) -> None:
-    check_stored(f"postgresql://trident@{postgres_server.address}/postgres?topology=many-", range(25, 300))
-    check_stored("s3://logs/many/", range(25, 300))
-
-
-def check_stored(address: str, seeds: range) -> None:
-    check_each(seeds, lambda: stored_home(f"{address}{next(_numbers)}"))
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(600)
-def test_many_histories_in_zookeeper_agree_with_a_model(zookeeper_home: ZooKeeperHome) -> None:
-    check_many(zookeeper_home, range(25, 600))
+    def test_histories_in_an_object_store_agree_with_a_model(self, s3_server: Server, seeds: range) -> None:
+        check_each(seeds, lambda: stored_home(f"s3://logs/histories/{next(_numbers)}"))
 
 
 def check_many(home: ZooKeeperHome, seeds: range) -> None:

@@ -48,12 +48,6 @@ def test_names_of_new_directories_are_durable_before_the_first_record(
 # ---- compaction ------------------------------------------------------------------------------------------------------
 
 
-def test_opening_sweeps_all_but_the_previous_segment(path: Path) -> None:
-    for _ in range(4):
-        reopened(path)
-    assert sorted(files(path)) == ["00000003-0001.log", "00000004-0001.log", "epoch-00000004"]
-
-
 def test_what_a_crash_in_the_middle_of_a_compaction_leaves_is_ignored_and_swept(
     path: Path, three: list[LogState]
 ) -> None:
@@ -124,39 +118,25 @@ def test_a_reader_goes_back_with_a_writer_that_took_a_record_back(path: Path, th
     assert reader.refresh() == three[2]
 
 
-def test_a_segment_that_is_replaced_while_it_is_read_is_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_there", [True, False], ids=["replaced", "swept"])
+def test_a_segment_that_is_replaced_or_swept_while_it_is_read_is_left(
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
     log = FileLog.open(path, TOPOLOGY, segment_bytes=1)
     real = lock.list_log
 
     def late(directory: Path) -> lock.Listing:
         seen = real(directory)
         monkeypatch.setattr("trident.log.log_reader.list_log", real)
-        while real(directory).newest == seen.newest:
-            log.append(commit(log.state.txid + 1))
-        assert (path / "00000001-0001.log").exists()
-        return seen
-
-    monkeypatch.setattr("trident.log.log_reader.list_log", late)
-    assert LogReader(path).refresh() == log.state
-    log.close()
-
-
-def test_a_segment_that_disappears_is_looked_for_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = FileLog.open(path, TOPOLOGY, segment_bytes=1)
-    real = lock.list_log
-
-    def late(directory: Path) -> lock.Listing:
-        seen = real(directory)
-        monkeypatch.setattr("trident.log.log_reader.list_log", real)
-        for txid in range(1, 12):
-            log.append(commit(txid))
         assert seen.newest is not None
-        assert not (path / seen.newest.file).exists()
+        file = path / seen.newest.file
+        while real(directory).newest == seen.newest if is_there else file.exists():
+            log.append(commit(log.state.txid + 1))
+        assert file.exists() == is_there
         return seen
 
     monkeypatch.setattr("trident.log.log_reader.list_log", late)
     assert LogReader(path).refresh() == log.state
-    assert log.state.txid == 11
     log.close()
 
 

@@ -135,14 +135,11 @@ class TestHistory(HistoryHome):
         assert list(read_history(home.address, since=datetime.min)) == records  # a moment without a zone, of the year 1
         assert list(read_history(home.address, first=36)) == []
 
-    def test_a_number_of_batches_is_kept_and_what_is_older_is_removed(self, home: Home) -> None:
-        records = written(home, 40, history=Retention(batches=10))
-        kept = list(read_history(home.address))
-        assert kept == records[-len(kept) :]
-        assert 10 <= len(kept) <= 30
-
-    def test_a_time_is_kept_before_the_last_batch(self, home: Home) -> None:
-        records = written(home, 40, history=Retention(ms=10_000))
+    @pytest.mark.parametrize("kept_for", [Retention(batches=10), Retention(ms=10_000)], ids=["batches", "a time"])
+    def test_a_number_of_batches_or_a_time_is_kept_and_what_is_older_is_removed(
+        self, home: Home, kept_for: Retention
+    ) -> None:
+        records = written(home, 40, history=kept_for)
         kept = list(read_history(home.address))
         assert kept == records[-len(kept) :]
         assert 10 <= len(kept) <= 30
@@ -349,11 +346,15 @@ class TestInZooKeeper(HistoryHome):
     [
         (None, None), (500, Retention(batches=500)), ("500", Retention(batches=500)), ("7d", Retention(ms=604_800_000)),
         ("90 s", Retention(ms=90_000)), ("2w", Retention(ms=1_209_600_000)), (0, Retention(batches=0)),
-        ("0", Retention(batches=0)),
+        ("0", Retention(batches=0)), ("36h", Retention(ms=129_600_000)),
     ],
 )  # fmt: skip
-def test_the_setting_is_a_time_or_a_number_of_batches(setting: str | int | None, retention: Retention | None) -> None:
+def test_the_setting_is_a_time_or_a_number_of_batches_and_is_shown_so(
+    setting: str | int | None, retention: Retention | None
+) -> None:
     assert Retention.of(Config.of(history=setting).history) == retention
+    if setting in ("500", "7d", "36h"):
+        assert str(retention) == setting
 
 
 @pytest.mark.parametrize("setting", [-1, "7x", "d", "", "0d", "1.5h"])
@@ -369,31 +370,6 @@ def counts() -> TridentTopology:
     stream = topology.new_stream("words", FixedBatchSpout("word", 1, *(("the",) for _ in range(150))))
     stream.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
     return topology
-
-
-@pytest.mark.slow
-def test_a_topology_keeps_what_its_setting_says(tmp_path: Path) -> None:
-    for _ in range(3):
-        settings: dict[str, Any] = {
-            "log_dir": tmp_path / "log",
-            "history": 1000,
-            "state_recovery": "discard_totals",
-            "poll_interval_ms": 1,
-        }
-        with counts().start(engine="in_process", **settings) as running:
-            running.process_all_available()
-    txids = [each.txid for each in read_history(tmp_path / "log")]
-    assert txids == list(range(1, len(txids) + 1))
-    assert len(txids) >= 150
-
-
-@pytest.mark.parametrize(
-    ("text", "retention"),
-    [("500", Retention(batches=500)), ("90s", Retention(ms=90_000)), ("36h", Retention(ms=129_600_000)),
-     ("7d", Retention(ms=604_800_000))],
-)  # fmt: skip
-def test_a_retention_is_shown_as_it_is_set(text: str, retention: Retention) -> None:
-    assert (str(retention), Retention.of(text)) == (text, retention)
 
 
 @pytest.mark.slow

@@ -172,22 +172,25 @@ def test_tables_of_another_version_are_refused_by_name(home: PostgresHome) -> No
         home.ask(f"DROP SCHEMA {schema} CASCADE")
 
 
-def test_an_address_that_was_taken_for_a_path_is_still_one() -> None:
-    address = "postgresql://me@one,two:5433/db?topology=a&sslmode=require"
-    assert PostgresAddress.of(str(Path(address))) == PostgresAddress.of(address)
-    assert PostgresAddress.of(address) == PostgresAddress("postgresql://me@one,two:5433/db?sslmode=require", "a")
-    assert PostgresAddress.of(str(PostgresAddress.of(address))) == PostgresAddress.of(address)
-
-
-@pytest.mark.parametrize("rest", ["/db?host=%2Frun%2Fpg&topology=a", "?topology=a", "/db?topology=a%23b&port=5433"])
-def test_an_address_without_a_host_stays_one_of_libpq(rest: str) -> None:
-    address = PostgresAddress.of(f"postgresql://{rest}")
-    assert "host" not in psycopg.conninfo.conninfo_to_dict(address.url) or "host=" in rest
-    assert PostgresAddress.of(str(address)) == address
-
-
-def test_a_name_with_a_hash_is_whole() -> None:
-    assert PostgresAddress.of("postgresql://h/db?topology=a#b") == PostgresAddress("postgresql://h/db", "a#b")
+@pytest.mark.parametrize(
+    ("address", "url", "name"),
+    [
+        ("me@one,two:5433/db?topology=a&sslmode=require", "postgresql://me@one,two:5433/db?sslmode=require", "a"),
+        ("h/db?topology=a#b", "postgresql://h/db", "a#b"),  # a hash is part of the name
+        ("/db?host=%2Frun%2Fpg&topology=a", "postgresql:///db?host=%2Frun%2Fpg", "a"),
+        ("?topology=a", "postgresql://", "a"),
+        ("/db?topology=a%23b&port=5433", "postgresql:///db?port=5433", "a#b"),
+    ],
+)
+def test_an_address_is_one_of_libpq_and_a_name_also_if_it_was_taken_for_a_path(
+    address: str, url: str, name: str
+) -> None:
+    read_as = PostgresAddress.of(f"postgresql://{address}")
+    assert psycopg.conninfo.conninfo_to_dict(read_as.url) == psycopg.conninfo.conninfo_to_dict(url)
+    assert read_as.name == name
+    assert PostgresAddress.of(str(read_as)) == read_as
+    if not address.startswith(("/", "?")):
+        assert PostgresAddress.of(str(Path(f"postgresql://{address}"))) == read_as
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from tests.log.log_homes import ZooKeeperHome, read, reopened
-from tests.log.log_processes import Driver
 from tests.log.log_samples import TOPOLOGY, commit
 from tests.log.stored_faults import StoredAway, StoredContents, StoredFaults
 from trident.config import Config
@@ -112,51 +109,6 @@ class TestZooKeeperThatHangs(TestZooKeeperThatIsKilled):
 # ---- servers that die ------------------------------------------------------------------------------------------------
 
 
-def waits(caplog: pytest.LogCaptureFixture) -> bool:
-    return any("no answer from ZooKeeper for zookeeper://" in text for text in caplog.messages)
-
-
-def appended(thread: ThreadPoolExecutor, log: Any, txid: int) -> Future[None]:
-    return thread.submit(log.append, commit(txid))
-
-
-@pytest.mark.server
-@pytest.mark.soak
-@pytest.mark.parametrize(("killed", "away_s"), [([0], 2), ([0, 1, 2], 20)])
-def test_an_ensemble_loses_a_member_then_its_majority_and_no_record(
-    tmp_path: Path, thread: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture, killed: list[int], away_s: int
-) -> None:
-    zookeeper = start_zookeeper(tmp_path / "zookeeper", members=3)
-    try:
-        until(lambda: zookeeper.leader() is not None)
-        address = f"zookeeper://{zookeeper.hosts}/log"
-        with closing(open_log(address, TOPOLOGY)) as log:
-            for member in killed:  # all of them: the one that is connected and the one that leads among them
-                log.append(commit(log.state.txid + 1))
-                zookeeper.members[member].kill()
-                for _ in range(3):
-                    log.append(commit(log.state.txid + 1))
-                zookeeper.restart()
-                until(lambda: zookeeper.leader() is not None)
-            for member in range(2):
-                zookeeper.members[member].kill()
-            caplog.clear()
-            last = log.state.txid
-            result = appended(thread, log, last + 1)
-            until(lambda: waits(caplog))
-            assert not threading.Event().wait(away_s)
-            assert not result.done()
-            zookeeper.restart()
-            result.result(WAIT_S)
-            log.append(commit(last + 2))
-            log.check_owner()
-        again = open_log(address, TOPOLOGY)
-        assert (again.state.txid, again.state.totals["batches"]) == (last + 2, last + 2)
-        again.close()
-    finally:
-        zookeeper.stop()
-
-
 def test_a_server_that_takes_a_connection_and_never_answers_is_asked_again_soon(
     home: ZooKeeperHome, proxy: Proxy
 ) -> None:
@@ -233,24 +185,6 @@ def test_a_session_that_is_renewed_after_a_takeover_changes_nothing(home: ZooKee
             first.append(commit(1))
         second.append(commit(1))
         assert alive(home) == [second._claim.head.name]
-
-
-@pytest.mark.soak
-@pytest.mark.slow
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_driver_paused_beyond_its_session_goes_on_unless_it_was_replaced(home: ZooKeeperHome, replaced: bool) -> None:
-    with Driver(home) as driver:
-        driver.says()
-        assert driver.append() == "1"
-        os.kill(driver.process.pid, signal.SIGSTOP)
-        until(lambda: alive(home) == [])
-        if replaced:  # no takeover is needed: its session has ended
-            with closing(home.open()) as second:
-                second.append(commit(2, 2 << 20))
-        os.kill(driver.process.pid, signal.SIGCONT)
-        said = driver.append()
-        assert said.startswith("FencedError ") if replaced else said == "2"
-    assert (read(home).txid, read(home).winners.winner(2)) == (2, 2 << 20 if replaced else 1 << 20)
 
 
 def opened_elsewhere(home: ZooKeeperHome) -> StoredLog:

@@ -34,7 +34,7 @@ from trident.run.running import RunningTopology
 DELIVERY = "trident.observe.monitoring"
 
 
-def test_a_listener_is_told_of_start_batches_and_end(engine: str) -> None:
+def test_a_listener_is_told_of_start_batches_with_their_figures_and_end(engine: str) -> None:
     kept = Kept()
     with started(word_topology("told", 2, "the cow the"), kept, engine=engine) as running:
         running.process_all_available()
@@ -44,22 +44,16 @@ def test_a_listener_is_told_of_start_batches_and_end(engine: str) -> None:
     assert isinstance(first, TopologyStarted)
     assert (first.txid, first.placements) == (0, {"count": "driver"})
     assert [(batch.txid, batch.tuples) for batch in kept.batches] == [(1, 2), (2, 1)]
+    batch = kept.batches[0]
+    assert (batch.topology, batch.tries, batch.engine, batch.dead_letters) == ("told", 1, engine, 0)
+    assert (dict(batch.read.rows), batch.keys_updated, batch.read.tasks) == ({"words": 2}, {"count": 2}, 1)
+    assert min(batch.phases) >= 0
+    assert batch.as_dict()["durationMs"]["total"] == pytest.approx(1000 * sum(batch.phases))
+    assert (batch.bytes_collected > 0, batch.bytes_shuffled) == (engine == "spark", 0)
     assert batches[-1].as_dict() == last
     assert isinstance(end, TopologyTerminated)
     assert (end.txid, end.exception, end.error_class) == (2, None, None)
     assert {event.run_id for event in kept.events} == {running.run_id}
-
-
-def test_the_event_of_a_batch_has_its_figures(engine: str) -> None:
-    kept = Kept()
-    with started(word_topology("figures", 3, "the cow the"), kept, engine=engine) as running:
-        running.process_all_available()
-    (batch,) = kept.batches
-    assert (batch.topology, batch.tries, batch.engine, batch.dead_letters) == ("figures", 1, engine, 0)
-    assert (dict(batch.read.rows), batch.keys_updated, batch.read.tasks) == ({"words": 3}, {"count": 2}, 1)
-    assert min(batch.phases) >= 0
-    assert batch.as_dict()["durationMs"]["total"] == pytest.approx(1000 * sum(batch.phases))
-    assert (batch.bytes_collected > 0, batch.bytes_shuffled) == (engine == "spark", 0)
 
 
 def test_rows_that_are_exchanged_are_counted_as_shuffled(engine: str) -> None:
@@ -329,21 +323,15 @@ def lines_of(problems: str) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_command_writes_a_line_of_json_for_each_event(folder: Path) -> None:
+def test_the_command_writes_a_line_of_json_for_each_event_and_one_for_an_error(folder: Path) -> None:
     done = trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
-    assert done.returncode == 0
+    assert (done.returncode, done.stdout.startswith("complete: 3 batches with 6 tuples")) == (0, True)
     told = lines_of(done.stderr)
     assert [line["event"] for line in told] == ["topologyStarted", *["batchCommitted"] * 3, "topologyTerminated"]
+    counts = {"count": (3, 3), "total": (1, 1)}
     assert told[1]["stateKeys"] == {
-        "count": {"read": 3, "cached": 0, "written": 3},
-        "total": {"read": 1, "cached": 0, "written": 1},
+        state: {"read": read, "cached": 0, "written": written} for state, (read, written) in counts.items()
     }
-    assert done.stdout.startswith("complete: 3 batches with 6 tuples")
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_the_command_tells_an_error_once_and_as_json(folder: Path) -> None:
     broken = trident("run", "counts:broken", "--once", *IN_PROCESS, "--conf", "max_batch_attempts=2", *ONE, cwd=folder)
     assert (broken.returncode, broken.stdout) == (1, "")
     told = lines_of(broken.stderr)

@@ -19,13 +19,13 @@ from prometheus_client import generate_latest as prometheus_text
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
-from spouts import FeederBatchSpout, FixedBatchSpout
+from spouts import FeederBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S
 from tests.observe.watching import failing, listens, started, threads_of, word_topology
 from trident import BatchFailedError, Config, TridentTopology
 from trident.counts import KeyCounts
-from trident.errors import ConfigError, EnvironmentProblem
+from trident.errors import EnvironmentProblem
 from trident.observe import open_metrics
 from trident.observe.batch_committed import BatchCommitted, Phases, Read
 from trident.observe.component_statistics import Figures, TopologyStatistics, WindowStatistics
@@ -69,6 +69,13 @@ def samples(text: str) -> Samples:
                 labels = frozenset((name, value) for name, value in sample.labels.items() if name != "topology")
                 found[sample.name, labels] = sample.value
     return found
+
+
+def scraped(topology: TridentTopology, **conf: Any) -> Samples:
+    """Run a topology until all is committed; return what it tells then."""
+    with started(topology, metrics_port=0, **conf) as running:
+        running.process_all_available()
+        return samples(scrape(running))
 
 
 def of(found: Samples, name: str, **labels: str) -> float:
@@ -155,25 +162,14 @@ def test_the_page_explains_every_metric() -> None:
 
 
 def test_batches_that_were_processed_twice_are_counted() -> None:
-    with started(word_topology("verified", 1, "a b"), metrics_port=0, verify_replays=1.0) as running:
-        running.process_all_available()
-        found = samples(scrape(running))
-    counts = {
-        outcome: of(found, "replays_verified_total", outcome=outcome) for outcome in ("checked", "skipped", "differed")
-    }
-    assert counts == {"checked": 2, "skipped": 0, "differed": 0}
+    found = scraped(word_topology("verified", 1, "a b"), verify_replays=1.0)
+    for outcome, count in {"checked": 2, "skipped": 0, "differed": 0}.items():
+        assert of(found, "replays_verified_total", outcome=outcome) == count
 
 
 def test_failed_attempts_and_dead_letters_are_counted(tmp_path: Path) -> None:
-    topology = failing("failures", tmp_path)
-    conf: dict[str, Any] = {
-        "on_poison": "dead_letter",
-        "max_batch_attempts": 3,
-        "dead_letter_dir": tmp_path / "letters",
-    }
-    with started(topology, metrics_port=0, max_spout_pending=1, **conf) as running:
-        running.process_all_available()
-        found = samples(scrape(running))
+    letters: dict[str, Any] = {"on_poison": "dead_letter", "dead_letter_dir": tmp_path / "letters"}
+    found = scraped(failing("failures", tmp_path), max_spout_pending=1, max_batch_attempts=3, **letters)
     assert (of(found, "attempts_failed_total"), of(found, "dead_letters_total")) == (2, 1)
     assert of(found, "batches_committed_total") == 2
 
@@ -194,21 +190,6 @@ def test_two_topologies_of_a_process_have_ports_and_a_page_each() -> None:
         assert 'topology="second"' not in scrape(one)
 
 
-def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    with started(word_topology("holds", 1, "a"), metrics_port=0) as running:
-        port = urlsplit(running.metrics_url or "").port
-        expected = (
-            f"metrics cannot be served at 127.0.0.1:{port}: Address already in use; another program or topology has the "
-            "port, choose another one, or 0 for a free one"
-        )
-        with pytest.raises(ConfigError) as refused:
-            started(word_topology("late", 1, "a"), metrics_port=port, log_dir=tmp_path / "log")
-        assert str(refused.value) == expected
-        assert not (tmp_path / "log").exists()
-        assert running.is_active
-    assert threads_of("late") == []
-
-
 def test_the_port_is_freed_at_the_end_whatever_ends_the_topology(tmp_path: Path) -> None:
     with started(word_topology("freed", 1, "a"), metrics_port=0) as running:
         port = urlsplit(running.metrics_url or "").port or 0
@@ -221,15 +202,6 @@ def test_the_port_is_freed_at_the_end_whatever_ends_the_topology(tmp_path: Path)
         broken.await_termination(WAIT_S)
     assert not listens(port)
     assert threads_of("freed") + threads_of("broken") == []
-
-
-def test_a_client_that_never_asks_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_metrics, "_CLIENT_S", 0.2)
-    with started(word_topology("idle", 1, "a"), metrics_port=0) as running:
-        port = urlsplit(running.metrics_url or "").port or 0
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as idle:
-            assert idle.recv(1) == b""
-        assert "trident_" in scrape(running)
 
 
 def test_a_client_that_sends_half_a_request_is_no_traceback(
@@ -262,27 +234,8 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
 
 
 def batch(txid: int, seconds: float, counters: dict[str, int]) -> BatchCommitted:
-    read, phases = Read({"s": 1}, {"s": None}), Phases(0.0, seconds, 0.0, 0.0, 0.0)
-    return BatchCommitted(
-        "t",
-        "run",
-        0,
-        txid,
-        1,
-        1,
-        "spark",
-        read,
-        phases,
-        0.0,
-        1.0,
-        {},
-        {},
-        {"state": KeyCounts(1, 2, 3)},
-        5,
-        7,
-        0,
-        counters,
-    )
+    read, phases, keys = Read({"s": 1}, {"s": None}), Phases(0.0, seconds, 0.0, 0.0, 0.0), {"state": KeyCounts(1, 2, 3)}
+    return BatchCommitted("t", "run", 0, txid, 1, 1, "spark", read, phases, 0.0, 1.0, {}, {}, keys, 5, 7, 0, counters)
 
 
 def told(metrics: Metrics) -> dict[tuple[str, ...], float]:
@@ -322,15 +275,9 @@ def test_a_name_that_has_no_form_in_utf_8_does_not_end_the_scrape() -> None:
 
 
 def test_a_scrape_tells_what_each_operation_did() -> None:
-    topology = TridentTopology("t")
-    words = topology.new_stream("s", FixedBatchSpout("word: string", 2, ["a"], ["b"], ["a"]))
-    words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
-    with topology.start(engine="in_process", metrics_port=0) as running:
-        running.process_all_available()
-        found = samples(scrape(running))
-        state = frozenset({("operation", "s/Count@count")})
-        assert found["trident_operation_emitted_total", frozenset({("operation", "s")})] == 3
-        assert found["trident_operation_executed_total", state] == 3
-        assert found["trident_operation_failed_total", state] == 0
-        assert found["trident_operation_busy_seconds_total", state] > 0
-        assert 0 < found["trident_operation_capacity_ratio", state] < 1
+    found = scraped(word_topology("t", 2, "a b a"))
+    assert of(found, "operation_emitted_total", operation="words") == 3
+    state = {"operation": "words/Count@count"}
+    assert (of(found, "operation_executed_total", **state), of(found, "operation_failed_total", **state)) == (3, 0)
+    assert of(found, "operation_busy_seconds_total", **state) > 0
+    assert 0 < of(found, "operation_capacity_ratio", **state) < 1

@@ -192,29 +192,6 @@ def test_a_state_keeps_them_over_all_batches_and_gives_each_result_as_a_field(en
     assert asked.rows[-1] in [(3.5, "c"), (5.0, None)]
 
 
-def test_a_replayed_batch_counts_once(engine: str) -> None:
-    topology = TridentTopology("t")
-    rows = {1: [("a", 1, 1.0, "x")], 2: [("a", 2, 3.0, "y"), ("b", 7, 1.0, "x")], 3: [("a", 3, 2.0, "x")]}
-    sales = (
-        topology.new_stream("orders", RowsSpout("k: string, n: bigint, d: double, w: string", rows))
-        .group_by("k")
-        .persistent_aggregate(MemoryMapState(), ALL)
-    )
-    failed: list[int] = []
-
-    def fail(point: str, attempt: Any) -> None:
-        if point == "committed" and attempt.txid not in failed:
-            failed.append(attempt.txid)
-            raise FailedException("once, after the states")
-
-    with start(topology, engine, fail) as running:
-        running.process_all_available()
-        found = running.state("aggregates").multi_get(["a"])[0]
-    assert failed == [1, 2, 3]
-    assert (found["rows"], found["sum"], found["mean"], found["all"]) == (3, 6, 2.0, ["x", "y", "x"])
-    assert (sales.state_name, round(found["sd"], 9)) == ("aggregates", 1.0)
-
-
 def test_numbers_of_many_keys_in_memory_are_arrays_and_the_same_after_a_replay() -> None:
     topology = TridentTopology("t")
     rows = {
@@ -536,3 +513,26 @@ def test_a_nan_is_where_spark_has_it(spark: SparkSession) -> None:
     for key, *values in found:
         value = ours[(key,)]
         assert repr([value[name] for name in ORDERED]) == repr(values), cases[int(key)]
+
+
+def test_a_replayed_batch_counts_once(engine: str) -> None:
+    topology = TridentTopology("t")
+    rows = {1: [("a", 1, 1.0, "x")], 2: [("a", 2, 3.0, "y"), ("b", 7, 1.0, "x")], 3: [("a", 3, 2.0, "x")]}
+    sales = (
+        topology.new_stream("orders", RowsSpout("k: string, n: bigint, d: double, w: string", rows))
+        .group_by("k")
+        .persistent_aggregate(MemoryMapState(), ALL)
+    )
+    failed: list[int] = []
+
+    def fail(point: str, attempt: Any) -> None:
+        if point == "committed" and attempt.txid not in failed:
+            failed.append(attempt.txid)
+            raise FailedException("once, after the states")
+
+    with start(topology, engine, fail) as running:
+        running.process_all_available()
+        found = running.state("aggregates").multi_get(["a"])[0]
+    assert failed == [1, 2, 3]
+    assert (found["rows"], found["sum"], found["mean"], found["all"]) == (3, 6, 2.0, ["x", "y", "x"])
+    assert (sales.state_name, round(found["sd"], 9)) == ("aggregates", 1.0)

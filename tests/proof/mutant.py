@@ -55,6 +55,24 @@ class Mutant:
             _forget_compiled(path)
 
 
+def mutants(hunks: str) -> tuple[Mutant, ...]:
+    """Read bugs as they are written in `mutants_of_*.py`.
+
+    `@ file`: what follows is of this file. `# name`: a bug begins. `-`, `+`: the lines of its snippet, and what they become;
+    without the latter the lines go. `? test`: what is to catch the bug; before the first name, those that have no other.
+    """
+    found: list[Mutant] = []
+    for part in hunks.strip().removeprefix("@ ").split("\n@ "):
+        head, *bugs = part.split("\n# ")
+        file, *usual = head.split("\n? ")
+        for name, *lines in (bug.split("\n") for bug in bugs):
+            old, new, tests = ([line[1:] for line in lines if line[0] == mark] for mark in "-+?")
+            end = "" if new else "\n"
+            asked = tuple(test.strip() for test in tests) or tuple(usual)
+            found.append(Mutant(name, file, "\n".join(old) + end, "\n".join(new), asked))
+    return tuple(found)
+
+
 def _forget_compiled(path: Path) -> None:
     """Remove what Python compiled: a file of the same size and second would be taken for the one before."""
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -99,27 +97,6 @@ def test_two_stores_are_seen_as_of_one_batch_beside_commits(
             assert reads >= least
             assert states.read(lambda at: sorted(at["revenue"].get_tuples()) == sorted(at["sales"].get_tuples()))
             assert states.txid == batches + 1
-
-
-@pytest.mark.long
-def test_another_process_reads_them_whether_the_topology_runs_or_not(orders: Orders, tmp_path: Path) -> None:
-    with orders.running() as running:
-        orders.spout.feed([("oslo", 1), ("oslo", 1), ("bergen", 1)])
-        running.process_all_available()
-    program = f"""
-import sys
-import trident
-from pathlib import Path
-from states.delta import DeltaState
-from tests.read.test_joint_reader import Orders
-
-at = Path({str(tmp_path)!r})
-orders = Orders(at, DeltaState.opaque(str(at / "a")), DeltaState.opaque(str(at / "b")))
-with orders.opened() as states:
-    print(states.multi_get({{"revenue": ["oslo", "x"], "sales": ["bergen"]}}), states.txid)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "{'revenue': [2, None], 'sales': [1]} 1\n"
 
 
 def test_a_read_that_commits_overtake_is_made_again(orders: Orders) -> None:

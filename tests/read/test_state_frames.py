@@ -123,8 +123,9 @@ def test_a_store_that_cannot_list_says_so() -> None:
             raise AssertionError
 
     view = StateView([Unlisted()], lambda: Snapshot(1), "counts", columns=Fields("k: string, value: int"))
-    with pytest.raises(UnsupportedOperation, match="the store of state 'counts' cannot list its keys"):
-        view.rows_at_once()
+    for read in (view.rows_at_once, lambda: view.top(3)):
+        with pytest.raises(UnsupportedOperation, match="state 'counts' cannot list its keys"):
+            read()
 
 
 # ---- columns ----------------------------------------------------------------------------------------------------------

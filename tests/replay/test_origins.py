@@ -10,7 +10,7 @@ import pytest
 
 import trident
 from spouts import FixedBatchSpout, TextFileSpout
-from tests.harness.topology_runs import RowsSpout, dict_state, run_all, start
+from tests.harness.topology_runs import RowsSpout, dict_state, operation, run_all, start
 from trident import QueryBatches, TridentCollector, TridentTopology, TridentTuple
 from trident.errors import ReplayFailedError, UnsupportedOperation, WrongKeyError
 from trident.operations import Avg, BaseStateUpdater, Count, Function, Max, ReducerAggregator, Split
@@ -90,22 +90,21 @@ def test_several_aggregates_are_one_value(tmp_path: Path) -> None:
     assert first[2]["orders"] == 2
 
 
-class Last(ReducerAggregator[str]):
-    """The last word."""
-
-    def init(self) -> str:
-        return ""
-
-    def reduce(self, value: str, tuple: TridentTuple) -> str:
-        return tuple.get_string(0) or ""
+Last = operation(  # the last word
+    "Last", ReducerAggregator, None, init=lambda: "", reduce=lambda value, row: row.get_string(0) or ""
+)
+PutOne = operation(
+    "PutOne", BaseStateUpdater, None, update_state=lambda state, rows, collector: state.multi_put([(1,)], ["one"])
+)
 
 
-class Remember(BaseStateUpdater[Any]):
-    """Puts each word under its first letter."""
+def remember(state: Any, rows: Sequence[TridentTuple], collector: TridentCollector) -> None:
+    """Put each word under its first letter."""
+    latest = {(row["word"][0],): row["word"] for row in rows}
+    state.multi_put(list(latest), list(latest.values()))
 
-    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        latest = {(row["word"][0],): row["word"] for row in tuples}
-        state.multi_put(list(latest), list(latest.values()))
+
+Remember = operation("Remember", BaseStateUpdater, None, update_state=remember)
 
 
 def test_a_reducer_has_rows_and_no_partial_and_an_updater_neither(log: Log) -> None:
@@ -114,11 +113,6 @@ def test_a_reducer_has_rows_and_no_partial_and_an_updater_neither(log: Log) -> N
     log.run()
     assert log.why("last", last=2) == [(2, 2, None, "cow", "the"), (3, 2, None, "the", "the")]
     assert log.why("letters", ("m",)) == [(3, None, None, None, "moon")]
-
-
-class PutOne(BaseStateUpdater[Any]):
-    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        state.multi_put([(1,)], ["one"])
 
 
 def test_a_key_that_only_equals_another_one_in_a_dict_has_no_batches(log: Log) -> None:

@@ -20,7 +20,7 @@ from trident.errors import ReplayFailedError, RewindError, StartMismatchError, S
 from trident.operations import BaseFilter, Count, MapGet, Max, Sum
 from trident.run.engine_choice import giving_up_if
 from trident.spout.interfaces import SpoutType
-from trident.state import SENTINEL_KEY, OpaqueValue, Sentinel
+from trident.state import OpaqueValue, Sentinel
 
 pytestmark = pytest.mark.slow
 
@@ -89,25 +89,6 @@ def test_only_what_lacks_batches_is_written_and_each_value_is_as_it_was(
     world.judge(20)
 
 
-def test_one_partition_that_was_set_back_is_brought_forward_alone(world: World) -> None:
-    old = world.run(6)
-    before = world.run(20)
-    (place, *_) = [place for place in before if place[0] == "count" and before[place] != old[place]]
-    world.stores.set_back(old, "count", partitions=[place[1]])
-    world.stores.puts.clear()
-    assert world.run(20, state_recovery="rewind") == before
-    assert set(world.stores.puts) == {place}
-
-
-def test_a_store_without_any_commit_is_rewound_from_the_first_batch(world: World) -> None:
-    before = world.run(20)
-    world.stores.set_back({}, "count", "total")
-    after = world.run(20, state_recovery="rewind")
-    assert [written(after, state) for state in ("count", "total")] == [
-        written(before, state) for state in ("count", "total")
-    ]
-
-
 def test_a_state_in_memory_is_made_again_at_each_start(tmp_path: Path) -> None:
     def topology(batches: int) -> TridentTopology:
         topology = TridentTopology("t")
@@ -153,17 +134,6 @@ def test_what_a_query_read_then_and_no_history_tells_is_refused(world: World) ->
     world.run(20, state_recovery="rewind")  # both are of the same batch
     with trident.open_state(world.topology(20), "behind", log_dir=world.log) as state:
         assert state.multi_get([None, 1, 2]) == [9, 3, 2]
-
-
-def test_a_state_that_was_emptied_since_begins_again_there(world: World) -> None:
-    old = world.run(6)
-    world.stores.set_back({}, "count")
-    world.run(10, state_recovery="discard_totals")
-    before = world.run(20)
-    world.stores.set_back(old, "count")
-    after = world.run(20, state_recovery="rewind")
-    assert written(after, "count") == written(before, "count")
-    world.judge(20)
 
 
 def test_a_state_that_was_emptied_since_and_got_nothing_then_is_emptied_again(world: World) -> None:
@@ -323,14 +293,6 @@ def test_a_store_of_another_log_is_refused(world: World, tmp_path: Path) -> None
     world.run(6)
     shutil.rmtree(world.log)
     world.refused(15, "the log is new, and state 'count' has the totals of 6 batches and", StartMismatchError)
-
-
-def test_a_store_whose_emptying_was_killed_is_emptied_and_made_again(world: World) -> None:
-    whole = written(world.run(6), "total")
-    entries = world.stores.entries["total", 0]
-    entries[SENTINEL_KEY, 0] = Sentinel("(emptied)", 0, 0, "t/total")  # laid before the values are removed
-    assert written(world.run(6, state_recovery="rewind"), "total") == whole
-    world.judge(6)
 
 
 def as_failed(old: Entries, txid: int) -> Entries:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 import redis
 
 import trident
-from spouts import CsvFileSpout, FixedBatchSpout, ParquetFileSpout, TextFileSpout, TransactionalRedisStreamSpout
+from spouts import CsvFileSpout, FixedBatchSpout, TextFileSpout, TransactionalRedisStreamSpout
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from states.delta import DeltaState
 from states.memory import LRUMemoryMapState
@@ -27,7 +26,7 @@ from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import Keep, RowsState, dict_state, run_all, start
 from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.errors import HistoryStartError, ReplayFailedError, UnsupportedOperation, WrongKeyError
-from trident.operations import Avg, BaseStateUpdater, Count, Last, MapGet, Max, Split, Sum
+from trident.operations import BaseStateUpdater, Count, Last, MapGet, Max, Split, Sum
 from trident.replay.verifying import Verified, is_same
 from trident.state import StateSpec
 
@@ -74,15 +73,6 @@ def words(tmp_path: Path, url: str, table: str) -> Words:
     made = Words(tmp_path, PostgresState.opaque(url, table=table))
     made.run(a="the cow\nthe moon\nold sun\n", b="the cow\n", c="a dish\n")
     return made
-
-
-@pytest.mark.long
-def test_states_that_are_what_their_batches_make_of_them_are_equal(words: Words) -> None:
-    count, total = words.verify()
-    assert (count.state, count.txid, count.equal, list(count.wrong), count.refused) == ("count", 3, 7, [], "")
-    assert (total.state, total.equal, list(total.wrong)) == ("total", 1, [])
-    words.run(d="the end\n")  # the replay has written nothing that would be in the way
-    assert [(each.txid, each.equal) for each in words.verify()] == [(4, 8), (4, 1)]
 
 
 def test_a_value_that_was_changed_by_hand_is_found_with_what_should_be_there(
@@ -166,41 +156,6 @@ def test_a_log_without_batches_is_refused(tmp_path: Path) -> None:
         words.verify()
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_files_of_rows_and_several_aggregates_in_one_value_are_equal(tmp_path: Path, kind: str) -> None:
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    rows = pa.table({"shop": ["oslo", "rome", "oslo", None], "euros": [0.1, 0.2, 0.7, 4.0]})
-    (tmp_path / "in").mkdir()
-    if kind == "csv":
-        pyarrow.csv.write_csv(rows, tmp_path / "in" / "a.csv")
-        spout: Any = CsvFileSpout(str(tmp_path / "in"), "shop: string, euros: double")
-    else:
-        pyarrow.parquet.write_table(rows, tmp_path / "in" / "a.parquet")
-        spout = ParquetFileSpout(str(tmp_path / "in"), "shop: string, euros: double")
-    topology = TridentTopology("sales")
-    sales = topology.new_stream("sales", spout).group_by("shop")
-    several = {"revenue": Sum("euros"), "orders": Count(), "mean": Avg("euros")}
-    sales.persistent_aggregate(DeltaState.opaque(str(tmp_path / "table")), several, "sales")
-    run(topology, str(tmp_path / "log"))
-    (done,) = trident.verify_state(topology, log_dir=str(tmp_path / "log"))
-    assert (done.equal, list(done.wrong)) == (3, [])
-
-
-def test_a_state_behind_a_query_of_another_state_is_computed_with_it(tmp_path: Path) -> None:
-    topology = TridentTopology("chain")
-    spout = FixedBatchSpout("word: string", 2, *[[word] for word in ["a", "b", "a", "c", "a", "b", "a", "a"]])
-    words = topology.new_stream("words", spout)
-    counts = words.group_by("word").persistent_aggregate(DeltaState.opaque(str(tmp_path / "one")), Count(), "count")
-    known = words.state_query(counts, "word", MapGet(), "before")
-    known.group_by("before").persistent_aggregate(DeltaState.opaque(str(tmp_path / "two")), Count(), "seen")
-    run(topology, str(tmp_path / "log"))
-    one, two = trident.verify_state(topology, log_dir=str(tmp_path / "log"))
-    assert (one.equal, two.equal, list(one.wrong), list(two.wrong)) == (3, 4, [], [])
-
-
 def test_states_behind_a_query_and_a_join_over_time_are_computed_with_them(tmp_path: Path) -> None:
     orders = [(1, "ann", 200), (2, "ann", 950), (3, "ann", 990)]
     topology = TridentTopology("orders")
@@ -245,24 +200,6 @@ def test_a_state_that_was_declared_later_begins_with_the_first_batch_that_wrote_
         assert total.get() == 4
 
 
-def test_a_state_that_was_emptied_begins_again_with_the_batch_behind(tmp_path: Path) -> None:
-    entries: dict[Any, Any] = {}
-    topology = TridentTopology("emptied")
-    lines = topology.new_stream("lines", TextFileSpout(str(tmp_path / "in")))
-    lines.group_by("line").persistent_aggregate(DeltaState.opaque(str(tmp_path / "table")), Count(), "count")
-    lines.persistent_aggregate(dict_state(entries), Count(), "total")
-    (tmp_path / "in").mkdir()
-    for name, recovery in (("a", "refuse"), ("b", "discard_totals"), ("c", "refuse")):
-        (tmp_path / "in" / name).write_text("x\ny\n")
-        run(topology, str(tmp_path / "log"), state_recovery=recovery)
-        if name == "a":
-            shutil.rmtree(tmp_path / "table")
-    count, total = trident.verify_state(topology, log_dir=str(tmp_path / "log"))
-    assert (count.txid, count.equal, list(count.wrong), total.equal) == (3, 2, [], 1)
-    with trident.open_state(topology, "count", log_dir=str(tmp_path / "log")) as state:
-        assert state.multi_get(["x"]) == [2]
-
-
 def test_code_that_was_changed_is_noted(tmp_path: Path) -> None:
     def declared(aggregate: Any) -> TridentTopology:
         topology = TridentTopology("changed")
@@ -278,20 +215,6 @@ def test_code_that_was_changed_is_noted(tmp_path: Path) -> None:
     (done,) = trident.verify_state(declared(Max()), log_dir=str(tmp_path / "log"))
     assert [(one.found, one.expected) for one in done.wrong] == [(3, 2)]
     assert list(done.notes) == ["from batch 2 on it means something else; the batches before ran other code"]
-
-
-@pytest.mark.long
-def test_a_topology_on_spark_whose_tasks_commit_is_equal(tmp_path: Path, redis_server: Server, spark: Any) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.csv").write_text("shop,euros\n" + "".join(f"s{at % 50},{at / 7}\n" for at in range(5000)))
-    topology = TridentTopology(tmp_path.name[-30:])
-    rows = topology.new_stream("rows", CsvFileSpout(str(tmp_path / "in"), "shop: string, euros: double"))
-    state = RedisState.opaque(f"redis://{redis_server.address}/0", prefix=tmp_path.name[-30:])
-    rows.group_by("shop").persistent_aggregate(state, "euros", Sum(), "sum", state_name="sum").parallelism_hint(3)
-    with start(topology, "spark", log_dir=str(tmp_path / "log"), history="7d", state_placement="executors") as running:
-        running.process_all_available()
-    (done,) = trident.verify_state(topology, log_dir=str(tmp_path / "log"))
-    assert (done.equal, list(done.wrong)) == (50, [])
 
 
 def test_a_window_by_the_time_of_its_batches_gives_what_it_gave(tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ class Source(ABC):
         self.rows += 1
 
     def drop(self) -> None:
-        """Take the last row back."""
         self.rows -= 1
 
     @abstractmethod

@@ -1,18 +1,11 @@
-"""Runs a PySpark program that kills itself: `python -m tests.run.dying_job PROGRAM [POINT BATCH]`.
-
-The program is left as it is: `DataStreamWriter.foreachBatch` wraps the function that it is given.
-"""
+"""A function for `foreachBatch` that kills the process in which it runs, at a point of a batch."""
 
 from __future__ import annotations
 
 import os
-import runpy
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
-
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.harness.sqlite_map import SQLiteMap
 from trident.run.foreach_batch import ForeachBatch
@@ -73,15 +66,3 @@ def _dying_put(self: SQLiteMap, keys: Sequence[Key], values: Sequence[bytes]) ->
         _reached[0]("half of the put")
         _put(self, keys[1:], values[1:])
         _reached[0]("put")
-
-
-def main(program: str, point: str = "", batch: str = "-1") -> None:
-    """Run the program; it dies at the point of the batch."""
-    given = DataStreamWriter.foreachBatch
-    dying = lambda self, func: given(self, DyingFunction(func, point, int(batch)))  # noqa: E731
-    DataStreamWriter.foreachBatch = dying  # type: ignore[method-assign]
-    runpy.run_path(program, run_name="__main__")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -148,7 +148,6 @@ def _persisted(case: Case, grouped: list[dict[Row, list[Any]]]) -> tuple[list[Co
 
 
 def _totals(batches: Iterable[Iterable[tuple[Row, int]]]) -> list[Content]:
-    """Add up what comes with each key, batch by batch."""
     content: Content = {}
     contents = [content]
     for pairs in batches:

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
+import redis
+
+from states.cassandra import CassandraState
 from states.delta import DeltaState
+from states.memcached import MemcachedState
 from states.memory import MemoryMapState
 from states.postgres import PostgresState
 from states.redis import RedisState
@@ -45,76 +50,42 @@ class Stores:
 
     def new_state(self, case: Case) -> Callable[[str, str], StateSpec]:
         """Return what makes the states of a case; made again, a state in memory is the same one."""
-        return lambda name, kind: _MAKERS[case.store](self, case, name, kind.replace("-", "_"))
+        return lambda name, kind: self._make(case, name, kind.replace("-", "_"))
 
-    def in_memory(self, case: Case, name: str, kind: str) -> StateSpec:
-        if name not in self._memory:
-            self._memory[name] = getattr(MemoryMapState, kind)()
-        return self._memory[name]
-
-    def apart(self, case: Case, name: str, kind: str) -> StateSpec:
-        if name not in self._memory:
+    def _make(self, case: Case, name: str, kind: str) -> Any:
+        if case.store == "memory":
+            return self._memory.setdefault(name, getattr(MemoryMapState, kind)())
+        if case.store == "apart":
             entries: dict[int, dict[str, tuple[Row, Any]]] = defaultdict(dict)
-            self._memory[name] = map_state(
-                lambda conf, partition, count: ByText(entries[partition]), kind.replace("_", "-")
-            )
-        return self._memory[name]
+            spec = map_state(lambda conf, partition, count: ByText(entries[partition]), kind.replace("_", "-"))
+            return self._memory.setdefault(name, spec)
+        if case.store.startswith("delta"):
+            bound = {"max_keys_in_memory": 2} if "beyond" in case.store else {}
+            return getattr(DeltaState, kind)(str(self.path(name)), fsync=False, **bound)
+        shared = {"keyspace": "random", "replication": 1, "table": "random", "buckets": 8}
+        servers: dict[str, tuple[Any, str, dict[str, Any]]] = {
+            "redis": (RedisState, f"redis://127.0.0.1:{self.redis}/0", {"prefix": name}),
+            "postgres": (PostgresState, self.postgres_url, {"table": name}),
+            "cassandra": (CassandraState, "127.0.0.1", {**shared, "port": self.cassandra}),
+            "memcached": (MemcachedState, f"127.0.0.1:{self.memcached}", {"prefix": name}),
+        }
+        made, place, options = servers[case.store]
+        return getattr(made, kind)(place, cache=case.cache, **options)
 
     def path(self, name: str) -> Path:
-        """Return the folder of a Delta state."""
         return self.folder / "delta" / name
-
-    def in_delta(self, case: Case, name: str, kind: str) -> StateSpec:
-        bound = {"max_keys_in_memory": 2} if "beyond" in case.store else {}
-        spec: StateSpec = getattr(DeltaState, kind)(str(self.path(name)), fsync=False, **bound)
-        return spec
-
-    def in_redis(self, case: Case, name: str, kind: str) -> StateSpec:
-        url = f"redis://127.0.0.1:{self.redis}/0"
-        spec: StateSpec = getattr(RedisState, kind)(url, cache=case.cache, prefix=name)
-        return spec
-
-    def in_postgres(self, case: Case, name: str, kind: str) -> StateSpec:
-        url = self.postgres_url
-        spec: StateSpec = getattr(PostgresState, kind)(url, cache=case.cache, table=name)
-        return spec
 
     @property
     def postgres_url(self) -> str:
         return f"postgresql://trident@127.0.0.1:{self.postgres}/postgres"
 
-    def in_cassandra(self, case: Case, name: str, kind: str) -> StateSpec:
-        from states.cassandra import CassandraState
-
-        spec: StateSpec = getattr(CassandraState, kind)(
-            "127.0.0.1",
-            port=self.cassandra,
-            keyspace="random",
-            replication=1,
-            table="random",
-            buckets=8,
-            cache=case.cache,
-        )
-        return spec
-
-    def in_memcached(self, case: Case, name: str, kind: str) -> StateSpec:
-        from states.memcached import MemcachedState
-
-        spec: StateSpec = getattr(MemcachedState, kind)(f"127.0.0.1:{self.memcached}", prefix=name, cache=case.cache)
-        return spec
-
     def forget(self, cases: Sequence[Case]) -> None:
-        """Remove what cases left behind."""
         self._memory.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.redis and any("redis" in case.store for case in cases):
-            import redis
-
             with redis.Redis(port=self.redis) as client:
                 client.flushall()
         if self.postgres and any(case.store == "postgres" for case in cases):
-            import psycopg
-
             with psycopg.connect(self.postgres_url) as connection:
                 for (table,) in connection.execute("SELECT tablename FROM pg_tables WHERE tablename LIKE 'random%'"):
                     connection.execute(f'DROP TABLE "{table}"')
@@ -138,18 +109,6 @@ class ByText:
 
     def key_pages(self) -> Iterator[list[Row]]:
         yield [key for key, _ in self.entries.values()]
-
-
-_MAKERS: dict[str, Callable[[Stores, Case, str, str], StateSpec]] = {
-    "memory": Stores.in_memory,
-    "apart": Stores.apart,
-    "delta": Stores.in_delta,
-    "delta beyond memory": Stores.in_delta,
-    "redis": Stores.in_redis,
-    "postgres": Stores.in_postgres,
-    "cassandra": Stores.in_cassandra,
-    "memcached": Stores.in_memcached,
-}
 
 
 def check(case: Case, stores: Stores) -> None:
@@ -296,7 +255,6 @@ def _asked_keys(case: Case) -> list[Row]:
 
 
 def _check_questions(part: Declared, found: Expected, begun: int, until: int) -> None:
-    """Compare what `state_query` said in each batch."""
     for sees, asked in part.asked.items():
         for txid in range(begun + 1, until + 1):
             after = found.after["total"][txid - (sees == "batch_before")]
@@ -345,7 +303,6 @@ class _Says:
                 )
 
     def check_page(self, pages: TridentPages, state: str) -> None:
-        """Look keys up on the page, as texts."""
         if not self.grouped:
             assert pages.lookup(state, [])["value"] == self.content.get(()), f"the page of {self.who}"
             return
@@ -407,8 +364,6 @@ def _delta_rows(path: Path, says: _Says) -> Iterator[Row]:
 
 def _postgres_rows(url: str, table: str, case: Case, says: _Says) -> Iterator[Row]:
     """Return the rows of a table, as the documentation says how they are stored; each as of the last batch."""
-    import psycopg
-
     with psycopg.connect(url, options="-c TimeZone=UTC") as connection:
         if connection.execute("SELECT to_regclass(%s)", (f'"{table}"',)).fetchone() == (None,):
             return

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import Keep, RowsSpout, RowsState, keep, run_all
+from tests.harness.topology_runs import Keep, RowsSpout, RowsState, keep, operation, run_all
 from trident import JoinType, Stream, TridentCollector, TridentState, TridentTopology, TridentTuple
 from trident.operations import (
     Aggregator,
@@ -66,26 +66,12 @@ def pieces(texts: Any) -> Any:
     return pc.split_pattern(texts, "b")
 
 
-class Sized(Function):
-    """Emits the length of a text that is not empty."""
-
-    output_types = ("bigint",)
-
-    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        if tuple[0]:
-            collector.emit([len(tuple[0])])
-
-
-class Latest(ReducerAggregator[int]):
-    """The greatest value, at least 0."""
-
-    output_types = ("bigint",)
-
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        return max(curr, tuple[0] or 0)
+Sized = operation(  # emits the length of a text that is not empty
+    "Sized", Function, execute=lambda row, collector: row[0] and collector.emit([len(row[0])])
+)
+Latest = operation(  # the greatest value, at least 0
+    "Latest", ReducerAggregator, init=lambda: 0, reduce=lambda curr, row: max(curr, row[0] or 0)
+)
 
 
 class Positive(Aggregator[int]):
@@ -105,34 +91,22 @@ class Positive(Aggregator[int]):
         collector.emit(["end", val])
 
 
-class Difference(MultiReducer[list[int]]):
-    """The sum of the first stream less that of the second."""
-
-    output_types = ("bigint",)
-
-    def init(self, collector: TridentCollector) -> list[int]:
-        return [0, 0]
-
-    def execute(self, state: list[int], stream_index: int, input: TridentTuple, collector: TridentCollector) -> None:
-        state[stream_index] += input["v"] or 0
-
-    def complete(self, state: list[int], collector: TridentCollector) -> None:
-        collector.emit([state[0] - state[1]])
+def add(state: list[int], stream_index: int, row: TridentTuple) -> None:
+    state[stream_index] += row["v"] or 0
 
 
-class GroupDifference(GroupedMultiReducer[list[int]]):
-    """As `Difference`, key by key."""
-
-    def init(self, collector: TridentCollector, group: TridentTuple) -> list[int]:
-        return [0, 0]
-
-    def execute(
-        self, state: list[int], stream_index: int, group: TridentTuple, input: TridentTuple, collector: TridentCollector
-    ) -> None:
-        state[stream_index] += input["v"] or 0
-
-    def complete(self, state: list[int], group: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit([group[0], state[0] - state[1]])
+Difference = operation(  # the sum of the first stream less that of the second
+    "Difference", MultiReducer,
+    init=lambda collector: [0, 0],
+    execute=lambda state, index, row, collector: add(state, index, row),
+    complete=lambda state, collector: collector.emit([state[0] - state[1]]),
+)  # fmt: skip
+GroupDifference = operation(  # as `Difference`, key by key
+    "GroupDifference", GroupedMultiReducer, None,
+    init=lambda collector, group: [0, 0],
+    execute=lambda state, index, group, row, collector: add(state, index, row),
+    complete=lambda state, group, collector: collector.emit([group[0], state[0] - state[1]]),
+)  # fmt: skip
 
 
 BATCHES = 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from spouts import (
     KafkaSpout,
     OpaqueTridentKafkaSpout,
     RedisStreamRichSpout,
+    TextFileSpout,
     TransactionalRedisStreamSpout,
 )
 from states.delta import DeltaState
 from tests.harness.kafka_topics import Topics
+from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import dict_state, run_all, start
 from tests.replay.set_back import Stores
 from tests.run.accident_worlds import (
@@ -36,7 +39,7 @@ from tests.run.accident_worlds import (
 from trident import QueryBatches, TopologyError, TridentTopology, open_state
 from trident.errors import StartMismatchError, UnsupportedOperation
 from trident.operations import Count
-from trident.spout import SaysWhereItBegins
+from trident.spout import SaysWhereItBegins, TransactionAttempt
 
 SAID = {
     "log lost": r"the log is new, and state 'a' has the totals of 4 batches",
@@ -120,6 +123,40 @@ def test_totals_are_not_kept_beside_a_state_that_lost_its_own(tmp_path: Path) ->
     make = prepared(tmp_path, "log lost, store emptied", Queue, 2, None)
     with pytest.raises(StartMismatchError, match="is refused: state 'a' has none, as after a loss"):
         make().run(0, state_recovery="keep_totals")
+
+
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_a_log_that_lacks_only_the_last_batch_is_refused_or_harmless(kind: str, tmp_path: Path) -> None:
+    rows, log, older = tmp_path / "rows", tmp_path / "log", tmp_path / "older"
+
+    def run(log_dir: Path = log, most: int = 100, observer: Any = None, **conf: Any) -> list[Any]:
+        spout = TextFileSpout(str(rows), output_field="w", max_batch_bytes=most)
+        topology = TridentTopology("t")
+        words = topology.new_stream("s", spout).group_by("w")
+        words.persistent_aggregate(sqlite_state(str(tmp_path / "store"), kind), Count(), "n", state_name="count")
+        with start(topology, "in_process", observer, log_dir=str(log_dir), **conf) as running:
+            running.process_all_available()
+            return list(running.state("count").multi_get(["a"]))
+
+    def copy(step: str, attempt: TransactionAttempt) -> None:
+        if step == "succeeded" and attempt.txid == 1:
+            shutil.copytree(log, older)
+
+    rows.mkdir()
+    for name in "12":
+        (rows / name).write_text("a\n")
+    assert run(most=1, observer=copy, max_spout_pending=1) == [2]
+    shutil.rmtree(log)
+    older.rename(log)
+    (rows / "3").write_text("a\n")
+    if kind == "opaque":  # batch 2 is taken back, and has two rows now
+        assert run() == [3]
+        return
+    with pytest.raises(
+        StartMismatchError, match="set back: it ends with batch 1 of .*, and state 'count' has 1 batch more"
+    ):
+        run()
+    assert run(tmp_path / "new", state_recovery="discard_totals") == [3]
 
 
 def test_a_commit_that_is_not_whole_is_not_kept(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -12,17 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
 from states.memory import MemoryMapState
-from states.redis import RedisState
-from tests.harness.commands import until
-from tests.harness.proxy import Proxy
-from tests.harness.servers import Server
-from tests.harness.topology_runs import start
+from tests.harness.topology_runs import OneSpout, start
 from trident import Fields, TridentTopology
 from trident.operations import Count
 from trident.run.sources import BackPressure
@@ -107,22 +102,14 @@ def test_a_batch_that_is_not_done_in_time_is_too_large_whatever_the_target() -> 
     assert run(pressure, store(0.01, 1.0), 40)[-1] == 1.0
 
 
-seconds = st.floats(0, 1e6) | st.sampled_from([0.0, TARGET_S])
-
-
-@given(st.lists(st.tuples(st.floats(0.001, 1), seconds)))
-def test_the_share_is_never_zero_and_never_more_than_all(batches: list[tuple[float, float]]) -> None:
-    pressure = BackPressure(TARGET_S)
-    for share, took in batches:
-        pressure.took(share, took)
-        assert 0.001 <= pressure.share <= 1
-
-
-@given(st.lists(seconds), st.integers(1, 5))
-def test_whatever_happened_before_fast_batches_lead_back_to_all(before: list[float], in_flight: int) -> None:
+@given(st.lists(st.floats(0, 1e6) | st.sampled_from([0.0, TARGET_S])), st.integers(1, 5), st.booleans())
+def test_whatever_happened_before_fast_batches_lead_back_to_all(
+    before: list[float], in_flight: int, late: bool
+) -> None:
     pressure = BackPressure(TARGET_S)
     for took in before:
-        pressure.took(pressure.share, took)
+        pressure.timed_out(pressure.share) if late else pressure.took(pressure.share, took)
+        assert 0.001 <= pressure.share <= 1
     assert run(pressure, store(0.01, 1.0), 60 * in_flight, in_flight)[-1] == 1.0
 
 
@@ -143,7 +130,6 @@ def test_batches_that_spill_are_halved_and_grow_slowly_beyond_the_size_that_spil
 
 
 WORDS = [f"word{number % 600:03}" for number in range(60_000)]
-BATCH_BYTES = 600 * len("word000\n")
 
 
 @pytest.fixture
@@ -152,62 +138,6 @@ def texts(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "a.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
     return folder
-
-
-def slow_down(proxy: Proxy, seconds: float) -> threading.Event:
-    """Hold every request back for some time, until the event that is returned is set."""
-    healed = threading.Event()
-
-    def hold() -> None:
-        if not healed.wait(seconds):
-            proxy.arm("held request", hold)
-
-    proxy.arm("held request", hold)
-    return healed
-
-
-@pytest.fixture
-def proxy(redis_server: Server) -> Iterator[Proxy]:
-    proxy = Proxy(redis_server.port)
-    with redis.Redis(port=redis_server.port) as client:
-        client.flushall()
-    yield proxy
-    proxy.close()
-
-
-@pytest.mark.long
-@pytest.mark.server
-def test_a_slow_store_shrinks_batches_and_gets_whole_ones_when_it_is_fast(
-    proxy: Proxy, texts: Path, tmp_path: Path
-) -> None:
-    topology = TridentTopology("slow")
-    state = RedisState.opaque(f"redis://127.0.0.1:{proxy.port}/0", max_keys_per_call=20)
-    counts = (
-        topology.new_stream("lines", TextFileSpout(str(texts), max_batch_bytes=BATCH_BYTES))
-        .group_by("line")
-        .persistent_aggregate(state, Count(), "count")
-    )
-    conf: dict[str, Any] = {
-        "target_batch_s": 0.3,
-        "max_spout_pending": 2,
-        "log_dir": tmp_path / "log",
-        "progress_kept": 1000,
-    }
-    with start(topology, "in_process", **conf) as running:
-        healed = slow_down(proxy, 0.05)
-        until(lambda: running.status["share"] < 0.2, "batches are a fifth of what they were")
-        slow = running.last_progress
-        healed.set()
-        until(lambda: running.status["share"] == 1.0, "batches are whole again")
-        running.process_all_available()
-        view = running.state(counts)
-        assert dict(zip(sorted(set(WORDS)), view.multi_get(sorted(set(WORDS))), strict=True)) == Counter(WORDS)
-        told = [(each["share"], each["numInputRows"]) for each in running.recent_progress]
-    assert slow is not None
-    assert all(rows <= 600 * share + 1 for share, rows in told)
-    assert min(rows for _, rows in told) < 200
-    assert sum(rows for _, rows in told) == len(WORDS)
-    assert told[0][1] == told[-2][1] == 600
 
 
 class Told(TextFileSpout):
@@ -256,23 +186,10 @@ def test_a_spout_is_told_before_it_is_asked_and_only_when_the_share_changes(
         assert min(shares) >= 0.001
 
 
-class Shrinking:
+class Shrinking(OneSpout):
     """An opaque spout of 400 numbers that emits all that are left, or a share of 400."""
 
-    spout_type = SpoutType.OPAQUE
-    is_quick = True
-
-    def __init__(self) -> None:
-        self.most = 400
-
-    def get_output_fields(self) -> Fields:
-        return Fields("n: bigint")
-
-    def get_coordinator(self, conf: Any) -> Shrinking:
-        return self
-
-    def get_emitter(self, conf: Any) -> Shrinking:
-        return self
+    fields, spout_type, is_quick, most = Fields("n: bigint"), SpoutType.OPAQUE, True, 400
 
     def throttle(self, share: float) -> None:
         self.most = int(400 * share)
@@ -281,15 +198,8 @@ class Shrinking:
         start = previous["end"] if previous else 0
         return {"start": start, "end": min(400, start + self.most)} if start < 400 else None
 
-    def parts(self, attempt: Any, definition: Any, parallelism: int) -> list[tuple[int, int]]:
-        return [(definition["start"], definition["end"])]
-
-    def emit(self, part: tuple[int, int]) -> Iterator[pa.Table]:
-        yield pa.table({"n": pa.array(range(*part), pa.int64())})
-
-    def success(self, txid: int, definition: Any) -> None: ...
-
-    def close(self) -> None: ...
+    def emit(self, part: dict[str, int]) -> Iterator[pa.Table]:
+        yield pa.table({"n": pa.array(range(part["start"], part["end"]), pa.int64())})
 
 
 def slow(n: int) -> int:

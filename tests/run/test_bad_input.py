@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,23 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import FailTimes, Keep, RowsSpout, RowsState, keep, run_all, start, topology_of
+from tests.harness.topology_runs import (
+    Keep,
+    OneSpout,
+    RowsSpout,
+    RowsState,
+    keep,
+    operation,
+    run_all,
+    start,
+    topology_of,
+)
 from trident import (
     BatchFailedError,
-    FailedException,
     Fields,
     Stream,
     TopologyError,
-    TridentCollector,
     TridentTopology,
-    TridentTuple,
 )
 from trident.errors import LogError
 from trident.operations import (
@@ -37,8 +44,6 @@ from trident.operations import (
     Sum,
     arrow_function,
 )
-from trident.operations.names import operation_name
-from trident.spout.interfaces import SpoutType, TransactionAttempt
 
 
 def lines(topology: TridentTopology, *texts: str) -> Stream:
@@ -52,73 +57,6 @@ def three(line: str) -> Iterator[Any]:
     yield (1, 2, 3)
 
 
-class Bare(Function):
-    output_types = ("string",)
-
-    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit("word")
-
-
-class Short(BaseQueryFunction[Any, Any]):
-    output_types: Any = ("string",)
-
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return [1]
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        collector.emit([result])
-
-
-class Silent(Short):
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Any:
-        return None
-
-
-class Long(Short):
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return [1, 2, 3]
-
-
-class Right(Short):
-    output_types: Any = None
-
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return ["text"] * len(args)
-
-
-class Doubling(Right):
-    output_types = ("bigint",)
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        collector.emit([1, 1])
-
-
-class Emitting3(BaseAggregator[Any]):
-    """An aggregator, and a multi-reducer, that emits three values."""
-
-    def init(self, *_: Any) -> None:
-        return None
-
-    def aggregate(self, val: Any, tuple: TridentTuple, collector: TridentCollector) -> None:
-        return None
-
-    def execute(self, state: Any, stream_index: int, input: TridentTuple, collector: TridentCollector) -> None:
-        return None
-
-    def complete(self, val: Any, collector: TridentCollector) -> None:
-        collector.emit([1, 2, 3])
-
-
-class Joined(ReducerAggregator[str]):
-    output_types = None
-
-    def init(self) -> str:
-        return ""
-
-    def reduce(self, curr: str, tuple: TridentTuple) -> str:
-        return curr + str(tuple[0])
-
-
 @arrow_function("b: string")
 def upper(numbers: Any) -> Any:
     return pc.utf8_upper(numbers)
@@ -129,31 +67,45 @@ def as_text(numbers: Any) -> Any:
     return numbers.cast(pa.string())
 
 
-class Broken(Short):
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        raise OSError("no answer")
+def no_answer(args: Any) -> Any:
+    raise OSError("no answer")
 
 
-class Fat(BaseStateUpdater[Any]):
-    output_types = ("string",)
+def query(
+    name: str,
+    retrieve: Callable[[Any], Any],
+    emitted: Callable[[Any], Any] = lambda result: [result],
+    output: str | None = "string",
+) -> Any:
+    return operation(
+        name, BaseQueryFunction, output,
+        batch_retrieve=lambda state, args: retrieve(args),
+        execute=lambda row, result, collector: collector.emit(emitted(result)),
+    )  # fmt: skip
 
-    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        collector.emit(["a", "b"])
+
+def cannot_combine(left: int, right: int) -> int:
+    raise ArithmeticError("cannot combine")
 
 
-class Worse(CombinerAggregator[int]):
-    """Raises when parts are combined."""
-
-    output_types = ("bigint",)
-
-    def init(self, tuple: TridentTuple) -> int:
-        return 1
-
-    def combine(self, val1: int, val2: int) -> int:
-        raise ArithmeticError("cannot combine")
-
-    def zero(self) -> None:
-        return None
+Short = query("Short", lambda args: [1])
+Silent = query("Silent", lambda args: None)
+Long = query("Long", lambda args: [1, 2, 3])
+Broken = query("Broken", no_answer)
+Right = query("Right", lambda args: ["text"] * len(args), output=None)
+Doubling = query("Doubling", lambda args: ["text"] * len(args), lambda result: [1, 1], "bigint")
+Bare = operation("Bare", Function, "string", execute=lambda row, collector: collector.emit("word"))
+Fat = operation("Fat", BaseStateUpdater, "string", update_state=lambda state, rows, out: out.emit(["a", "b"]))
+Worse = operation("Worse", CombinerAggregator, init=lambda row: 1, combine=cannot_combine, zero=lambda: None)
+TextOfAll = operation(
+    "TextOfAll", CombinerAggregator, None, init=lambda row: 1, combine=lambda a, b: "text", zero=lambda: None
+)
+Joined = operation("Joined", ReducerAggregator, None, init=str, reduce=lambda curr, row: curr + str(row[0]))
+Emitting3 = operation(  # an aggregator, and a multi-reducer
+    "Emitting3", BaseAggregator, None,
+    init=lambda *_: None, aggregate=lambda *_: None, execute=lambda *_: None,
+    complete=lambda val, collector: collector.emit([1, 2, 3]),
+)  # fmt: skip
 
 
 class Nowhere:
@@ -287,19 +239,6 @@ WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
 }  # fmt: skip
 
 
-class TextOfAll(CombinerAggregator[Any]):
-    """Says it combines to a number, and does so in the tasks only."""
-
-    def init(self, tuple: TridentTuple) -> Any:
-        return 1
-
-    def combine(self, val1: Any, val2: Any) -> Any:
-        return "text"
-
-    def zero(self) -> None:
-        return None
-
-
 @pytest.mark.sample(24)
 @pytest.mark.parametrize("case", WRONG)
 def test_a_batch_that_cannot_pass_names_step_tuple_and_cause(case: str, engine: str, topology: TridentTopology) -> None:
@@ -320,31 +259,13 @@ def test_a_long_tuple_is_cut_in_the_message(engine: str, topology: TridentTopolo
 # ---- what a spout gives --------------------------------------------------------------------------------------------------
 
 
-class Emitting:
+class Emitting(OneSpout):
     """A spout and its emitter: one batch, given by a function."""
 
-    spout_type = SpoutType.TRANSACTIONAL
+    fields = Fields("a: string, n: bigint")
 
     def __init__(self, emit: Callable[[], Any]) -> None:
         self.function = emit
-
-    def get_output_fields(self) -> Any:
-        return Fields("a: string, n: bigint")
-
-    def get_coordinator(self, conf: Mapping[str, Any]) -> Emitting:
-        return self
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> Emitting:
-        return self
-
-    def initialize_transaction(self, txid: int, previous: Any) -> Any:
-        return {} if txid == 1 else None
-
-    def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> list[Any]:
-        return [None]
-
-    def success(self, txid: int, definition: Any) -> None: ...
-    def close(self) -> None: ...
 
     def emit(self, part: Any) -> Iterator[Any]:
         yield self.function()
@@ -472,22 +393,9 @@ def poisonous(line: str) -> str:
     return line
 
 
-class HalfWay(Function):
-    """Emits before it raises."""
-
-    output_types = ("string",)
-
-    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit([tuple[0]])
-        poisonous(tuple[0])
-
-
-@pytest.mark.parametrize("function", [poisonous, HalfWay()], ids=["function", "half-way"])
-def test_poisoned_tuples_are_put_aside_on_the_last_try(
-    function: Any, engine: str, topology: TridentTopology, tmp_path: Path
-) -> None:
+def test_poisoned_tuples_are_put_aside_on_the_last_try(engine: str, topology: TridentTopology, tmp_path: Path) -> None:
     feeder = FeederBatchSpout("line: string")
-    words = topology.new_stream("lines", feeder).each("line", function, "word").group_by("word")
+    words = topology.new_stream("lines", feeder).each("line", poisonous, "word").group_by("word")
     state = words.persistent_aggregate(MemoryMapState(), Count(), "count")
     conf: dict[str, Any] = {
         "on_poison": "dead_letter",
@@ -502,8 +410,12 @@ def test_poisoned_tuples_are_put_aside_on_the_last_try(
         assert running.log_state.totals["dead_letters"] == 2
     (file,) = (tmp_path / "letters").iterdir()
     letters = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    step = f"lines/{operation_name(function)}"
-    expected = {"txid": 1, "step": step, "tuple": "[line='bad']", "error": "ValueError: cannot read 'bad' ü"}
+    expected = {
+        "txid": 1,
+        "step": "lines/poisonous",
+        "tuple": "[line='bad']",
+        "error": "ValueError: cannot read 'bad' ü",
+    }
     assert [{name: letter[name] for name in expected} for letter in letters] == [expected] * 2
 
 
@@ -525,19 +437,3 @@ def test_dead_letters_that_cannot_be_written_stop_the_topology(topology: Trident
     ):
         running.process_all_available()
     assert (running.txid, rows.rows) == (0, [("good",)])
-
-
-def test_a_batch_that_asks_for_a_replay_is_never_put_aside(
-    engine: str, topology: TridentTopology, tmp_path: Path
-) -> None:
-    error = FailedException("replay, do not drop")
-    (tmp_path / "calls").mkdir()
-    keep(lines(topology, "bad").each("line", FailTimes(tmp_path / "calls", "bad", 99, error), "word"))
-    conf: dict[str, Any] = {
-        "on_poison": "dead_letter",
-        "dead_letter_dir": tmp_path / "letters",
-        "max_batch_attempts": 2,
-    }
-    with pytest.raises(BatchFailedError, match="FailedException: replay, do not drop"):
-        run_all(topology, engine, **conf)
-    assert not (tmp_path / "letters").exists()

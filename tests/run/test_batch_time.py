@@ -27,45 +27,39 @@ TUMBLING = BatchTime([Grid(10, 10)])
 SLIDING = BatchTime([Grid(30, 10)])
 
 
-def test_a_batch_with_tuples_has_the_time_of_the_clock_which_never_goes_back() -> None:
-    first = TUMBLING.define(105, None, None, has_tuples=True)
-    assert first == {"now": 105, "tuples_at": 105}
-    assert TUMBLING.define(90, None, first, has_tuples=True) == {"now": 105, "tuples_at": 105}
-    assert TUMBLING.define(107, None, first, has_tuples=True) == {"now": 107, "tuples_at": 107}
+BEFORE = {"now": 105, "tuples_at": 105}
+EARLIER = {"now": 105, "tuples_at": 103}
+# clock, what was logged, the batch before, has tuples: its time
+TIMES: dict[str, tuple[BatchTime, int, Any, Any, bool, Any]] = {
+    "the first one": (TUMBLING, 105, None, None, True, BEFORE),
+    "the clock went back": (TUMBLING, 90, None, BEFORE, True, BEFORE),
+    "the clock went on": (TUMBLING, 107, None, BEFORE, True, {"now": 107, "tuples_at": 107}),
+    "it was logged": (TUMBLING, 200, {"now": 110}, EARLIER, True, {"now": 110, "tuples_at": 110}),
+    "it was logged without tuples": (TUMBLING, 200, {"now": 110}, EARLIER, False, {"now": 110, "tuples_at": 103}),
+    "the first one was logged": (TUMBLING, 200, {"now": 110}, None, False, {"now": 110, "tuples_at": 110}),
+    "an adopted batch has what was logged of it": (TUMBLING, 110, None, {"now": 105}, False, {"now": 110, "tuples_at": 105}),
+    "nothing is due before the first tuples": (TUMBLING, 10_000, None, None, False, None),
+    "a window is not yet due": (TUMBLING, 109, None, BEFORE, False, None),
+    "it is due at its end": (TUMBLING, 110, None, BEFORE, False, {"now": 110, "tuples_at": 105}),
+    "it is overdue": (TUMBLING, 10_000, None, BEFORE, False, {"now": 10_000, "tuples_at": 105}),
+    "a sliding one is due": (SLIDING, 110, None, BEFORE, False, {"now": 110, "tuples_at": 105}),
+}  # fmt: skip
 
 
-def test_what_was_logged_stays() -> None:
-    before = {"now": 105, "tuples_at": 103}
-    assert TUMBLING.define(200, {"now": 110}, before, has_tuples=True) == {"now": 110, "tuples_at": 110}
-    assert TUMBLING.define(200, {"now": 110}, before, has_tuples=False) == {"now": 110, "tuples_at": 103}
-    assert TUMBLING.define(200, {"now": 110}, None, has_tuples=False) == {"now": 110, "tuples_at": 110}
-
-
-def test_nothing_is_due_before_the_first_tuples() -> None:
-    assert TUMBLING.define(10_000, None, None, has_tuples=False) is None
-
-
-@pytest.mark.parametrize(
-    ("time", "clock", "due"),
-    [(TUMBLING, 109, False), (TUMBLING, 110, True), (TUMBLING, 10_000, True), (SLIDING, 110, True)],
-)
-def test_a_window_with_tuples_is_due_at_its_end(time: BatchTime, clock: int, due: bool) -> None:
-    assert (time.define(clock, None, {"now": 105, "tuples_at": 105}, has_tuples=False) is not None) is due
+@pytest.mark.parametrize("case", TIMES)
+def test_a_batch_has_the_time_that_was_logged_or_the_clocks_which_never_goes_back(case: str) -> None:
+    time, clock, logged, before, has_tuples, expected = TIMES[case]
+    assert time.define(clock, logged, before, has_tuples=has_tuples) == expected
 
 
 def test_as_long_as_a_window_has_tuples_and_no_longer() -> None:
-    definition: dict[str, int] | None = {"now": 105, "tuples_at": 105}
-    started = []
+    definition, started = BEFORE, list[int]()
     for clock in range(105, 400):
         after = SLIDING.define(clock, None, definition, has_tuples=False)
         if after is not None:
             started.append(clock)
             definition = after
     assert started == [110, 120, 130]
-
-
-def test_an_adopted_batch_has_what_was_logged_of_it() -> None:
-    assert TUMBLING.define(110, None, {"now": 105}, has_tuples=False) == {"now": 110, "tuples_at": 105}
 
 
 def test_only_windows_by_the_time_of_the_batch_need_it() -> None:

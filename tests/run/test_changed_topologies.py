@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
-from tests.harness.topology_runs import QUICK, dict_state
-from trident import Stream, TopologyError, TridentTopology, TridentTuple
+from tests.harness.topology_runs import QUICK, dict_state, operation
+from trident import Stream, TopologyError, TridentTopology
 from trident.cli.log import report
 from trident.errors import BatchFailedError, TopologyChangedError
 from trident.log.log_reader import LogReader
@@ -124,17 +124,13 @@ def test_what_is_allowed_is_taken_as_it_is_noted_and_needs_no_word_again(
         lives.start(total)
 
 
-class Broken(CombinerAggregator[int]):
-    """Raises at every tuple, before anything is committed."""
+def breaks(*given: Any) -> Any:
+    raise RuntimeError("the new code is broken")
 
-    def init(self, tuple: TridentTuple) -> int:
-        raise RuntimeError("the new code is broken")
 
-    def combine(self, left: int, right: int) -> int:
-        return left + right
-
-    def zero(self) -> int:
-        return 0
+# At every tuple, before anything is committed; and in the commit, when the state before it is written.
+Broken = operation("Broken", CombinerAggregator, "bigint", init=breaks, combine=lambda a, b: a + b, zero=lambda: 0)
+Raises = operation("Raises", BaseStateUpdater, None, update_state=breaks)
 
 
 def broken(stream: Stream, stores: dict[str, Any]) -> None:
@@ -146,13 +142,6 @@ def two_states(stream: Stream, stores: dict[str, Any], aggregator: Any = None, k
     state = dict_state(stores.setdefault("total", {}), kind)
     stream.group_by("k").persistent_aggregate(state, "n", aggregator or Sum(), "total")
     stream.partition_persist(dict_state(stores.setdefault("log", {})), Raises(), state_name="log")
-
-
-class Raises(BaseStateUpdater[Any]):
-    """Fails in the commit, when the state before it is written."""
-
-    def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
-        raise RuntimeError("the new code is broken")
 
 
 def changed_commit(stream: Stream, stores: dict[str, Any]) -> None:

@@ -47,7 +47,6 @@ class Job:
         return writer.option("checkpointLocation", str(self.folder / checkpoint)).trigger(availableNow=True).start()
 
     def run(self, checkpoint: str = "checkpoint", **settings: Any) -> dict[str, int]:
-        """Run until there is no more; return what the state has."""
         with self.function(**settings) as function:
             self.start(function, checkpoint).awaitTermination()
         with open_state(function.topology, "n", log_dir=str(self.folder / "log")) as counts:
@@ -61,7 +60,6 @@ class Job:
         return str(raised.value)
 
     def copy(self, name: str) -> Callable[[], None]:
-        """Copy a folder; return what restores it."""
         copy = self.folder / f"{name}-{self.files}"
         shutil.copytree(self.folder / name, copy)
 
@@ -120,14 +118,6 @@ def test_the_last_batch_with_other_rows_is_found(job: Job) -> None:
     assert "the same number means other rows" in said
 
 
-@pytest.mark.long
-def test_the_same_batch_again_is_nothing(job: Job) -> None:
-    with_three_batches(job)
-    for mark in ("2", ".2.crc"):
-        (job.folder / f"checkpoint/commits/{mark}").unlink()
-    assert job.run() == {"a": 2, "b": 2}
-
-
 def test_a_log_that_was_deleted_is_found(job: Job) -> None:
     with_three_batches(job)
     before = job.table()
@@ -181,41 +171,12 @@ def test_a_log_or_a_store_that_was_restored_is_found(
 
 
 @pytest.mark.long
-def test_a_store_that_was_emptied_is_found(job: Job) -> None:
-    with_three_batches(job)
-    shutil.rmtree(job.folder / "state")
-    job.add("a")
-    assert StartMismatchError.__name__ in job.fails()
-    assert not [path for path in job.table() if path.suffix == ".parquet"], "nothing was written"
-
-
-@pytest.mark.long
-def test_a_log_is_of_one_query(job: Job) -> None:
-    with_three_batches(job)
-    said = job.fails("another")
-    assert "two queries use one function or one log" in said
-    assert job.run() == {"a": 2, "b": 2}
-
-
-@pytest.mark.long
 def test_a_user_may_begin_with_another_checkpoint_on_purpose(job: Job) -> None:
     with_three_batches(job)
     shutil.rmtree(job.folder / "checkpoint")
     assert job.run(adopt_checkpoint=True) == {"a": 4, "b": 4}  # he has all rows once more, as he asked
     job.add("a")
     assert job.run() == {"a": 5, "b": 4}
-
-
-@pytest.mark.long
-def test_a_function_of_a_query_takes_no_named_batches_and_the_other_way_round(job: Job) -> None:
-    job.add("a", "b")
-    job.run()
-    rows = job.spark.createDataFrame([("a",)], "value string")
-    with (
-        job.function() as function,
-        pytest.raises(CheckpointMismatchError, match="the batches of this log come from a query"),
-    ):
-        function.write(rows, batch="2026-11-25")
 
 
 @pytest.mark.long

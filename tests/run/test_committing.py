@@ -19,7 +19,7 @@ from states.redis import RedisState
 from tests.harness.commands import until
 from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
-from tests.harness.topology_runs import QUICK, start
+from tests.harness.topology_runs import QUICK, operation, start
 from trident import Config, TridentCollector, TridentTopology, TridentTuple
 from trident.engine.fragment_runs import TaskOutput
 from trident.engine.routing import RowFrame, route
@@ -33,70 +33,18 @@ from trident.operations import (
     Function,
     MapGet,
     ReducerAggregator,
-    Split,
-    Sum,
 )
 from trident.plan import make_plan
 from trident.run import committing
 from trident.run.committing import CommittingProgram, CopyOfTask, committing_program
 from trident.spout.interfaces import TransactionAttempt
-from trident.state import MapState, Sentinel, Txid, Winners
+from trident.state import Sentinel, Txid, Winners
 from trident.steps.failures import TupleErrors
 from trident.steps.rows import StepRun
 from trident.testing.backend.schedules import Add
 from trident.windows.window_rows import window_input
 
-LINES = [(f"the cow {number % 7} jumped over moon {number}",) for number in range(60)]
-
-
-class Longest(ReducerAggregator[int]):
-    output_type = "int"
-
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, current: int, tuple: TridentTuple) -> int:
-        return max(current, len(tuple[0]))
-
-
-def declare(redis_url: str, name: str, placement: str) -> tuple[TridentTopology, dict[str, Any]]:
-    """Count words; behind that, count counts; beside it a sum, a reducer, and lookups that are counted."""
-    topology = TridentTopology(name)
-    words = topology.new_stream("lines", FixedBatchSpout("line: string", 20, *LINES)).each("line", Split(), "word")
-    state = RedisState.opaque(redis_url)
-    counts = words.group_by("word").persistent_aggregate(state, Count(), "n", state_name="counts").parallelism_hint(3)
-    again = counts.new_values_stream().group_by("n").persistent_aggregate(state, Count(), "times", state_name="again")
-    total = words.persistent_aggregate(state, Count(), "total", state_name="total").parallelism_hint(2)
-    longest = words.group_by("word").persistent_aggregate(state, "word", Longest(), "long", state_name="longest")
-    before = words.state_query(counts, "word", MapGet(), "n")
-    seen = before.group_by("word").persistent_aggregate(state, "n", Sum(), "sum", state_name="seen")
-    states = {"counts": counts, "again": again, "total": total, "longest": longest, "seen": seen}
-    for each in states.values():
-        each.placement(placement)
-    return topology, states
-
-
-def values_of(redis_url: str, name: str, placement: str, pending: int, log: Path) -> dict[str, Any]:
-    topology, states = declare(redis_url, name, placement)
-    config = Config.of(
-        {**QUICK, "engine": "spark", "max_spout_pending": pending, "log_dir": str(log), "parallelism": 2}
-    )
-    with topology.start(config) as running:
-        running.process_all_available()
-        placements = {placed.where for placed in running.placements.values()}
-        assert placements == {placement}
-        assert all(f"committed by the {placement}" in running.explain() for placement in placements)
-        found = {name: sorted(running.state(state).get_tuples()) for name, state in states.items() if name != "total"}
-        return {**found, "total": running.state(states["total"]).get()}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("pending", [1, 3])
-def test_executors_and_driver_come_to_the_same_values(spark: Any, redis_url: str, tmp_path: Path, pending: int) -> None:
-    by_driver = values_of(redis_url, f"d{pending}", "driver", pending, tmp_path / "d")
-    by_executors = values_of(redis_url, f"e{pending}", "executors", pending, tmp_path / "e")
-    assert by_executors == by_driver
-    assert by_driver["total"] == 6 * len(LINES) + len(LINES)
+Most = operation("Most", ReducerAggregator, init=lambda: 0, reduce=lambda current, row: max(current, row[0]))
 
 
 def test_a_store_that_cannot_fence_is_refused_by_name(tmp_path: Path) -> None:
@@ -161,7 +109,6 @@ Run = Callable[[int, bool], TaskOutput]
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return how long tasks have slept."""
     pauses: list[float] = []
     monkeypatch.setattr(committing, "sleep", pauses.append)
     return pauses
@@ -223,9 +170,10 @@ def declared(kind: str) -> tuple[TridentTopology, dict[str, Any]]:
     return topology, {"word": pa.string()}
 
 
-class Once(BaseStateUpdater[Any]):
-    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        state.multi_put([(row["word"],) for row in tuples], [1] * len(tuples))
+Once = operation(
+    "Once", BaseStateUpdater, None,
+    update_state=lambda state, rows, out: state.multi_put([(row["word"],) for row in rows], [1] * len(rows)),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["an aggregate", "partition_persist", "a window"])
@@ -292,17 +240,11 @@ class KeepOrRemove(BaseStateUpdater[Any]):
             collector.emit([*key])
 
 
-class Doubled(BaseQueryFunction[MapState[int], Any]):
-    """Reads in bulk, and emits twice what it found; nothing where there is nothing."""
-
-    output_types = ("bigint",)
-
-    def batch_retrieve(self, state: MapState[int], args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return state.multi_get([tuple(row.values) for row in args])
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        if result is not None:
-            collector.emit([result * 2])
+Doubled = operation(  # reads in bulk, and emits twice what it found; nothing where there is nothing
+    "Doubled", BaseQueryFunction,
+    batch_retrieve=lambda state, args: state.multi_get([tuple(row.values) for row in args]),
+    execute=lambda row, result, collector: None if result is None else collector.emit([result * 2]),
+)  # fmt: skip
 
 
 class Refuses(Function):
@@ -348,24 +290,31 @@ def declare_all(redis_url: str, name: str, placement: str) -> tuple[TridentTopol
     twice = found.persistent_aggregate(RedisState.transactional(redis_url), Count(), "t", state_name="twice")
     now = counts.new_values_stream().state_query(counts, ["name", "data"], MapGet(), "now", sees="this_batch")
     same = now.group_by("now").persistent_aggregate(state, Count(), "s", state_name="same")
+    most = rows.group_by("name").persistent_aggregate(state, "number", Most(), "most", state_name="most")
+    total = rows.persistent_aggregate(state, Count(), "total", state_name="total").parallelism_hint(2)
     states = {"counts": counts, "sums": sums, "removed": removed, "kept": kept, "twice": twice, "same": same}
+    states |= {"most": most, "total": total}
     for each in states.values():
         each.placement(placement)
     return topology, states
 
 
-def outcome(redis_url: str, placement: str, folder: Path) -> dict[str, Any]:
+def outcome(redis_url: str, placement: str, pending: int, folder: Path) -> dict[str, Any]:
     topology, states = declare_all(redis_url, placement, placement)
     letters = folder / "letters"
     with topology.start(
         **QUICK, engine="spark", log_dir=str(folder / "log"), parallelism=1, max_batch_attempts=2,
-        on_poison="dead_letter", dead_letter_dir=letters,
+        on_poison="dead_letter", dead_letter_dir=letters, max_spout_pending=pending,
     ) as running:  # fmt: skip
         running.process_all_available()
         assert {placed.where for placed in running.placements.values()} == {placement}
+        assert f"committed by the {placement}" in running.explain()
         found: dict[str, Any] = {
-            name: sorted(running.state(state).get_tuples(), key=str) for name, state in states.items()
+            name: sorted(running.state(state).get_tuples(), key=str)
+            for name, state in states.items()
+            if name != "total"
         }
+        found["total"] = running.state(states["total"]).get()
         found["metrics"] = running.status["metrics"]
         found["left out"] = running.log_state.totals["dead_letters"]
     read = [json.loads(line) for file in letters.iterdir() for line in file.read_text("utf-8").splitlines()]
@@ -374,41 +323,22 @@ def outcome(redis_url: str, placement: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_states_do_the_same_in_both_placements(spark: Any, redis_server: Server, tmp_path: Path) -> None:
-    redis_url = f"redis://127.0.0.1:{redis_server.port}/0"
+@pytest.mark.parametrize("pending", [1, 3])
+def test_states_do_the_same_in_both_placements(
+    pending: int, spark: Any, redis_url: str, redis_server: Server, tmp_path: Path
+) -> None:
+    driver = outcome(redis_url, "driver", pending, tmp_path / "driver")
+    executors = outcome(redis_url, "executors", pending, tmp_path / "executors")
+    assert executors == driver
     with redis.Redis(port=redis_server.port) as client:
-        client.flushall()
-        driver = outcome(redis_url, "driver", tmp_path / "driver")
-        executors = outcome(redis_url, "executors", tmp_path / "executors")
-        assert executors == driver
         ttls = {client.ttl(name) for name in client.scan_iter("executors/counts:[\x01-\x1f]*")}
     assert ttls
     assert all(TTL_S - 600 < ttl <= TTL_S for ttl in ttls)
     assert (None, b"", 3) in driver["counts"]
+    assert driver["total"] == len(ROWS)
     assert driver["letters"]
     assert driver["left out"] == len(driver["letters"])
     assert driver["metrics"]["Counting/seen"] == sum(n for _, n in driver["same"])
     removed = {(name, data) for name, data, number in ROWS if number % 7 == 0}
     assert removed
     assert sum(n for _, n in driver["removed"]) >= len(removed)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_cache_in_front_of_a_state_changes_nothing(
-    spark: Any, redis_server: Server, tmp_path: Path, kind: str
-) -> None:
-    redis_url = f"redis://127.0.0.1:{redis_server.port}/0"
-    with redis.Redis(port=redis_server.port) as client:
-        client.flushall()
-    topology = TridentTopology(f"cached-{kind}")
-    lines = [(f"word {number % 11}",) for number in range(400)]
-    words = topology.new_stream("lines", FixedBatchSpout("word: string", 10, *lines)).group_by("word")
-    spec = {"opaque": RedisState.opaque, "transactional": RedisState.transactional}[kind](redis_url, cache=100)
-    state = words.persistent_aggregate(spec, Count(), "n", state_name="counts").parallelism_hint(3)
-    with topology.start(
-        **QUICK, engine="spark", log_dir=str(tmp_path), parallelism=2, state_placement="executors", max_spout_pending=2
-    ) as running:
-        running.process_all_available()
-        found = dict(running.state(state).get_tuples())
-    assert found == {f"word {left}": len(range(left, 400, 11)) for left in range(11)}

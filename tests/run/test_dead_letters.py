@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import RowsSpout, dict_state, keep, start, topology_of
+from tests.harness.topology_runs import RowsSpout, dict_state, keep, operation, run_all, start, topology_of
 from trident import BatchFailedError, FailedException, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.engine.fragment_runs import check_places, put_backs_of
 from trident.engine.routing import RowFrame
@@ -34,6 +34,7 @@ from trident.operations import (
     CombinerAggregator,
     Count,
     Function,
+    GroupedMultiReducer,
     ReducerAggregator,
     TumblingDurationWindow,
     arrow_function,
@@ -99,87 +100,33 @@ def put_back(running: RunningTopology, *ids: tuple[int, int]) -> None:
 # ---- where tuples can raise ------------------------------------------------------------------------------------------
 
 
-class HalfWay(Function):
-    output_types = ("string",)
-
-    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit([tuple[0]])
-        look_at(tuple[0])
-
-
-class Careful(CombinerAggregator[int]):
-    """A combiner that raises at the one tuple."""
-
-    output_types = ("bigint",)
-
-    def zero(self) -> int:
-        return 0
-
-    def init(self, tuple: TridentTuple) -> int:
-        return len(str(look_at(tuple[0])))
-
-    def combine(self, val1: int, val2: int) -> int:
-        return val1 + val2
-
-
-class CarefulReducer(ReducerAggregator[int]):
-    output_types = ("bigint",)
-
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        return curr + len(look_at(tuple[0]))
-
-
-class CarefulAggregator(BaseAggregator[list[int]]):
-    output_types = ("bigint",)
-
-    def init(self, batch_id: Any, collector: TridentCollector) -> list[int]:
-        return [0]
-
-    def aggregate(self, val: list[int], tuple: TridentTuple, collector: TridentCollector) -> list[int]:
-        look_at(tuple[0])
-        return [val[0] + 1]
-
-    def complete(self, val: list[int], collector: TridentCollector) -> None:
-        collector.emit([val[0]])
-
-
-class CarefulMulti:
-    """A multi-reducer, grouped."""
-
-    output_types = ("bigint",)
-
-    def prepare(self, conf: Any, context: Any) -> None:
-        """Nothing."""
-
-    def init(self, collector: TridentCollector, group: TridentTuple) -> int:
-        return 0
-
-    def execute(
-        self, state: int, stream_index: int, group: TridentTuple, input: TridentTuple, collector: TridentCollector
-    ) -> int:
-        if stream_index == 1:
-            look_at(group[0])
-        return state + (10 if stream_index else 1)
-
-    def complete(self, state: int, group: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit([state])
-
-    def cleanup(self) -> None:
-        """Nothing."""
-
-
-class Ask(BaseQueryFunction[Any, Any]):
-    output_types = ("bigint",)
-
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return list(state.multi_get([row.values for row in args]))
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        look_at(tuple[0])
-        collector.emit([result or 0])
+HalfWay = operation(
+    "HalfWay", Function, "string", execute=lambda row, collector: (collector.emit([row[0]]), look_at(row[0]))
+)
+Careful = operation(
+    "Careful", CombinerAggregator,
+    zero=lambda: 0, init=lambda row: len(str(look_at(row[0]))), combine=lambda left, right: left + right,
+)  # fmt: skip
+CarefulReducer = operation(
+    "CarefulReducer", ReducerAggregator, init=lambda: 0, reduce=lambda curr, row: curr + len(look_at(row[0]))
+)
+CarefulAggregator = operation(
+    "CarefulAggregator", BaseAggregator,
+    init=lambda batch_id, collector: [0],
+    aggregate=lambda val, row, collector: [val[0] + bool(look_at(row[0]))],
+    complete=lambda val, collector: collector.emit([val[0]]),
+)  # fmt: skip
+CarefulMulti = operation(
+    "CarefulMulti", GroupedMultiReducer,
+    init=lambda collector, group: 0,
+    execute=lambda state, index, group, row, collector: state + (10 * bool(look_at(group[0])) if index else 1),
+    complete=lambda state, group, collector: collector.emit([state]),
+)  # fmt: skip
+Ask = operation(
+    "Ask", BaseQueryFunction,
+    batch_retrieve=lambda state, args: list(state.multi_get([row.values for row in args])),
+    execute=lambda row, result, collector: look_at(row[0]) and collector.emit([result or 0]),
+)  # fmt: skip
 
 
 @arrow_function("again: string")
@@ -431,14 +378,15 @@ def test_a_letter_holds_the_whole_tuple_typed_and_it_comes_back_as_it_was(settin
 
 
 def test_what_an_operation_changed_in_place_stays_changed(settings: dict[str, Any]) -> None:
-    class CountsFirst(CarefulAggregator):
-        def aggregate(self, val: list[int], tuple: TridentTuple, collector: TridentCollector) -> list[int]:
-            val[0] += 1
-            look_at(tuple[0])
-            return val
+    def count_first(val: list[int], row: TridentTuple, collector: TridentCollector) -> list[int]:
+        val[0] += 1
+        look_at(row[0])
+        return val
+
+    counts = operation("CountsFirst", CarefulAggregator, aggregate=count_first)()
 
     topology, spout = TridentTopology("t"), FixedBatchSpout("w: string", 2, ["a"], ["bad"])
-    kept = keep(topology.new_stream("s", spout).aggregate("w", CountsFirst(), "n"))
+    kept = keep(topology.new_stream("s", spout).aggregate("w", counts, "n"))
     with start(topology, "in_process", **settings) as running:
         running.process_all_available()
         assert ([letter.left_out.values["w"] for letter in letters_of(running)], kept.rows) == (["bad"], [(2,)])
@@ -580,32 +528,28 @@ def test_a_driver_shows_letters_of_committed_batches_and_writes_them_nowhere_els
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tuple_that_becomes_a_letter_is_one_warning_and_no_retry(
+def test_a_tuple_that_becomes_a_letter_is_one_warning_and_a_batch_that_fails_is_one_each(
     settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
+    def told(function: Any, **conf: Any) -> list[tuple[str, str]]:
+        topology = TridentTopology("t")
+        words = topology.new_stream("s", FixedBatchSpout("word: string", 1, ["bad"]))
+        keep(words.each("word", function, "again: string"))
+        with suppress(BatchFailedError):
+            run_all(topology, "in_process", **{**settings, **conf})
+        found = [(record.levelname, record.getMessage()) for record in caplog.records]
+        caplog.clear()
+        return found
+
     caplog.set_level(logging.INFO, "trident.events")
-    feeder, topology = FeederBatchSpout("word: string"), TridentTopology("t")
-    keep(topology.new_stream("s", feeder).each("word", look_at, "again: string"))
-    with start(topology, "in_process", **{**settings, "max_batch_attempts": 3, "retry_backoff_ms": 0}) as running:
-        feeder.feed([["bad"]])
-        running.process_all_available()
-    told = [(record.levelname, record.getMessage()) for record in caplog.records]
-    notes = [text for level, text in told if level == "INFO" and "failed in step" in text]
+    of_letters = told(look_at, max_batch_attempts=3)
+    notes = [text for level, text in of_letters if level == "INFO" and "failed in step" in text]
     assert notes
     assert all("the last try leaves the tuple out, as a dead letter" in text for text in notes)
-    (warning,) = [text for level, text in told if level == "WARNING"]
+    (warning,) = [text for level, text in of_letters if level == "WARNING"]
     assert warning.endswith("; 1 tuple left out: a dead letter each")
-
-
-def test_a_batch_that_its_code_has_failed_is_still_a_warning(
-    settings: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    topology = TridentTopology("t")
-    keep(topology.new_stream("s", FixedBatchSpout("word: string", 1, ["bad"])).each("word", fail, "again: int"))
-    conf = {**settings, "max_batch_attempts": 2, "retry_backoff_ms": 0}
-    with pytest.raises(BatchFailedError), start(topology, "in_process", **conf) as running:
-        running.await_termination(60)
-    assert [record.levelname for record in caplog.records if "failed in step" in record.getMessage()] == ["WARNING"] * 2
+    settings["log_dir"] += "2"
+    assert [level for level, text in told(fail, max_batch_attempts=2) if "failed in step" in text] == ["WARNING"] * 2
 
 
 def test_what_fails_again_is_a_letter_of_the_new_batch(settings: dict[str, Any]) -> None:
@@ -698,25 +642,18 @@ def test_a_log_that_lost_its_end_may_put_letters_back_again(settings: dict[str, 
 
 def test_a_driver_that_was_replaced_cannot_replace_letters(settings: dict[str, Any]) -> None:
     folder = DeadLetters(settings["dead_letter_dir"])
+    late = Failure("s/look_at", "late", "late", left_out=LeftOut({}, "s"))
     with TopologyTestDriver(counting_topology(), **settings) as driver:
         driver.feed("s", "good")
         driver.fail_at("record")
         driver.step()
         driver.run()  # a second driver: attempt 2.0 wins
         log = driver.log_state
-        folder.write(
-            TransactionAttempt(1, 1 << 20),
-            [Failure("s/look_at", "late", "late", left_out=LeftOut({}, "s"))],
-            log.incarnation,
-        )
+        folder.write(TransactionAttempt(1, 1 << 20), [late], log.incarnation)
         assert list(folder.all(log)) == []
         driver.feed("s", "bad")
         driver.run()
-        folder.write(
-            TransactionAttempt(2, 1 << 20),
-            [Failure("s/look_at", "late", "late", left_out=LeftOut({}, "s"))],
-            log.incarnation,
-        )
+        folder.write(TransactionAttempt(2, 1 << 20), [late], log.incarnation)
         assert [letter.failure.row for letter in folder.all(log)] == ["[word='bad']"]
 
 
@@ -795,6 +732,7 @@ def test_an_error_proposes_a_setting_only_where_it_helps(call: Any, on_poison: s
         with pytest.raises(BatchFailedError, match=r"on tuple \[word='bad'\]|CarefulReducer@size") as failed:
             driver.run()
     assert ("on_poison" in str(failed.value)) == (call is look_at)
+    assert not Path(settings["dead_letter_dir"]).exists()
 
 
 def test_a_letter_whose_file_is_gone_fails_by_name(settings: dict[str, Any]) -> None:
@@ -955,33 +893,35 @@ def test_a_tuple_that_an_earlier_attempt_has_left_in_a_state_is_not_left_out(
     assert found == [1 + replays, 1 + replays]
 
 
+def written(folder: Path, *rows: dict[str, Any]) -> DeadLetters:
+    """Write letters of these rows; one without a row names its key in the error alone."""
+    letters = DeadLetters(folder)
+    failures = [Failure("step", None, "error" if row else "of ann", left_out=LeftOut(row, "s")) for row in rows]
+    letters.write(TransactionAttempt(1, 1 << 20), failures, "log")
+    return letters
+
+
 @pytest.mark.parametrize(
     "key", [math.nan, -0.0, (1, "ann"), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), Decimal("1.50"), b"ann"]
 )
 def test_a_key_is_forgotten_in_whatever_form_a_letter_has_it(key: Any, tmp_path: Path) -> None:
     """Keys are equal as their states have them: all NaN are one, and so are 0.0 and -0.0."""
-    letters = DeadLetters(tmp_path)
-    rows = [{"k": key, "n": 1}, {"k": [key], "n": 2}, {"k": "another", "n": 3}]
-    failures = [Failure("step", None, "error", left_out=LeftOut(row, "s")) for row in rows]
-    letters.write(TransactionAttempt(1, 1 << 20), failures, "log")
+    letters = written(tmp_path, {"k": key, "n": 1}, {"k": [key], "n": 2}, {"k": "another", "n": 3})
     assert letters.forget([canonical_key((key,))]) == 2
     (path,) = tmp_path.glob("*.jsonl")
     assert [DeadLetter.of_line(line).number for line in path.read_text().splitlines()] == [2]
 
 
 def test_a_key_of_empty_text_takes_no_letters_without_a_row_along(tmp_path: Path) -> None:
-    letters = DeadLetters(tmp_path)
-    failures = [Failure("step", None, "error", left_out=LeftOut({"k": key}, "s")) for key in ("ann", "")]
-    letters.write(TransactionAttempt(1, 1 << 20), failures, "log")
+    letters = written(tmp_path, {"k": "ann"}, {"k": ""})
     assert letters.forget([("",)]) == 1
     assert letters.forget([("ann",)]) == 1
 
 
 def test_a_file_that_is_no_letters_keeps_no_key_in_the_others(tmp_path: Path) -> None:
-    letters = DeadLetters(tmp_path)
-    letters.write(TransactionAttempt(1, 1 << 20), [Failure("step", None, "of ann", left_out=LeftOut({}, "s"))], "log")
+    letters = written(tmp_path, {})
     (path,) = tmp_path.glob("*.jsonl")
     path.with_name(f"._{path.name}").write_bytes(b"\x00\x05\x16\x07")
-    with pytest.raises(LogError, match=r"cannot read the dead letters in .*/\._"):
+    with pytest.raises(LogError, match=r"cannot read the dead letters in .*/\._.*remove it if"):
         letters.forget([("ann",)])
     assert path.read_text() == ""

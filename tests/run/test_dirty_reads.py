@@ -12,7 +12,7 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import LRUMemoryMapState, MemoryMapState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state, run_all, start
+from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state, operation, run_all, start
 from trident import Stream, TridentCollector, TridentState, TridentTopology, TridentTuple
 from trident.errors import ConfigError, DirtyReadError, InexactPairingError, TopologyError
 from trident.log.log_reader import LogReader
@@ -143,12 +143,11 @@ def test_whatever_lies_between(declare: Callable[[Stream, TridentState], None], 
         topology.start(engine="in_process")
 
 
-class Rows(BaseQueryFunction[RowsState, int]):
-    def batch_retrieve(self, state: RowsState, args: Sequence[TridentTuple]) -> Sequence[int]:
-        return [len(state.rows)] * len(args)
-
-    def execute(self, tuple: TridentTuple, result: int, collector: TridentCollector) -> None:
-        collector.emit([result])
+Rows = operation(
+    "Rows", BaseQueryFunction, None,
+    batch_retrieve=lambda state, args: [len(state.rows)] * len(args),
+    execute=lambda row, result, collector: collector.emit([result]),
+)  # fmt: skip
 
 
 class RowsAt(RowsState):
@@ -166,12 +165,11 @@ class SingleRowsAt(RowsAt):
         return len(self.rows)
 
 
-class RowsOf(BaseQueryFunction[Any, int]):
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[int]:
-        return [state.multi_get([(0,)])[0]] * len(args)
-
-    def execute(self, tuple: TridentTuple, result: int, collector: TridentCollector) -> None:
-        collector.emit([result])
+RowsOf = operation(
+    "RowsOf", BaseQueryFunction, None,
+    batch_retrieve=lambda state, args: [state.multi_get([(0,)])[0]] * len(args),
+    execute=lambda row, result, collector: collector.emit([result]),
+)  # fmt: skip
 
 
 def over_rows(rows: RowsState, query: Any) -> TridentTopology:
@@ -207,16 +205,15 @@ def test_what_flows_into_no_state_that_is_to_be_exact_is_let_through() -> None:
     assert kept.rows == [("a", None), ("a", 1)]
 
 
-class AddTwice(BaseStateUpdater[TransactionalMap]):
-    """Emits what stands, as `multi_update` gives it."""
+def add_twice(state: TransactionalMap, rows: Sequence[TridentTuple], collector: TridentCollector) -> None:
+    """Emit what stands, as `multi_update` gives it."""
+    keys = [(row[0],) for row in rows]
+    state.multi_put(keys, [(old or 0) + 2 for old in state.multi_get(keys)])
+    for (word,), value in zip(keys, state.multi_get(keys), strict=True):
+        collector.emit([word, value])
 
-    def update_state(
-        self, state: TransactionalMap, tuples: Sequence[TridentTuple], collector: TridentCollector
-    ) -> None:
-        keys = [(row[0],) for row in tuples]
-        state.multi_put(keys, [(old or 0) + 2 for old in state.multi_get(keys)])
-        for (word,), value in zip(keys, state.multi_get(keys), strict=True):
-            collector.emit([word, value])
+
+AddTwice = operation("AddTwice", BaseStateUpdater, None, update_state=add_twice)
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -231,14 +228,15 @@ def test_two_states_in_a_chain_of_new_values_need_no_query(point: str) -> None:
     assert sum_after_a_failure(topology, point) == 2 + 4 + 6
 
 
-class SeesAnotherKey(BaseStateUpdater[MapState[Any]]):
-    """Counts under "a", and keeps in "seen" what "a" had before, if anything."""
+def see_another_key(state: MapState[Any], rows: Sequence[TridentTuple], collector: TridentCollector) -> None:
+    """Count under "a", and keep in "seen" what "a" had before, if anything."""
+    (before,) = state.multi_get([("a",)])
+    state.multi_put([("a",)], [(before or 0) + 1])
+    if before is not None:
+        state.multi_put([("seen",)], [before])
 
-    def update_state(self, state: MapState[Any], tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        (before,) = state.multi_get([("a",)])
-        state.multi_put([("a",)], [(before or 0) + 1])
-        if before is not None:
-            state.multi_put([("seen",)], [before])
+
+SeesAnotherKey = operation("SeesAnotherKey", BaseStateUpdater, None, update_state=see_another_key)
 
 
 @pytest.mark.parametrize(("kind", "seen"), [("opaque", None), ("transactional", 1)])

@@ -14,11 +14,10 @@ import pytest
 
 from spouts import TextFileSpout
 from tests.harness.commands import until
-from tests.harness.topology_runs import WAIT_S, FailTimes, Points, RowsSpout, keep, run_all, start
+from tests.harness.topology_runs import WAIT_S, FailTimes, OneSpout, Points, RowsSpout, keep, run_all, start
 from tests.run.test_loop import HandClock, looping
-from trident import BatchFailedError, Fields, TridentTopology
+from trident import BatchFailedError, TridentTopology
 from trident.operations import Count
-from trident.run.coordinator import MasterBatchCoordinator, StartGate
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 
 if TYPE_CHECKING:
@@ -40,31 +39,25 @@ class StormSpout(RowsSpout):
 class Gaps(RowsSpout):
     """Knows which batches are empty: those before the last one that it has."""
 
-    def emit_batch(self, batch_id: int, collector: Any) -> bool:
+    truth: Any = bool
+
+    def emit_batch(self, batch_id: int, collector: Any) -> Any:
         super().emit_batch(batch_id, collector)
-        return batch_id < max(self.batches)
+        return self.truth(batch_id < max(self.batches))
 
 
 @pytest.mark.parametrize("spout_type", SpoutType)
-@pytest.mark.parametrize("pending", [1, 3])
-def test_rows_behind_an_empty_batch_come(pending: int, spout_type: SpoutType, topology: TridentTopology) -> None:
+@pytest.mark.parametrize(("pending", "truth"), [(1, bool), (3, np.bool_)])
+def test_rows_behind_an_empty_batch_come(
+    pending: int, truth: Any, spout_type: SpoutType, topology: TridentTopology
+) -> None:
     spout = Gaps("x: string", {1: [["a"]], 9: [["b"]], 11: [["c"]]}, spout_type)
+    spout.truth = truth
     rows = keep(topology.new_stream("s", spout))
     running = run_all(topology, "in_process", max_spout_pending=pending, allow_inexact=True)
     assert {txid: given for txid, given in rows.batches.items() if given} == {1: [("a",)], 9: [("b",)], 11: [("c",)]}
     assert running.txid == 11
     assert spout.calls == ["open", *(f"ack {txid}" for txid in range(1, 12)), "close"]
-
-
-def test_a_true_of_numpy_is_one(topology: TridentTopology) -> None:
-    class Numbers(RowsSpout):
-        def emit_batch(self, batch_id: int, collector: Any) -> bool:
-            super().emit_batch(batch_id, collector)
-            return batch_id < np.array(list(self.batches)).max()  # type: ignore[no-any-return]
-
-    rows = keep(topology.new_stream("s", Numbers("x: string", {1: [["a"]], 3: [["c"]]})))
-    run_all(topology, "in_process")
-    assert rows.rows == [("a",), ("c",)]
 
 
 @pytest.mark.parametrize("says", [None, False, np.False_])
@@ -105,22 +98,11 @@ def test_a_spout_that_has_a_batch_for_every_id_does_not_keep_anybody_waiting(top
         assert rows.rows == [("a",), ("c",), ("d",)]
 
 
-class Metadata:
+class Metadata(OneSpout):
     """As Storm's transactional spouts: metadata for every batch, of which many have no part."""
-
-    spout_type = SpoutType.TRANSACTIONAL
 
     def __init__(self, batches: Mapping[int, list[str]]) -> None:
         self.batches = batches
-
-    def get_output_fields(self) -> Fields:
-        return Fields("x: string")
-
-    def get_coordinator(self, conf: Any) -> Metadata:
-        return self
-
-    def get_emitter(self, conf: Any) -> Metadata:
-        return self
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition:
         return {"txid": txid}
@@ -130,9 +112,6 @@ class Metadata:
 
     def emit(self, part: Any) -> list[pa.Table]:
         return [pa.table({"x": part})]
-
-    def success(self, txid: int, definition: Definition) -> None: ...
-    def close(self) -> None: ...
 
 
 def test_a_definition_without_parts_is_an_empty_batch(topology: TridentTopology) -> None:
@@ -300,13 +279,3 @@ def test_a_spout_that_is_much_work_to_ask_is_asked_less_often(texts: Path, tmp_p
     with idle(spout, "in_process", tmp_path, interval_ms=1):
         elapsed, _ = spout.measure(5)
     assert elapsed >= 4 * 0.02 * 10
-
-
-@pytest.mark.parametrize(("cost_s", "pause_s"), [(0.0, 0.05), (0.004, 0.05), (0.5, 5.0)])
-def test_the_pause_is_the_interval_or_ten_times_the_work(cost_s: float, pause_s: float) -> None:
-    gate = StartGate("t", MasterBatchCoordinator(0, 1), {}, interval_s=0.05)
-    gate.had_nothing(1, 100.0, cost_s)
-    assert gate.at == pytest.approx(100.0 + pause_s)
-    gate.add()
-    gate.look(100.0)
-    assert (gate.at, len(gate.awaited)) == (100.0, 1)  # who waits for the sources does not wait for the pause

@@ -358,6 +358,23 @@ def test_a_copy_of_before_its_values_were_rewritten_is_not_rewound(
         run(job, monkeypatch)
 
 
+def test_a_rewind_by_another_declaration_keeps_what_it_has_and_says_what_it_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = sqlite_state(str(tmp_path / "state.db"))
+    job = Job(spec, str(tmp_path / "log"), {"sum": "sum", "rows": "rows"}, rows=[("a", 1), ("b", 2)])
+    run(job, monkeypatch)
+    for path in tmp_path.glob("state.db*"):
+        path.unlink()
+    former = replace(job, since={"rows": 2}, rows=[*job.rows, ("a", 5), ("c", 1), ("a", 2)])
+    job.members, job.since = {"most": "most", "whole": "sum"}, {"most": 2}
+    job.rows, job.conf["state_recovery"] = former.rows[:4], "rewind"
+    run(job, monkeypatch, {"sum": "whole"}, 0)
+    run(former, monkeypatch, {"whole": "sum"})
+    assert former.found() == former.expected()
+    assert "'rows' is new" in caplog.text
+
+
 def url_of(server: Server) -> str:
     return f"postgresql://trident@{server.address}/postgres"
 

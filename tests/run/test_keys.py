@@ -20,11 +20,8 @@ from deltalake import DeltaTable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from states.cassandra import CassandraState
 from states.delta import DeltaState
-from states.memcached import MemcachedState
 from states.memory import LRUMemoryMapState, MemoryMapState
-from states.postgres import PostgresState
 from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
@@ -229,23 +226,6 @@ SEVERAL_FORMS = ["double", "decimal(10,2)", "timestamp"]
 @pytest.mark.parametrize("types", [SEVERAL_FORMS, pytest.param(list(KEYS), marks=pytest.mark.long)], ids=len)
 def test_equal_keys_are_one_key_in_redis(types: list[str], redis_server: Server, tmp_path: Path) -> None:
     check_types(RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0"), tmp_path, types)
-
-
-@pytest.mark.long
-def test_equal_keys_are_one_key_in_postgres(postgres_server: Server, tmp_path: Path) -> None:
-    spec = PostgresState.opaque(f"postgresql://trident@127.0.0.1:{postgres_server.port}/postgres")
-    check_types(spec, tmp_path, list(KEYS))
-
-
-@pytest.mark.long
-def test_equal_keys_are_one_key_in_cassandra(cassandra_server: Server, tmp_path: Path) -> None:
-    spec = CassandraState.opaque(["127.0.0.1"], port=cassandra_server.port, keyspace="keys", replication=1, buckets=8)
-    check_types(spec, tmp_path, SEVERAL_FORMS[:1])
-
-
-@pytest.mark.long
-def test_equal_keys_are_one_key_in_memcached(memcached_server: Server, tmp_path: Path) -> None:
-    check_types(MemcachedState.opaque([f"127.0.0.1:{memcached_server.port}"]), tmp_path, SEVERAL_FORMS, listed=False)
 
 
 # ---- keys without a declared type --------------------------------------------------------------------------------------

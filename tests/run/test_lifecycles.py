@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
-import pyarrow as pa
 import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsState
-from trident import Config, Stream, TridentCollector, TridentTopology, TridentTuple
+from trident import Config, TridentTopology, TridentTuple
 from trident.engine import tasks
 from trident.engine.resident_runner import ResidentRunner
 from trident.engine.worker import Order, Program
@@ -63,183 +62,111 @@ class Lives:
             notes.write(line + "\n")
 
 
-class AFunction(Lives, Function):
-    output_types = ("bigint",)
+def counting(function: Callable[..., Any], amount: Callable[..., int]) -> Callable[..., Any]:
+    """Make a method that counts."""
 
-    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        self.calls.incr()
-        collector.emit([tuple[0]])
+    def method(self: Lives, *given: Any) -> Any:
+        self.calls.incr(amount(*given))
+        return function(*given)
 
-
-class Assembled(AFunction):
-    """The function of an assembly."""
+    return method
 
 
-class AFilter(Lives, Filter):
-    def is_keep(self, tuple: TridentTuple) -> bool:
-        self.calls.incr()
-        return True
+def prepared(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method that must find its operation prepared."""
 
-
-class AMap(Lives, MapFunction):
-    def execute(self, tuple: TridentTuple) -> Any:
-        self.calls.incr()
-        return tuple.values
-
-
-class AFlatMap(Lives, FlatMapFunction):
-    def execute(self, tuple: TridentTuple) -> Any:
-        self.calls.incr()
-        return [tuple.values]
-
-
-class AConsumer(Lives, Consumer):
-    def accept(self, tuple: TridentTuple) -> None:
-        self.calls.incr()
-
-
-class AnArrowFunction(Lives, ArrowFunction):
-    output = Fields("same: int")
-
-    def apply(self, *columns: pa.Array) -> pa.Array:
-        self.calls.incr(len(columns[0]))
-        return columns[0]
-
-
-class AnArrowFilter(Lives, ArrowFilter):
-    def mask(self, *columns: pa.Array) -> pa.Array:
-        self.calls.incr(len(columns[0]))
-        return columns[0].is_valid()
-
-
-class ACombiner(Lives, CombinerAggregator[int]):
-    output_types = ("bigint",)
-
-    def init(self, tuple: TridentTuple) -> int:
-        self.calls.incr()
-        return int(tuple[0])
-
-    def combine(self, val1: int, val2: int) -> int:
+    def method(self: Lives, *given: Any) -> Any:
         assert self.calls.name
-        return val1 + val2
+        return function(*given)
 
-    def zero(self) -> int:
-        assert self.calls.name
-        return 0
+    return method
 
 
-class AStatesCombiner(ACombiner):
-    """A combiner of a state."""
+def one(function: Callable[..., Any]) -> Callable[..., Any]:
+    return counting(function, lambda *given: 1)
 
 
-class AReducer(Lives, ReducerAggregator[int]):
-    output_types = ("bigint",)
-
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        self.calls.incr()
-        return curr + 1
-
-
-class AStatesReducer(AReducer):
-    """A reducer of a state."""
-
-
-class AnAggregator(Lives, Aggregator[int]):
-    output_types = ("bigint",)
-
-    def init(self, batch_id: Any, collector: TridentCollector) -> int:
-        assert self.calls.name
-        return 0
-
-    def aggregate(self, val: int, tuple: TridentTuple, collector: TridentCollector) -> int:
-        self.calls.incr()
-        return val + 1
-
-    def complete(self, val: int, collector: TridentCollector) -> None:
-        collector.emit([val])
-
-
-class AMultiReducer(Lives, MultiReducer[int]):
-    output_types = ("bigint",)
-
-    def init(self, collector: TridentCollector) -> int:
-        assert self.calls.name
-        return 0
-
-    def execute(self, state: int, stream_index: int, input: TridentTuple, collector: TridentCollector) -> int:
-        self.calls.incr()
-        return state + 1
-
-    def complete(self, state: int, collector: TridentCollector) -> None:
-        collector.emit([state])
-
-
-class AGroupedMultiReducer(Lives, GroupedMultiReducer[int]):
-    output_types = ("bigint",)
-
-    def init(self, collector: TridentCollector, group: TridentTuple) -> int:
-        self.calls.incr()
-        return 0
-
-    def execute(
-        self, state: int, stream_index: int, group: TridentTuple, input: TridentTuple, collector: TridentCollector
-    ) -> int:
-        return state + 1
-
-    def complete(self, state: int, group: TridentTuple, collector: TridentCollector) -> None:
-        collector.emit([state])
-
-
-class AQuery(Lives, BaseQueryFunction[Any, Any]):
-    output_types = ("bigint",)
-
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        assert self.calls.name
-        return [0] * len(args)
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        self.calls.incr()
-        collector.emit([result])
-
-
-class AStaticQuery(AQuery):
-    """A query of a static state, which runs where the tuples are."""
-
-
-class AnUpdater(Lives, BaseStateUpdater[RowsState]):
-    def update_state(self, state: RowsState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        self.calls.incr(len(tuples))
-        state.pending.extend(row.values for row in tuples)
-
-
-class BehindAState(AFunction):
-    """A function of new values."""
-
-
-class CombinesBehindAState(ACombiner):
-    """A combiner of new values."""
-
-
-class AggregatesBehindAState(AnAggregator):
-    """An aggregator of new values."""
-
-
-class ReducesBehindAState(AMultiReducer):
-    """A multi-reducer of new values."""
-
-
-KINDS = [
-    AFunction, Assembled, AFilter, AMap, AFlatMap, AConsumer, AnArrowFunction, AnArrowFilter, ACombiner, AStatesCombiner,
-    AReducer, AStatesReducer, AnAggregator, AMultiReducer, AGroupedMultiReducer, AQuery, AStaticQuery, AnUpdater, BehindAState,
-    CombinesBehindAState, AggregatesBehindAState, ReducesBehindAState,
-]  # fmt: skip
+# By the interface, the methods; and the names of operations of this kind, as there are several places for some.
+KINDS: list[tuple[type[Any], dict[str, Any], str]] = [
+    (Function, {"execute": one(lambda row, collector: collector.emit([row[0]]))}, "AFunction Assembled BehindAState"),
+    (Filter, {"is_keep": one(lambda row: True)}, "AFilter"),
+    (MapFunction, {"execute": one(lambda row: row.values)}, "AMap"),
+    (FlatMapFunction, {"execute": one(lambda row: [row.values])}, "AFlatMap"),
+    (Consumer, {"accept": one(lambda row: None)}, "AConsumer"),
+    (
+        ArrowFunction,
+        {"output": Fields("same: int"), "apply": counting(lambda column: column, len)},
+        "AnArrowFunction",
+    ),
+    (ArrowFilter, {"mask": counting(lambda column: column.is_valid(), len)}, "AnArrowFilter"),
+    (
+        CombinerAggregator,
+        {"init": one(lambda row: int(row[0])), "combine": prepared(lambda a, b: a + b), "zero": prepared(lambda: 0)},
+        "ACombiner AStatesCombiner CombinesBehindAState",
+    ),
+    (
+        ReducerAggregator,
+        {"init": lambda self: 0, "reduce": one(lambda curr, row: curr + 1)},
+        "AReducer AStatesReducer",
+    ),
+    (
+        Aggregator,
+        {
+            "init": prepared(lambda batch_id, collector: 0),
+            "aggregate": one(lambda val, row, collector: val + 1),
+            "complete": lambda self, val, collector: collector.emit([val]),
+        },
+        "AnAggregator AggregatesBehindAState",
+    ),
+    (
+        MultiReducer,
+        {
+            "init": prepared(lambda collector: 0),
+            "execute": one(lambda state, stream_index, row, collector: state + 1),
+            "complete": lambda self, state, collector: collector.emit([state]),
+        },
+        "AMultiReducer ReducesBehindAState",
+    ),
+    (
+        GroupedMultiReducer,
+        {
+            "init": one(lambda collector, group: 0),
+            "execute": lambda self, state, stream_index, group, row, collector: state + 1,
+            "complete": lambda self, state, group, collector: collector.emit([state]),
+        },
+        "AGroupedMultiReducer",
+    ),
+    (
+        BaseQueryFunction,
+        {
+            "batch_retrieve": prepared(lambda state, args: [0] * len(args)),
+            "execute": one(lambda row, result, collector: collector.emit([result])),
+        },
+        "AQuery AStaticQuery",
+    ),
+    (
+        BaseStateUpdater,
+        {
+            "update_state": counting(
+                lambda state, rows, collector: state.pending.extend(row.values for row in rows),
+                lambda state, rows, collector: len(rows),
+            )
+        },
+        "AnUpdater",
+    ),
+]
+OPERATIONS: dict[str, Any] = {
+    name: type(name, (Lives, base), {"__module__": __name__, "output_types": ("bigint",), **methods})
+    for base, methods, names in KINDS
+    for name in names.split()
+}
+globals().update(OPERATIONS)  # workers find the classes by their names
+NAMES = set(OPERATIONS)
 IN_THE_DRIVER = {
     "AStatesCombiner", "AStatesReducer", "AQuery", "AnUpdater", "BehindAState", "CombinesBehindAState",
     "AggregatesBehindAState", "ReducesBehindAState",
 }  # fmt: skip
+IN_WORKERS = NAMES - IN_THE_DRIVER | {"AStatesCombiner", "AStatesReducer"}  # which work in both places
 
 
 class Nothing:
@@ -251,31 +178,29 @@ class Nothing:
 
 def declare(folder: Path) -> TridentTopology:
     """Return a topology with an operation of each kind."""
+    of = {name: kind(folder) for name, kind in OPERATIONS.items()}
     topology = TridentTopology("lives")
     stream = topology.new_stream("n", FixedBatchSpout("n: int", 4, *([n] for n in range(8)))).parallelism_hint(2)
-    stream = stream.filter("n", AFilter(folder)).each("n", AnArrowFilter(folder)).map(AMap(folder))
-    stream = stream.flat_map(AFlatMap(folder)).peek(AConsumer(folder)).each("n", AnArrowFunction(folder))
-    stream = stream.each("n", AFunction(folder), "f").apply_assembly(lambda s: s.each("n", Assembled(folder), "g"))
-    stream = stream.state_query(topology.new_static_state(Nothing()), "n", AStaticQuery(folder), "static")
-    stream.chained_agg().aggregate("n", ACombiner(folder), "c").chain_end().peek(_see)
-    stream.group_by("f").aggregate("n", AReducer(folder), "r").parallelism_hint(2).peek(_see)
-    stream.aggregate("n", AnAggregator(folder), "a").peek(_see)
-    topology.multi_reduce(stream, stream.project("n"), AMultiReducer(folder), "m").peek(_see)
-    topology.multi_reduce(
-        stream.group_by("n"), stream.project("n").group_by("n"), AGroupedMultiReducer(folder), "gm"
-    ).peek(_see)
-    _keep(topology, stream, folder)
+    stream = stream.filter("n", of["AFilter"]).each("n", of["AnArrowFilter"]).map(of["AMap"])
+    stream = stream.flat_map(of["AFlatMap"]).peek(of["AConsumer"]).each("n", of["AnArrowFunction"])
+    stream = stream.each("n", of["AFunction"], "f").apply_assembly(lambda s: s.each("n", of["Assembled"], "g"))
+    stream = stream.state_query(topology.new_static_state(Nothing()), "n", of["AStaticQuery"], "static")
+    sums = stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", of["AStatesCombiner"], "sum")
+    stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", of["AStatesReducer"], "reduced")
+    stream.state_query(sums, "n", of["AQuery"], "found").partition_persist(RowsState(), of["AnUpdater"])
+    new, groups = sums.new_values_stream().each("sum", of["BehindAState"], "copy"), stream.project("n").group_by("n")
+    for seen in (
+        stream.chained_agg().aggregate("n", of["ACombiner"], "c").chain_end(),
+        stream.group_by("f").aggregate("n", of["AReducer"], "r").parallelism_hint(2),
+        stream.aggregate("n", of["AnAggregator"], "a"),
+        topology.multi_reduce(stream, stream.project("n"), of["AMultiReducer"], "m"),
+        topology.multi_reduce(stream.group_by("n"), groups, of["AGroupedMultiReducer"], "gm"),
+        new.aggregate("n", of["CombinesBehindAState"], "c"),
+        new.aggregate("n", of["AggregatesBehindAState"], "a"),
+        topology.multi_reduce([new], of["ReducesBehindAState"], "m"),
+    ):
+        seen.peek(_see)
     return topology
-
-
-def _keep(topology: TridentTopology, stream: Stream, folder: Path) -> None:
-    sums = stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", AStatesCombiner(folder), "sum")
-    stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", AStatesReducer(folder), "reduced")
-    stream.state_query(sums, "n", AQuery(folder), "found").partition_persist(RowsState(), AnUpdater(folder))
-    new = sums.new_values_stream().each("sum", BehindAState(folder), "copy")
-    new.aggregate("n", CombinesBehindAState(folder), "c").peek(_see)
-    new.aggregate("n", AggregatesBehindAState(folder), "a").peek(_see)
-    topology.multi_reduce([new], ReducesBehindAState(folder), "m").peek(_see)
 
 
 def _see(row: TridentTuple) -> None:
@@ -283,14 +208,9 @@ def _see(row: TridentTuple) -> None:
 
 
 def run(folder: Path, engine: str, **conf: Any) -> RunningTopology:
-    """Run the topology until its spout is exhausted."""
     with declare(folder).start(engine=engine, **conf) as running:
         running.process_all_available()
     return running
-
-
-NAMES = {kind.__name__ for kind in KINDS}
-IN_WORKERS = NAMES - IN_THE_DRIVER | {"AStatesCombiner", "AStatesReducer"}  # which work in both places
 
 
 def notes_of(folder: Path) -> dict[int, list[str]]:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -27,6 +28,7 @@ from tests.harness.topology_runs import (
     FailTimes,
     GatedState,
     Keep,
+    OneSpout,
     Points,
     RowsSpout,
     RowsState,
@@ -51,7 +53,7 @@ from trident.run.execution import lanes
 from trident.run.loop import BatchLoop
 from trident.run.opened_topology import OpenedTopology
 from trident.run.progress import Progress
-from trident.spout.interfaces import SpoutType, TransactionAttempt
+from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import RETRY_BITS
 from trident.steps.failures import failure_of
 from trident.testing import TopologyTestDriver
@@ -93,27 +95,6 @@ def test_later_batches_are_processed_while_an_earlier_one_commits(
         running.process_all_available()
         assert running.txid == 5
     assert state.calls == [f"{call} {txid}" for txid in range(1, 6) for call in ("begin", "commit")]
-
-
-def test_without_overlap_a_batch_begins_after_the_one_before(engine: str, topology: TridentTopology) -> None:
-    keep(topology.new_stream("s", letters()))
-    points = Points()
-    with start(topology, engine, points, max_spout_pending=1) as running:
-        running.process_all_available()
-    assert [point for point, _ in points.reached] == LIFE * 3
-
-
-def test_what_is_fed_later_is_found(engine: str, topology: TridentTopology) -> None:
-    feeder = FeederBatchSpout("x: string")
-    rows = keep(topology.new_stream("s", feeder))
-    with start(topology, engine) as running:
-        running.process_all_available()
-        assert running.txid == 0
-        feeder.feed([["a"]])
-        feeder.feed_nowait([["b"]])
-        running.process_all_available()
-        assert rows.rows == [("a",), ("b",)]
-        assert running.is_active
 
 
 # ---- throttle and backoff, by a clock that the test moves --------------------------------------------------------------
@@ -290,18 +271,19 @@ def test_a_batch_that_fails_too_often_stops_the_topology_and_a_restart_goes_on(
 
 
 class Failing(RowsState):
-    """Raises once, at one of the calls of a commit."""
+    """Raises at a call of the commit of a batch, so and so often."""
 
-    def __init__(self, call: str) -> None:
+    def __init__(self, times: dict[tuple[str, int], int]) -> None:
         super().__init__()
-        self.call = call
+        self.times, self.txid = times, 0
 
     def fail(self, call: str) -> None:
-        if call == self.call:
-            self.call = ""
+        if self.times.get((call, self.txid), 0):
+            self.times[call, self.txid] -= 1
             raise ConnectionError(f"in {call}")
 
     def begin_commit(self, txid: int) -> None:
+        self.txid = int(txid)
         self.fail("begin")
         super().begin_commit(txid)
 
@@ -316,32 +298,18 @@ class FailingKeep(Keep):
         state.fail("update")
 
 
-class FailingCommits(RowsState):
-    """Raises in the commit of some batches, so and so often."""
-
-    def __init__(self, times: dict[int, int]) -> None:
-        super().__init__()
-        self.times = times
-
-    def commit(self, txid: int) -> None:
-        if self.times.get(int(txid), 0):
-            self.times[int(txid)] -= 1
-            raise ConnectionError(f"not batch {int(txid)}")
-        super().commit(txid)
-
-
 def test_failures_of_an_earlier_batch_do_not_count_as_tries(engine: str, topology: TridentTopology) -> None:
-    state = FailingCommits({1: 2, 2: 2})
+    conf: dict[str, Any] = {"max_batch_attempts": 3, "max_spout_pending": 3}
+    state = Failing({("commit", 1): 2, ("commit", 2): 2})
     topology.new_stream("s", letters("abc")).partition_persist(state, Keep(), "y: string")
-    with start(topology, engine, max_batch_attempts=3, max_spout_pending=3) as running:
-        running.process_all_available()
-        assert (running.txid, running.status["failures"]) == (3, 4)
+    running = run_all(topology, engine, **conf)
+    assert (running.txid, running.status["failures"]) == (3, 4)
     assert state.rows == [("a",), ("b",), ("c",)]
-    state = FailingCommits({1: 2, 2: 3})
     again = TridentTopology("t")
+    state = Failing({("commit", 1): 2, ("commit", 2): 3})
     again.new_stream("s", letters("abc")).partition_persist(state, Keep(), "y: string")
     with pytest.raises(BatchFailedError, match="batch 2 failed 3 times"):
-        run_all(again, engine, max_batch_attempts=3, max_spout_pending=3)
+        run_all(again, engine, **conf)
 
 
 def test_failures_of_an_earlier_batch_bring_no_tuple_to_the_dead_letters(
@@ -349,7 +317,7 @@ def test_failures_of_an_earlier_batch_bring_no_tuple_to_the_dead_letters(
 ) -> None:
     (tmp_path / "calls").mkdir()
     stream = topology.new_stream("s", letters("abc"))
-    committed = stream.partition_persist(FailingCommits({1: 2}), Keep(), "y: string").new_values_stream()
+    committed = stream.partition_persist(Failing({("commit", 1): 2}), Keep(), "y: string").new_values_stream()
     rows = keep(committed.each("y", FailTimes(tmp_path / "calls", "b", 2, RuntimeError("twice")), "z").project("z"))
     conf = {"max_batch_attempts": 3, "on_poison": "dead_letter", "dead_letter_dir": tmp_path / "dead"}
     run_all(topology, "in_process", **conf)
@@ -381,19 +349,16 @@ def test_a_driver_that_can_number_no_more_attempts_ends_and_a_restart_goes_on(
 
 @pytest.mark.parametrize("call", ["begin", "update", "commit"])
 def test_a_failed_commit_is_replayed_and_its_writes_count_once(
-    call: str, engine: str, topology: TridentTopology, tmp_path: Path
+    call: str, engine: str, topology: TridentTopology
 ) -> None:
-    failing = Failing(call)
-    stream = topology.new_stream("s", letters("aab"))
-    counts = stream.group_by("x").persistent_aggregate(
-        MemoryMapState(), Count(), "count"
-    )  # committed before the failure
+    failing, stream = Failing({(call, 1): 1}), topology.new_stream("s", letters("aab"))
+    # It is committed before the failure:
+    counts = stream.group_by("x").persistent_aggregate(MemoryMapState(), Count(), "count")
     stream.partition_persist(failing, FailingKeep(), "y: string")
     running = run_all(topology, engine)
     assert dict(running.state(counts).get_tuples()) == {"a": 2, "b": 1}
     assert failing.rows == [("a",), ("a",), ("b",)]
-    assert running.status["failures"] == 1
-    assert running.status["lastFailure"] == f"ConnectionError: in {call}"
+    assert (running.status["failures"], running.status["lastFailure"]) == (1, f"ConnectionError: in {call}")
 
 
 def test_no_attempt_commits_while_an_earlier_one_is_still_at_a_partition(topology: TridentTopology, gate: str) -> None:
@@ -460,53 +425,41 @@ def test_a_definition_that_cannot_be_had_is_tried_again(engine: str, topology: T
     assert running.status["lastFailure"] == "FailedException: the source is away"
 
 
-def test_a_definition_that_never_comes_stops_the_topology(engine: str, topology: TridentTopology) -> None:
-    def rows() -> list[list[str]]:
-        raise OSError("no such source")
+def never() -> list[list[str]]:
+    raise OSError("no such source")
 
-    keep(topology.new_stream("s", RowsSpout("x: string", {1: [["a"]], 2: rows})))
+
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [
+        ({1: [[1]], 2: never}, "batch 2 failed 3 times in step 's': OSError: no such source"),
+        ({1: [[1]], 2: [["a"]]}, r"SpoutError: RowsSpout.emit_batch\(2\) emitted rows that do not fit"),
+    ],
+)
+def test_a_definition_that_never_comes_stops_the_topology(
+    batches: dict[int, Any], said: str, engine: str, topology: TridentTopology
+) -> None:
+    keep(topology.new_stream("s", RowsSpout("x: int", batches)))
     running = start(topology, engine)
-    with pytest.raises(BatchFailedError, match="batch 2 failed 3 times in step 's': OSError: no such source"):
+    with pytest.raises(BatchFailedError, match=said):
         running.process_all_available()
     assert running.txid == 1
 
 
-def test_rows_that_do_not_fit_the_fields_of_a_batch_spout_are_named(engine: str, topology: TridentTopology) -> None:
-    keep(topology.new_stream("s", RowsSpout("x: int", {1: [["a"]]})))
-    with pytest.raises(BatchFailedError, match=r"SpoutError: RowsSpout.emit_batch\(1\) emitted rows that do not fit"):
-        run_all(topology, engine, max_batch_attempts=1)
+class UncutSpout(OneSpout):
+    """A spout of a row whose parts cannot be cut so and so often; it notes into how many they are to be cut."""
 
+    def __init__(self, times: int = 0) -> None:
+        self.times, self.asked = times, list[int]()
 
-class UncutSpout:
-    """A spout whose parts cannot be cut the first time."""
+    def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> list[Any]:
+        self.asked.append(parallelism)
+        if len(self.asked) <= self.times:
+            raise SpoutError("cannot list the parts")
+        return [definition]
 
-    spout_type = SpoutType.OPAQUE
-
-    def __init__(self, times: int) -> None:
-        self.inner, self.times = letters("a"), times
-
-    def get_output_fields(self) -> Any:
-        return self.inner.get_output_fields()
-
-    def get_emitter(self, conf: Any) -> Any:
-        return self.inner.get_emitter(conf)
-
-    def get_coordinator(self, conf: Any) -> Any:
-        coordinator, spout = self.inner.get_coordinator(conf), self
-
-        class Coordinator:
-            initialize_transaction = coordinator.initialize_transaction
-
-            def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> Any:
-                spout.times -= 1
-                if spout.times >= 0:
-                    raise SpoutError("cannot list the parts")
-                return coordinator.parts(attempt, definition, parallelism)
-
-            def success(self, txid: int, definition: Any) -> None: ...
-            def close(self) -> None: ...
-
-        return Coordinator()
+    def emit(self, part: Any) -> list[pa.Table]:
+        return [pa.table({"x": ["a"]})]
 
 
 def test_parts_that_cannot_be_cut_fail_the_attempt(engine: str, topology: TridentTopology) -> None:
@@ -516,69 +469,67 @@ def test_parts_that_cannot_be_cut_fail_the_attempt(engine: str, topology: Triden
     assert running.status["lastFailure"] == "SpoutError: cannot list the parts"
 
 
-def test_a_coordinator_without_parts_is_refused_at_the_start(topology: TridentTopology) -> None:
-    class Spout(UncutSpout):
-        def get_coordinator(self, conf: Any) -> Any:
-            coordinator = super().get_coordinator(conf)
-            del type(coordinator).parts
-            return coordinator
+class Coordinator:
+    """It has not all that it needs."""
 
-    keep(topology.new_stream("s", Spout(0)))
-    with pytest.raises(TopologyError, match="stream 's': its spout's coordinator, a Coordinator, lacks parts"):
-        run_all(topology, "in_process")
+    def initialize_transaction(self, txid: int, previous: Any) -> None: ...
+    def success(self, txid: int, definition: Any) -> None: ...
+    def close(self) -> None: ...
 
 
-@pytest.mark.parametrize("name", ["is_start_position", "runs_spark_jobs"])
-def test_a_coordinator_of_the_former_interface_is_refused_at_the_start(topology: TridentTopology, name: str) -> None:
-    class Spout(UncutSpout):
-        def get_coordinator(self, conf: Any) -> Any:
-            coordinator = super().get_coordinator(conf)
-            setattr(type(coordinator), name, lambda self, *given: False)
-            return coordinator
+COORDINATORS: dict[str, tuple[dict[str, Any], str]] = {
+    "without parts": (
+        {"get_coordinator": lambda self, conf: Coordinator()}, "stream 's': its spout's coordinator, a Coordinator, lacks parts"
+    ),
+    **{
+        name: ({name: lambda self, *given: False}, f"has {name}, which nothing asks any more|{name} of its .* is a method")
+        for name in ("is_start_position", "runs_spark_jobs")
+    },
+}  # fmt: skip
 
-    keep(topology.new_stream("s", Spout(0)))
-    with pytest.raises(TopologyError, match=f"has {name}, which nothing asks any more|{name} of its .* is a method"):
+
+@pytest.mark.parametrize("case", COORDINATORS)
+def test_a_coordinator_of_another_interface_is_refused_at_the_start(case: str, topology: TridentTopology) -> None:
+    methods, said = COORDINATORS[case]
+    keep(topology.new_stream("s", type("Spout", (UncutSpout,), methods)()))
+    with pytest.raises(TopologyError, match=said):
         run_all(topology, "in_process")
 
 
 def test_the_hint_of_a_stage_and_not_that_of_a_state_says_how_many_parts(topology: TridentTopology) -> None:
-    asked: list[int] = []
-
-    class Spy(UncutSpout):
-        def get_coordinator(self, conf: Any) -> Any:
-            coordinator = super().get_coordinator(conf)
-            cut = coordinator.parts
-
-            def parts(attempt: TransactionAttempt, definition: Any, parallelism: int) -> Any:
-                asked.append(parallelism)
-                return cut(attempt, definition, parallelism)
-
-            coordinator.parts = parts
-            return coordinator
-
-    hinted = topology.new_stream("hinted", Spy(0)).filter(lambda row: True).parallelism_hint(3)
-    for stream, name in ((hinted, "a"), (topology.new_stream("free", Spy(0)), "b")):
+    spouts = UncutSpout(), UncutSpout()
+    hinted = topology.new_stream("hinted", spouts[0]).filter(lambda row: True).parallelism_hint(3)
+    for stream, name in ((hinted, "a"), (topology.new_stream("free", spouts[1]), "b")):
         stream.group_by("x").persistent_aggregate(MemoryMapState(), Count(), name).parallelism_hint(7)
     run_all(topology, "in_process")
-    assert asked == [3, 1]
+    assert [spout.asked for spout in spouts] == [[3], [1]]
 
 
 # ---- timeouts ----------------------------------------------------------------------------------------------------------
 
 
 class Blocking(Function):
-    """Waits at a gate of this process in the first call, and passes on which attempt it was."""
+    """Waits at a gate of this process in the first calls, and passes on which one it was."""
 
     output_types = ("bigint",)
 
-    def __init__(self, gate: str, folder: Path) -> None:
-        self.gate, self.folder = gate, str(folder)
+    def __init__(self, gate: str, folder: Path, times: int = 1) -> None:
+        self.gate, self.folder, self.times = gate, str(folder), times
 
     def execute(self, tuple: Any, collector: Any) -> None:
         number = touch(self.folder)
-        if number == 0:
+        if number < self.times:
             GATES.pass_through(self.gate)
         collector.emit([number])
+
+
+def time_out(clock: HandClock, loop: BatchLoop) -> None:
+    """Let the attempt that is at work be late, and the next one begin."""
+    clock.settle(loop.drain)
+    clock.advance(61)
+    clock.settle(loop.drain)
+    clock.advance(1)  # the backoff
+    loop.drain()
 
 
 def test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored(
@@ -605,10 +556,7 @@ def test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored(
         GATES.await_reached(gate)
         clock.settle(loop.drain)
         assert len(points.attempts("defined")) == 1
-        clock.advance(61)
-        clock.settle(loop.drain)
-        clock.advance(1)  # the backoff
-        loop.drain()
+        time_out(clock, loop)
         points.await_point("succeeded", 1)
         points.await_point("succeeded", 2)
         GATES.open(gate)
@@ -631,29 +579,17 @@ def test_neither_a_commit_nor_a_batch_that_waits_for_it_is_overdue(topology: Tri
         assert loop._progress.failures == 0
 
 
-class BlockingTwice(Blocking):
-    """Waits at the gate in the first two calls."""
-
-    def execute(self, tuple: Any, collector: Any) -> None:
-        if touch(self.folder) < 2:
-            GATES.pass_through(self.gate)
-        collector.emit([0])
-
-
 def test_attempts_in_a_row_that_take_too_long_say_what_to_raise(
     topology: TridentTopology, tmp_path: Path, gate: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep(topology.new_stream("s", letters("a")).each("x", BlockingTwice(gate, tmp_path), "n"))
+    keep(topology.new_stream("s", letters("a")).each("x", Blocking(gate, tmp_path, 2), "n"))
     clock, points, told = HandClock(), Points(), "raise message_timeout_s"
     with looping(topology, clock, points, engine="in_process", message_timeout_s=60, max_spout_pending=1) as loop:
         GATES.await_reached(gate)
         for late in (1, 2):
             clock.settle(loop.drain)
             assert told not in caplog.text
-            clock.advance(61)
-            clock.settle(loop.drain)
-            clock.advance(1)  # the backoff
-            loop.drain()
+            time_out(clock, loop)
             until(lambda late=late: len(points.attempts("defined")) > late, "the next attempt begins")  # type: ignore[misc]
         points.await_point("succeeded", 1)
         assert caplog.text.count(told) == 1
@@ -678,11 +614,7 @@ def test_a_writer_that_a_later_attempt_of_the_same_driver_has_fenced_ends_nothin
     clock, points = HandClock(), Points()
     with looping(topology, clock, points, engine="in_process", message_timeout_s=60, max_spout_pending=1) as loop:
         GATES.await_reached(gate)
-        clock.settle(loop.drain)
-        clock.advance(61)
-        clock.settle(loop.drain)
-        clock.advance(1)  # the backoff
-        loop.drain()
+        time_out(clock, loop)
         points.await_point("succeeded", 2)
         GATES.open(gate)
         clock.settle(loop.drain)  # it ends with what ended the loop
@@ -878,30 +810,22 @@ def test_a_topology_that_lost_its_log_stops_and_says_so(engine: str, topology: T
 
 
 def test_progress_tells_of_the_last_batches(engine: str, topology: TridentTopology) -> None:
-    spout = FixedBatchSpout("x: string", 2, ["a"], ["b"], ["c"])
-    topology.new_stream("s", spout).group_by("x").persistent_aggregate(MemoryMapState(), Count(), "count")
+    feeder = FeederBatchSpout("x: string")
+    topology.new_stream("s", feeder).group_by("x").persistent_aggregate(MemoryMapState(), Count(), "count")
     with start(topology, engine, progress_kept=1) as running:
-        running.process_all_available()
+        assert (running.last_progress, running.recent_progress, running.seconds) == (None, [], 0.0)
+        feeder.feed([["a"], ["b"]])
+        feeder.feed([["c"]])
         assert running.recent_progress == [running.last_progress]
         last = running.last_progress
         assert last is not None
-        assert (last["name"], last["batchId"], last["numInputRows"], last["stateKeysUpdated"]) == (
-            "t",
-            2,
-            1,
-            {"count": 1},
-        )
+        assert (last["name"], last["batchId"], last["numInputRows"]) == ("t", 2, 1)
+        assert last["stateKeysUpdated"] == {"count": 1}
         assert all(value >= 0 for value in last["durationMs"].values())
         status = running.status
         assert (status["txid"], status["batches"], status["tuples"], status["failures"]) == (2, 2, 3, 0)
         assert running.seconds > 0
         assert repr(running) == "RunningTopology('t', running, txid 2)"
-
-
-def test_nothing_is_told_before_the_first_batch(topology: TridentTopology) -> None:
-    keep(topology.new_stream("s", FeederBatchSpout("x: string")))
-    with start(topology, "in_process") as running:
-        assert (running.last_progress, running.recent_progress, running.seconds) == (None, [], 0.0)
 
 
 def test_a_reported_failure_is_kept_as_such(topology: TridentTopology, tmp_path: Path) -> None:
@@ -929,15 +853,6 @@ def test_a_topology_whose_states_live_in_memory_goes_on_in_the_same_process(
         with start(topology, engine) as running:
             feeder.feed([["a"]])
             assert (running.state(state).get(), running.txid) == (expected, expected)
-
-
-@pytest.mark.long
-def test_a_spark_that_somebody_else_started_stays(spark: SparkSession, topology: TridentTopology) -> None:
-    rows = keep(topology.new_stream("s", letters("a")))
-    with ThreadPoolExecutor(1) as other:  # no session is active in another thread
-        other.submit(run_all, topology, "spark").result(WAIT_S)
-    assert rows.rows == [("a",)]
-    assert spark.range(3).count() == 3
 
 
 def test_two_topologies_in_one_session_do_not_cancel_each_other(spark: SparkSession, tmp_path: Path) -> None:

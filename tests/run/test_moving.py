@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from states.delta import DeltaState
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import run_all, start
+from tests.replay.set_back import Killed
 from trident import TridentCollector, TridentTopology, TridentTuple, forget_keys, move_state, open_state
 from trident.errors import (
     ConfigError,
@@ -35,10 +36,6 @@ from trident.state import Key, StateSpec, map_state
 pytestmark = pytest.mark.slow
 
 WORDS = ["the", "cow", "the", "moon", "the", "end"]
-
-
-class Killed(BaseException):
-    """As `kill -9`: nothing but what was written is left."""
 
 
 class Listing(DictMap):
@@ -64,14 +61,18 @@ def log(tmp_path: Path) -> str:
     return str(tmp_path / "log")
 
 
+def table(folder: Path, name: str) -> StateSpec:
+    return DeltaState.opaque(folder / name)
+
+
 @pytest.fixture
 def old(tmp_path: Path) -> StateSpec:
-    return DeltaState.opaque(tmp_path / "old")
+    return table(tmp_path, "old")
 
 
 @pytest.fixture
 def new(tmp_path: Path) -> StateSpec:
-    return DeltaState.opaque(tmp_path / "new")
+    return table(tmp_path, "new")
 
 
 def run(topology: TridentTopology, log: str, **conf: Any) -> Any:
@@ -237,35 +238,29 @@ def test_a_driver_that_runs_refuses_a_move(log: str, old: StateSpec, new: StateS
     assert move_state(declared(old), "count", declared(new), log_dir=log).rows == 4
 
 
-class Refused:
-    """Moves that are refused, each with what it says; nothing is written."""
+def _filled(conf: Any, partition: int, count: int) -> Listing:
+    return Listing({("a",): 1})
 
-    def __init__(self, old: StateSpec, new: StateSpec, folder: Path) -> None:
-        self.cases: dict[str, tuple[TridentTopology, type[Exception], str]] = {
-            "another topology": (declared(new, name="other"), TopologyError, "of two topologies, 'words' and 'other'"),
-            "another meaning": (declared(new, by=_Longest()), TopologyChangedError, r"Count\(.*\) -> _Longest"),
-            "the same place": (declared(old), ConfigError, "both declarations have it in the same place"),
-            "a memory": (declared(MemoryMapState.opaque()), UnsupportedOperation, "is in the memory of the process"),
-            "no listing": (
-                declared(map_state(_dict)),
-                UnsupportedOperation,
-                "a DictMap is not a map that can list its keys",
-            ),
-            "another log's": (
-                declared(DeltaState.opaque(folder / "theirs")),
-                StateError,
-                "it has batch 3 .*; or, if",
-            ),
-            "another state's": (declared(DeltaState.opaque(folder / "foreign")), StateError, "To do: give .* or path$"),
-            "rows without a log": (declared(_filled), StateError, "not empty, it has keys. Nothing was written"),
-        }
+
+REFUSED: dict[str, tuple[Callable[[Path], TridentTopology], type[Exception], str]] = {
+    "another topology": (
+        lambda at: declared(table(at, "new"), name="other"), TopologyError, "of two topologies, 'words' and 'other'",
+    ),
+    "another meaning": (lambda at: declared(table(at, "new"), by=_Longest()), TopologyChangedError, r"Count\(.*\) -> _Longest"),
+    "the same place": (lambda at: declared(table(at, "old")), ConfigError, "both declarations have it in the same place"),
+    "a memory": (lambda at: declared(MemoryMapState.opaque()), UnsupportedOperation, "is in the memory of the process"),
+    "no listing": (
+        lambda at: declared(map_state(_dict)), UnsupportedOperation, "a DictMap is not a map that can list its keys",
+    ),
+    "another log's": (lambda at: declared(table(at, "theirs")), StateError, "it has batch 3 .*; or, if"),
+    "another state's": (lambda at: declared(table(at, "foreign")), StateError, "To do: give .* or path$"),
+    "rows without a log": (lambda at: declared(map_state(_filled)), StateError, "not empty, it has keys. Nothing was written"),
+}  # fmt: skip
+"""Moves that are refused: where to, and what is said."""
 
 
 def _dict(conf: Any, partition: int, count: int) -> DictMap:
     return DictMap({})
-
-
-_filled = map_state(lambda conf, partition, count: Listing({("a",): 1}))
 
 
 class _Longest(Count):
@@ -273,28 +268,16 @@ class _Longest(Count):
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize(
-    "case",
-    [
-        "another topology",
-        "another meaning",
-        "the same place",
-        "a memory",
-        "no listing",
-        "another log's",
-        "another state's",
-        "rows without a log",
-    ],
-)
+@pytest.mark.parametrize("case", REFUSED)
 def test_a_wrong_target_is_refused_and_the_topology_goes_on(
-    log: str, tmp_path: Path, old: StateSpec, new: StateSpec, case: str
+    log: str, tmp_path: Path, old: StateSpec, case: str
 ) -> None:
     run(declared(old), log)
     for name, place in (("words", "theirs"), ("other", "foreign")):
-        run(declared(DeltaState.opaque(tmp_path / place), name=name), str(tmp_path / f"{place}-log"))
-    to, error, text = Refused(old, new, tmp_path).cases[case]
+        run(declared(table(tmp_path, place), name=name), str(tmp_path / f"{place}-log"))
+    to, error, text = REFUSED[case]
     with pytest.raises(error, match=text):
-        move_state(declared(old), "count", to, log_dir=log)
+        move_state(declared(old), "count", to(tmp_path), log_dir=log)
     run(declared(old, *WORDS, "the"), log)
     assert rows(declared(old), log)[-1] == ("the", 4)
 

@@ -164,21 +164,6 @@ def test_a_query_outlives_its_client_and_another_client_goes_on(connect_server: 
 
 
 @pytest.mark.long
-def test_a_function_pickles_small_and_runs_in_a_process_that_never_saw_the_session(connect: SparkSession) -> None:
-    import cloudpickle
-
-    shops = connect.createDataFrame([("oslo", 3), ("oslo", 7), ("bergen", 5)], "shop string, euros bigint")
-    with exactly_once(
-        "orders", MemoryMapState.opaque(), group_by="shop", aggregate=Sum(), of="euros", value="total"
-    ) as function:
-        function(shops, 0)
-        function(shops.repartition(3), 1)
-        function(shops, 1)
-        assert function.state().multi_get(["oslo", "bergen", "x"]) == [20, 10, None]
-        assert len(cloudpickle.dumps(function)) < 10_000
-
-
-@pytest.mark.long
 def test_a_checkpoint_that_was_deleted_is_found_at_the_first_batch(job: Job) -> None:
     """The number is the same, 0: only the id of the query tells, which the session knows while it runs one query."""
     job.add()

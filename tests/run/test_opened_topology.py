@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.harness.topology_runs import Keep
-from trident import Config, Fields, TridentTopology
+from tests.harness.topology_runs import Keep, OneSpout
+from trident import Config, TridentTopology
 from trident.errors import ConfigError
 from trident.log.log_interface import MemoryLog
 from trident.operations import BaseFunction
 from trident.plan import make_plan
 from trident.run import opened_topology as module
 from trident.run.opened_topology import Closers, OpenedTopology
-from trident.spout.interfaces import SpoutType
 
 calls: list[str] = []
 
@@ -39,30 +38,15 @@ class State:
     def commit(self, txid: int) -> None: ...
 
 
-class Spout:
+class Spout(OneSpout):
     """Says when it is opened and closed."""
-
-    spout_type = SpoutType.OPAQUE
-
-    def get_output_fields(self) -> Fields:
-        return Fields("x: string")
 
     def get_coordinator(self, conf: Any) -> Any:
         calls.append("open spout")
         return self
 
-    def get_emitter(self, conf: Any) -> Any:
-        return Emitter()
-
-    def initialize_transaction(self, txid: int, previous: Any) -> Any: ...
-    def parts(self, attempt: Any, definition: Any, parallelism: int) -> Any: ...
-    def success(self, txid: int, definition: Any) -> None: ...
     def close(self) -> None:
         calls.append("close spout")
-
-
-class Emitter:
-    def emit(self, part: Any) -> Any: ...
 
 
 class Prepared(BaseFunction):

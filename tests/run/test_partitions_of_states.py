@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-import trident
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMapState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.sqlite_map import sqlite_state
-from tests.harness.topology_runs import QUICK
+from tests.harness.topology_runs import QUICK, operation
 from trident import Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.drpc import LocalDRPC
 from trident.errors import BatchFailedError, KeyConflictError
@@ -173,11 +171,11 @@ def test_a_key_updated_by_two_partitions_is_refused_before_any_write(before: str
     assert dict(zip(totals(), ended(declared).state(sums).multi_get(list(totals())), strict=True)) == totals()
 
 
-class Own(BaseStateUpdater[Any]):
-    """Puts `1`, `1.0` and True, which a dict takes for one key and a store does not."""
-
-    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        state.multi_put([(row["key"],) for row in tuples], [row["key"] for row in tuples])
+# Puts `1`, `1.0` and True, which a dict takes for one key and a store does not.
+Own = operation(
+    "Own", BaseStateUpdater, None,
+    update_state=lambda state, rows, collector: state.multi_put([(row["key"],) for row in rows], [row["key"] for row in rows]),
+)  # fmt: skip
 
 
 def test_long_keys_and_keys_that_only_python_takes_for_equal_are_told_apart() -> None:
@@ -277,19 +275,15 @@ class SharedNoted(Noted):
         return self
 
 
-class Note(BaseStateUpdater[Noted]):
-    def update_state(self, state: Noted, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        state.note([row["user"] for row in tuples])
-
-
-class Noticed(BaseQueryFunction[Noted, int]):
-    output_types = ("bigint",)
-
-    def batch_retrieve(self, state: Noted, args: Sequence[TridentTuple]) -> Sequence[int]:
-        return [state.noted()] * len(args)
-
-    def execute(self, tuple: TridentTuple, result: int, collector: TridentCollector) -> None:
-        collector.emit([result])
+Note = operation(
+    "Note", BaseStateUpdater, None,
+    update_state=lambda state, rows, collector: state.note([row["user"] for row in rows]),
+)  # fmt: skip
+Noticed = operation(
+    "Noticed", BaseQueryFunction,
+    batch_retrieve=lambda state, args: [state.noted()] * len(args),
+    execute=lambda row, result, collector: collector.emit([result]),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("hint", [2, 3])
@@ -390,19 +384,6 @@ def test_a_total_feeds_what_it_is_into_another_state(hint: int) -> None:
     kept = before.persistent_aggregate(MemoryMapState(), Count(), "n", state_name="kept")
     sums = [sum(number for _, number in ROWS[: at * BATCH]) or None for at in range(3)]
     assert dict(ended(topology).state(kept).get_tuples()) == dict.fromkeys(sums, BATCH)
-
-
-@pytest.mark.slow
-def test_another_number_of_partitions_finds_what_the_last_one_wrote(tmp_path: Path) -> None:
-    half = len(ROWS) // 2
-    for first, then in ((4, 3), (1, 8), (8, 1)):
-        spec = sqlite_state(str(tmp_path / f"{first}.db"))
-        log = str(tmp_path / f"log{first}")
-        for hint, rows in ((first, ROWS[:half]), (then, ROWS)):
-            topology, _ = declare(hint, spec, rows=rows, batch=10, name="sums")
-            ended(topology, log_dir=log)
-            with trident.open_state(topology, "sums", log_dir=log) as reader:
-                assert dict(reader.get_tuples()) == totals(rows), (first, then)
 
 
 # ---- the plan ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,19 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-import redis
 
 from spouts import FixedBatchSpout
 from states.redis import RedisState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.servers import Server
-from tests.harness.topology_runs import QUICK
+from tests.harness.topology_runs import QUICK, OneSpout
 from trident import Config, Fields, TridentTopology
 from trident.arrow import table_of
 from trident.channel import COLLECTOR_PAUSE
 from trident.graph import PersistNode
-from trident.operations import CombinerAggregator, Count, Sum
+from trident.operations import Count, Sum
 from trident.plan import make_plan
 from trident.run import entries
 from trident.run.committer import PartitionCommit
-from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import NonTransactionalMap, OpaqueMap, TransactionalMap, map_state
 from trident.state.map_state import SnapshottableMap
 from trident.state.txid import Txid
@@ -35,57 +32,23 @@ FIELDS = Fields("word: string", "n: bigint")
 TABLES = [[("cow", 1), ("moon", 2)], [("cow", 4)], [("cow", 8), ("man", 16)]]
 
 
-class TablesSpout:
+class TablesSpout(OneSpout):
     """One batch of one part, which is several tables."""
 
-    spout_type = SpoutType.TRANSACTIONAL
-
-    def get_output_fields(self) -> Fields:
-        return FIELDS
-
-    def get_coordinator(self, conf: Mapping[str, Any]) -> TablesSpout:
-        return self
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> TablesSpout:
-        return self
-
-    def initialize_transaction(self, txid: int, previous: Any) -> Any:
-        return 1 if previous is None else None
-
-    def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> Sequence[Any]:
-        return [definition]
+    fields = FIELDS
 
     def emit(self, part: Any) -> Iterator[pa.Table]:
         yield from (table_of(FIELDS, rows) for rows in TABLES)
 
-    def success(self, txid: int, definition: Any) -> None:
-        """Nothing is kept."""
 
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class Added(CombinerAggregator[int]):
-    """Has no kernel."""
-
-    output_type = "bigint"
-
-    def init(self, tuple: Any) -> int:
-        return int(tuple[0])
-
-    def combine(self, left: int, right: int) -> int:
-        return left + right
-
-    def zero(self) -> int:
-        return 0
+class Added(Sum):
+    """A subclass has no kernel."""
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("placement", ["driver", "executors"])
-def test_each_key_has_all_rows_of_a_part(spark: Any, redis_server: Server, tmp_path: Path, placement: str) -> None:
-    with redis.Redis(port=redis_server.port) as client:
-        client.flushall()
-    state = RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0")
+def test_each_key_has_all_rows_of_a_part(spark: Any, redis_url: str, tmp_path: Path, placement: str) -> None:
+    state = RedisState.opaque(redis_url)
     topology = TridentTopology(f"parts-{placement}")
     rows = topology.new_stream("rows", TablesSpout())
     sums = rows.group_by("word").persistent_aggregate(state, "n", Sum(), "sum", state_name="sums")

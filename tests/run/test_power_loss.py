@@ -14,7 +14,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from tests.harness.crashing_stores import DictMap, WithoutAttempts
-from tests.harness.topology_runs import counted, dict_state, start
+from tests.harness.topology_runs import OneSpout, counted, dict_state, start
 from trident import Fields, TridentTopology
 from trident.channel import Clock
 from trident.log import log_address
@@ -63,37 +63,19 @@ def synced() -> Iterator[None]:
         yield
 
 
-class GrowingSpout:
+class GrowingSpout(OneSpout):
     """Transactional: a definition names its words. What the next one names depends on when it is asked."""
+
+    fields = Fields("word: string")
 
     def __init__(self, batches: Mapping[int, list[str]]) -> None:
         self.batches = batches
-        self.fields = Fields("word: string")
-        self.spout_type = SpoutType.TRANSACTIONAL
-
-    def get_output_fields(self) -> Fields:
-        return self.fields
-
-    def get_coordinator(self, conf: Any) -> GrowingSpout:
-        return self
-
-    def get_emitter(self, conf: Any) -> GrowingSpout:
-        return self
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         return self.batches.get(txid)
 
-    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> list[list[str]]:
-        return [definition]
-
     def emit(self, part: list[str]) -> Iterator[pa.Table]:
         yield pa.table({"word": part})
-
-    def success(self, txid: int, definition: Definition) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 WORDS = ["ant", "bee", "cat", "dog"]
@@ -156,14 +138,14 @@ def remains(folder: Path, target: Path, keep_last: bool) -> None:
 
 
 def losing_power(
-    folder: Path, point: str, keep_last: bool, entries: dict[Any, Any], left: dict[Any, Any]
+    folder: Path, point: str, keep_last: bool, entries: dict[Any, Any], left: dict[Any, Any], txid: int = 2
 ) -> Callable[[str, TransactionAttempt], None]:
-    """Return an observer that copies what a power loss at that point of batch 2 may leave of the log and the store."""
+    """Return an observer that copies what a power loss at that point of a batch may leave of the log and the store."""
 
     def lose_power(reached: str, attempt: TransactionAttempt) -> None:
-        if (reached, attempt.txid) == ("committed", 2) and point == "syncing":
+        if (reached, attempt.txid) == ("committed", txid) and point == "syncing":
             SyncedFile.before_sync.append(lambda: lose_power("syncing", attempt))
-        elif (reached, attempt.txid) == (point, 2):
+        elif (reached, attempt.txid) == (point, txid):
             remains(folder / "log", folder / "left", keep_last)
             left.update(entries)
 
@@ -175,31 +157,22 @@ def committed_words(log_dir: Path) -> dict[str, int]:
     return counted(word for record in history for word in record.spouts["s"])
 
 
+@pytest.mark.parametrize("kind", ["opaque", "no attempts"])
 @pytest.mark.parametrize("keep_last", [False, True], ids=["synced", "holes"])
 @pytest.mark.parametrize("point", ["defined", "processed", "committing", "committed", "syncing", "recorded"])
-def test_after_a_power_loss_an_opaque_state_is_exact_though_a_definition_is_lost(
-    tmp_path: Path, point: str, keep_last: bool
+def test_after_a_power_loss_a_state_is_exact_though_a_definition_is_lost(
+    tmp_path: Path, point: str, keep_last: bool, kind: str
 ) -> None:
     entries, left = dict[Any, Any](), dict[Any, Any]()
     lose_power = losing_power(tmp_path, point, keep_last, entries, left)
-    count_words(entries, "opaque", FIRST, tmp_path / "log", lose_power)
+    count_words(entries, kind, FIRST, tmp_path / "log", lose_power)
     recorded = LogReader(tmp_path / "left").refresh().txid == 2
-    assert recorded == (point == "recorded")
-    found = count_words(left, "opaque", SECOND, tmp_path / "left")
+    found = count_words(left, kind, SECOND, tmp_path / "left")
     assert found == committed_words(tmp_path / "left")
-    kept = recorded or (keep_last and point != "syncing")  # a definition that happens to be left is used again
-    assert found["ant"] == (1 if kept else 2)
-
-
-@pytest.mark.parametrize("keep_last", [False, True], ids=["synced", "holes"])
-@pytest.mark.parametrize("point", ["defined", "processed", "committing", "committed", "syncing", "recorded"])
-def test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact(
-    tmp_path: Path, point: str, keep_last: bool
-) -> None:
-    entries, left = dict[Any, Any](), dict[Any, Any]()
-    lose_power = losing_power(tmp_path, point, keep_last, entries, left)
-    count_words(entries, "no attempts", FIRST, tmp_path / "log", lose_power)
-    assert count_words(left, "no attempts", SECOND, tmp_path / "left") == committed_words(tmp_path / "left")
+    if kind == "opaque":
+        assert recorded == (point == "recorded")
+        kept = recorded or (keep_last and point != "syncing")  # a definition that happens to be left is used again
+        assert found["ant"] == (1 if kept else 2)
 
 
 @pytest.mark.parametrize(
@@ -250,27 +223,17 @@ def test_a_batch_on_states_that_store_the_attempt_takes_one_sync_and_on_others_t
 
 
 def test_a_definition_that_a_state_counts_on_is_durable_before_anything_is_read(tmp_path: Path) -> None:
-    def lose_power(point: str, attempt: TransactionAttempt) -> None:
-        if (point, attempt.txid) == ("defined", 2):
-            remains(tmp_path / "log", tmp_path / "left", keep_last=False)
-
+    lose_power = losing_power(tmp_path, "defined", False, {}, {})
     count_words({}, "transactional", FIRST, tmp_path / "log", lose_power)
     assert LogReader(tmp_path / "left").refresh().definitions == {2: {"s": FIRST[2]}}
 
 
 def test_where_an_opaque_spout_begins_is_durable_first_and_not_chosen_again(tmp_path: Path) -> None:
-    def lose_power(point: str, attempt: TransactionAttempt) -> None:
-        if (point, attempt.txid) == ("defined", 1):
-            remains(tmp_path / "log", tmp_path / "left", keep_last=False)
-
-    def run(now: int, log_dir: Path, observer: Callable[[str, TransactionAttempt], None]) -> list[str]:
-        topology, entries = TridentTopology("t"), dict[Any, Any]()
+    lose_power = losing_power(tmp_path, "defined", False, {}, {}, txid=1)
+    for now, log, observer in ((1, "log", lose_power), (3, "left", None)):
+        topology = TridentTopology("t")
         words = topology.new_stream("s", ChoosingSpout(now)).group_by("word")
-        counts = words.persistent_aggregate(dict_state(entries, "opaque", 1), Count(), "count")
-        with start(topology, "in_process", observer, log_dir=str(log_dir)) as running_topology:
-            running_topology.process_all_available()
-            counted = running_topology.state(counts).multi_get([(word,) for word in WORDS])
-        return [word for word, count in zip(WORDS, counted, strict=True) if count]
-
-    assert run(1, tmp_path / "log", lose_power) == WORDS[1:]
-    assert run(3, tmp_path / "left", lambda point, attempt: None) == WORDS[1:]
+        counts = words.persistent_aggregate(dict_state({}, "opaque", 1), Count(), "count")
+        with start(topology, "in_process", observer, log_dir=str(tmp_path / log)) as running:
+            running.process_all_available()
+            assert running.state(counts).multi_get([(word,) for word in WORDS]) == [None, 1, 1, 1]

@@ -37,7 +37,6 @@ _SEED = int(os.environ.get("RANDOM_TOPOLOGIES_SEED", 0)) or random.SystemRandom(
 
 @pytest.fixture
 def stores(tmp_path: Path) -> Stores:
-    """Memory and Delta."""
     return Stores(tmp_path / "states")
 
 

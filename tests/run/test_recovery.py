@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ import pyarrow as pa
 import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
-from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
+from states.memory import MemoryBackingMap, MemoryData
 from tests.harness.crashing_stores import DictMap
-from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state, run_all, start
-from trident import BatchFailedError, TridentTopology
+from tests.harness.topology_runs import Keep, OneSpout, RowsSpout, RowsState, dict_state, run_all, start
+from tests.replay.set_back import Killed
+from trident import BatchFailedError, Fields, TridentTopology
 from trident.errors import FencedError, ReplayMismatchError, StateMismatchError, StatePlaceError, UnsupportedOperation
 from trident.log.file_log import FileLog
 from trident.log.records import AdoptRecord, LayoutRecord, Record, StartRecord
@@ -39,12 +40,9 @@ class EmptyableMap(DictMap):
         self.entries.clear()
 
 
-class Killed(BaseException):
-    """As `kill -9`: nothing but what was written is left."""
-
-
-def dying_at(record: type[Record], after: int = 0) -> Any:
-    """An `append` that dies in place of writing a record of that kind, after some of them."""
+@contextmanager
+def dying_at(record: type[Record], after: int = 0) -> Iterator[None]:
+    """Let the driver die in place of writing a record of that kind, after some of them."""
     written, left = FileLog.append, [after]
 
     def append(self: FileLog, one: Record, durable: bool = True) -> None:
@@ -54,7 +52,10 @@ def dying_at(record: type[Record], after: int = 0) -> Any:
                 raise Killed
         written(self, one, durable)
 
-    return append
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileLog, "append", append)
+        with pytest.raises(Killed):
+            yield
 
 
 class World:
@@ -79,7 +80,6 @@ class World:
         return start(self.topology(partitions), engine, log_dir=self.log, **conf)
 
     def run(self, *words: str, partitions: int = 2, **conf: Any) -> dict[str, int | None]:
-        """Commit one batch and read everything."""
         with self.start(partitions, **conf) as running:
             self.feeder.feed([[word] for word in words])
             return self.read(running)
@@ -101,36 +101,31 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "log")
 
 
-def test_a_store_that_was_emptied_is_found(world: World) -> None:
+LOST = {
+    "the store was emptied": (
+        r"(?s)^the store of state 'count' was emptied, and the log has written to it up to batch 1 of .*"
+        r"partition 0 of state 'count': the log expects batch 1 attempt 1048576 of inc.*the store has no commit at all"
+    ),
+    "the log was lost": "the log expects no commit of incarnation .*, the store has batch 1 attempt",
+    "the store is another one's": "the log expects batch 1 .* the store has batch 1 attempt .* of incarnation",
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_a_store_and_a_log_that_do_not_belong_together_are_found(world: World, what: str, tmp_path: Path) -> None:
     world.run("a", "b", "c", "d")
-    world.lose_store()
-    with pytest.raises(StateMismatchError) as caught:
+    if what == "the store was emptied":
+        world.lose_store()
+    elif what == "the log was lost":
+        world.lose_log()
+    else:
+        other = World(tmp_path / "other")
+        other.run("a", "b", "c", "d")
+        world.store = other.store
+    before = {partition: dict(entries) for partition, entries in world.store.items()}
+    with pytest.raises(StateMismatchError, match=LOST[what]):
         world.start()
-    said, _, numbers = str(caught.value).splitlines()
-    assert said.startswith("the store of state 'count' was emptied, and the log has written to it up to batch 1 of ")
-    assert "partition 0 of state 'count': the log expects batch 1 attempt 1048576 of inc" in numbers
-    assert "the store has no commit at all" in numbers
-    assert world.store == {partition: {} for partition in range(4)}
-
-
-def test_a_log_that_was_lost_is_found(world: World) -> None:
-    world.run("a", "b", "c", "d")
-    world.lose_log()
-    with pytest.raises(
-        StateMismatchError, match="the log expects no commit of incarnation .*, the store has batch 1 attempt"
-    ):
-        world.start()
-
-
-def test_a_store_of_another_topology_is_found(world: World, tmp_path: Path) -> None:
-    other = World(tmp_path / "other")
-    world.run("a", "b", "c", "d")
-    other.run("a", "b", "c", "d")
-    world.store = other.store
-    with pytest.raises(
-        StateMismatchError, match="the log expects batch 1 .* the store has batch 1 attempt .* of incarnation"
-    ):
-        world.start()
+    assert world.store == before
 
 
 @pytest.mark.parametrize("loss", ["lose_store", "lose_log"])
@@ -204,16 +199,12 @@ def test_another_number_of_partitions_leaves_the_keys_where_they_are(world: Worl
 
 
 @pytest.mark.parametrize("then", [2, 3])
-def test_a_start_that_was_killed_while_it_claimed_places_is_made_up_for(
-    world: World, then: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_was_killed_while_it_claimed_places_is_made_up_for(world: World, then: int) -> None:
     world.shared = True
     world.run("a", "b", "c")
     assert world.run("a")["a"] == 2
-    with monkeypatch.context() as dies:
-        dies.setattr(FileLog, "append", dying_at(LayoutRecord))
-        with pytest.raises(Killed):
-            world.start(partitions=4)
+    with dying_at(LayoutRecord):
+        world.start(partitions=4)
     assert world.run("a", partitions=then)["a"] == 3
     assert world.run("a", partitions=then)["a"] == 4
 
@@ -232,16 +223,6 @@ def test_a_partition_that_was_never_touched_goes_on(world: World) -> None:
     held = [partition for partition, entries in world.store.items() if any(key[0] != SENTINEL_KEY for key in entries)]
     assert len(held) == 1
     assert world.run("a", "b", "c", "d", partitions=4) == {"a": 2, "b": 1, "c": 1, "d": 1}
-
-
-def test_a_state_that_is_added_later_starts_empty(world: World) -> None:
-    world.run("a")
-    topology = world.topology()
-    rows = RowsState()
-    topology.new_stream("more", FixedBatchSpout("x: string", 1, ["m"])).partition_persist(rows, Keep(), "y: string")
-    running = run_all(topology, "in_process", log_dir=world.log)
-    assert (rows.rows, running.txid) == ([("m",)], 2)
-    assert running.log_state.layouts == {"count": (2, "opaque"), "more-persist": (1, "custom")}
 
 
 def test_what_a_crash_left_behind_is_undone_by_the_replay(world: World) -> None:
@@ -323,33 +304,25 @@ def test_the_totals_of_all_states_are_kept_or_none(two: Two) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1])
-def test_a_start_that_dies_while_it_keeps_totals_is_made_up_for(
-    two: Two, after: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_dies_while_it_keeps_totals_is_made_up_for(two: Two, after: int) -> None:
     two.run("a", "a")
     lose_batch(two)
-    with monkeypatch.context() as dies:
-        dies.setattr(FileLog, "append", dying_at(AdoptRecord, after))
-        with pytest.raises(Killed):
-            two.start(state_recovery="keep_totals")
+    with dying_at(AdoptRecord, after):
+        two.start(state_recovery="keep_totals")
     with pytest.raises(StateMismatchError):
         two.start()
     assert two.run("a", state_recovery="keep_totals") == [6, 6]
     assert two.run("a") == [7, 7]
 
 
-def test_a_start_that_dies_with_its_claims_on_kept_states_is_made_up_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_dies_with_its_claims_on_kept_states_is_made_up_for(world: World) -> None:
     world.shared = True
     world.run("a", "b", "c", "d")
     world.lose_log()
     with world.start(state_recovery="keep_totals") as running:
         assert running.txid == 1
-    with monkeypatch.context() as dies:
-        dies.setattr(FileLog, "append", dying_at(LayoutRecord))
-        with pytest.raises(Killed):
-            world.start(partitions=4)
+    with dying_at(LayoutRecord):
+        world.start(partitions=4)
     assert world.run("a")["a"] == 2
 
 
@@ -467,46 +440,24 @@ class AddKeys(BaseStateUpdater[Any]):
         state.multi_update([(key,) for key in counts], [Add(n) for n in counts.values()])
 
 
-@pytest.mark.parametrize("committed", [0, 1])
-def test_a_takeover_fences_the_old_driver_where_keys_may_come_to_another_partition(
-    committed: int, tmp_path: Path
-) -> None:
-    server: dict[int, MemoryData] = {}
-
-    def topology(place: int, before_put: BeforePut) -> TridentTopology:
-        made = TridentTopology("t")
-
-        def backing(conf: Any, partition: int, count: int) -> Fenced:
-            return Fenced(server, partition, before_put)
-
-        stream = made.new_stream("s", FixedBatchSpout("k: string", 2, *[(key,) for key in "ab" * 3]))
-        spread = stream.partition(lambda row, count: place)
-        spread.partition_persist(map_state(backing), ["k"], AddKeys(), state_name="count").parallelism_hint(2)
-        return made
-
-    fenced_in_its_sleep(topology, 0, 1, committed, list("ab"), tmp_path)
-
-
 def fenced_in_its_sleep(
-    topology: Callable[[int, BeforePut], TridentTopology],
-    old: int,
-    new: int,
-    committed: int,
-    keys: list[str],
-    log: Path,
+    topology: Callable[[int, Any], TridentTopology], old: int, new: int, committed: int, keys: list[str], log: Path
 ) -> None:
     """Let a driver sleep in the put of a batch, another one take over and end, and check that the first one is refused."""
-    asleep, awake = threading.Event(), threading.Event()
+    asleep, awake, server = threading.Event(), threading.Event(), dict[int, MemoryData]()
 
     def sleep(values: Sequence[OpaqueValue]) -> None:
         if values[0].txid > committed:
             asleep.set()
             assert awake.wait(30)
 
-    sleeper = start(topology(old, sleep), "in_process", log_dir=log)
+    def of(before_put: BeforePut) -> Any:
+        return lambda conf, partition, count: Fenced(server, partition, before_put)
+
+    sleeper = start(topology(old, of(sleep)), "in_process", log_dir=log)
     try:
         assert asleep.wait(30)
-        with start(topology(new, lambda values: None), "in_process", log_dir=log, takeover=True) as other:
+        with start(topology(new, of(lambda values: None)), "in_process", log_dir=log, takeover=True) as other:
             other.process_all_available()
             awake.set()
             with pytest.raises(FencedError):
@@ -519,18 +470,27 @@ def fenced_in_its_sleep(
 
 
 @pytest.mark.parametrize("committed", [0, 1])
+def test_a_takeover_fences_the_old_driver_where_keys_may_come_to_another_partition(
+    committed: int, tmp_path: Path
+) -> None:
+    def topology(place: int, backing: Any) -> TridentTopology:
+        made = TridentTopology("t")
+        stream = made.new_stream("s", FixedBatchSpout("k: string", 2, *[(key,) for key in "ab" * 3]))
+        spread = stream.partition(lambda row, count: place)
+        spread.partition_persist(map_state(backing), ["k"], AddKeys(), state_name="count").parallelism_hint(2)
+        return made
+
+    fenced_in_its_sleep(topology, 0, 1, committed, list("ab"), tmp_path)
+
+
+@pytest.mark.parametrize("committed", [0, 1])
 def test_a_takeover_with_fewer_partitions_fences_the_old_driver_in_those_that_went(
     committed: int, tmp_path: Path
 ) -> None:
-    server: dict[int, MemoryData] = {}
     keys = list("abcdefgh")
 
-    def topology(partitions: int, before_put: BeforePut) -> TridentTopology:
+    def topology(partitions: int, backing: Any) -> TridentTopology:
         made = TridentTopology("t")
-
-        def backing(conf: Any, partition: int, count: int) -> Fenced:
-            return Fenced(server, partition, before_put)
-
         spout = FixedBatchSpout("k: string", len(keys), *[(key,) for key in keys * 3])
         stream = made.new_stream("s", spout).group_by("k")
         stream.persistent_aggregate(map_state(backing, num_partitions=partitions), Count(), "count")
@@ -566,21 +526,6 @@ def test_a_spout_that_has_other_rows_than_were_defined_cannot_replay(tmp_path: P
         run_all(fixed(1), "in_process", log_dir=tmp_path, max_batch_attempts=1)
 
 
-def test_a_batch_spout_that_emits_other_rows_after_a_restart_is_told_so(tmp_path: Path) -> None:
-    def run(*rows: list[int]) -> None:
-        topology = TridentTopology("t")
-        stream = topology.new_stream("s", RowsSpout("x: bigint", {1: rows}))
-        stream.partition_persist(Broken(), Keep(), "y: bigint")
-        run_all(topology, "in_process", log_dir=tmp_path, max_batch_attempts=1)
-
-    with pytest.raises(BatchFailedError, match="ConnectionError: away"):
-        run([1], [2])
-    with pytest.raises(BatchFailedError, match=r"ReplayMismatchError: RowsSpout.emit_batch\(1\) gave other rows than"):
-        run([1], [3])
-    with pytest.raises(BatchFailedError, match="ConnectionError: away"):
-        run([1], [2])
-
-
 def test_a_batch_that_an_earlier_version_defined_is_emitted_again() -> None:
     spout = BatchSpoutExecutor(RowsSpout("x: bigint", {1: ([1], [2])}))
     former = {"rows": 2, "bytes": 16, "crc": 1}  # of the bytes of a table
@@ -589,35 +534,20 @@ def test_a_batch_that_an_earlier_version_defined_is_emitted_again() -> None:
         spout.parts(TransactionAttempt(2, 0), former, 1)
 
 
-class Counter:
+class Counter(OneSpout):
     """A spout that numbers its definitions, so that it shows when it is asked for one."""
 
+    fields = Fields("x: bigint")
+
     def __init__(self, kind: SpoutType) -> None:
-        self.spout_type, self.inner, self.asked = kind, FixedBatchSpout("x: bigint", 1, [0]), 0
-
-    def get_output_fields(self) -> Any:
-        return self.inner.get_output_fields()
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> Any:
-        return Numbers()
-
-    def get_coordinator(self, conf: Mapping[str, Any]) -> Counter:
-        return self
+        self.spout_type, self.asked = kind, 0
 
     def initialize_transaction(self, txid: int, previous: Any) -> Any:
         self.asked += 1
         return {"asked": self.asked} if txid == 1 else None
 
-    def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> list[Any]:
-        return [definition["asked"]]
-
-    def success(self, txid: int, definition: Any) -> None: ...
-    def close(self) -> None: ...
-
-
-class Numbers:
-    def emit(self, part: int) -> Iterator[Any]:
-        yield pa.record_batch({"x": [part]})
+    def emit(self, part: Any) -> Iterator[Any]:
+        yield pa.record_batch({"x": [part["asked"]]})
 
 
 @pytest.mark.parametrize(("kind", "defined"), [(SpoutType.TRANSACTIONAL, 1), (SpoutType.OPAQUE, 3)])
@@ -639,14 +569,3 @@ def test_a_replay_uses_the_logged_definition_or_asks_for_another(kind: SpoutType
     first = (1,) if kind is SpoutType.TRANSACTIONAL else rows.batches[1][0]
     assert rows.batches == {1: [first]}
     assert first[0] >= defined
-
-
-def test_memory_states_and_a_durable_log_do_not_outlive_the_process_together(tmp_path: Path) -> None:
-    def topology(state: StateSpec) -> TridentTopology:
-        made = TridentTopology("t")
-        made.new_stream("s", FixedBatchSpout("x: string", 1, ["a"])).persistent_aggregate(state, Count(), "count")
-        return made
-
-    run_all(topology(MemoryMapState.opaque()), "in_process", log_dir=tmp_path)
-    with pytest.raises(StateMismatchError, match="the log expects batch 1 .*, the store has no commit at all"):
-        start(topology(MemoryMapState.opaque()), "in_process", log_dir=tmp_path)

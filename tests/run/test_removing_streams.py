@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,16 @@ from states.memcached import MemcachedState
 from states.memory import MemoryMapState
 from states.postgres import PostgresState
 from states.redis import RedisState
-from tests.harness.topology_runs import QUICK, RowsSpout, dict_state, keep, run_all
+from tests.harness.topology_runs import QUICK, CountAll, RowsSpout, dict_state, keep, run_all
+from tests.run.random_declarations import FoldedSum
 from trident import FailedException, Fields, TopologyError, TridentTopology
 from trident.errors import DirtyReadError, UnsupportedOperation
 from trident.operations import (
     Avg,
     BaseStateUpdater,
-    CombinerAggregator,
     Count,
     MapGet,
     Max,
-    ReducerAggregator,
     Sum,
     col,
 )
@@ -41,24 +42,16 @@ KEYS: dict[str, Callable[[random.Random], Any]] = {
     "string": lambda draw: draw.choice(["a", "b:c", "ü", "", None]),
     "bigint": lambda draw: draw.choice([0, 1, -1, 5, None]),
     "double": lambda draw: draw.choice([0.0, -0.0, 1.0, float("nan"), None]),
+    "boolean": lambda draw: draw.random() < 0.5,
+    "date": lambda draw: dt.date(2026, 11, draw.randint(1, 4)),
+    "decimal(10,2)": lambda draw: Decimal(draw.randint(0, 3)) / 4,
+    "binary": lambda draw: draw.choice([b"\0", b"a:b"]),
 }
-
-
-class Added(ReducerAggregator[int]):
-    """Adds up, tuple by tuple."""
-
-    output_type = "bigint"
-
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, curr: int, tuple: Any) -> int:
-        return curr + int(tuple[0])
 
 
 AGGREGATES: list[Any] = [
     ("n", Sum(), "value"),
-    ("n", Added(), "value"),
+    ("n", FoldedSum(), "value"),
     ("n", Max(), "value"),
     ({"count": Count(), "total": Sum("n"), "mean": Avg("n")},),
 ]
@@ -240,6 +233,8 @@ def served(store: str, draw: random.Random, name: str, request: pytest.FixtureRe
         return DeltaState.opaque(str(request.getfixturevalue("tmp_path") / "table"), compact_after_commits=4)
     server = request.getfixturevalue(f"{store}_server")
     options: dict[str, Any] = {"cache": draw.choice([0, 5, 1000])}
+    if store in ("postgres", "redis"):
+        options["max_keys_per_call"] = draw.choice([1, 7, 1000])
     if store == "postgres":
         layout = draw.choice(["columns", "columns", "binary"])
         options |= {"layout": layout, "changes": "1d" if layout == "columns" else None}
@@ -287,6 +282,9 @@ def test_every_store_and_place_removes_alike(
         settings["parallelism"] = 2
     place = "auto" if engine == "in_process" else draw.choice(["driver", "executors", "executors"])
     state = served(store, draw, name, request)
+    if store == "postgres" and draw.random() < 0.5:  # each batch is one transaction then
+        url = f"postgresql://trident@{request.getfixturevalue('postgres_server').address}/postgres"
+        settings["log_dir"] = log_dir = f"{url}?topology={name}"
     case = Case(state, name, draw, SpoutType.OPAQUE, settings, place)
     case.rows.nulls = store != "cassandra"
     case.check()
@@ -302,7 +300,7 @@ def check_feed(case: Case, log_dir: str) -> None:
     """A removal is a change without a value after it."""
     fold: dict[bytes, Any] = {}
     with trident.changes(case.topology, "sums", 0, log_dir=log_dir) as feed:
-        while batches := feed.read(3):
+        while batches := feed.read(case.draw.randint(1, 5)):
             for change in (change for batch in batches for change in batch.changes):
                 (key,) = encode_keys([change.key])
                 assert fold.get(key) == change.before, (case, change)
@@ -427,22 +425,7 @@ def test_a_map_without_multi_remove_is_refused_at_the_start() -> None:
         topology.start(engine="in_process")
 
 
-class Counted(CombinerAggregator[int]):
-    """Counts, without a kernel."""
-
-    output_type = "bigint"
-
-    def init(self, tuple: Any) -> int:
-        return 1
-
-    def combine(self, val1: int, val2: int) -> int:
-        return val1 + val2
-
-    def zero(self) -> int:
-        return 0
-
-
-@pytest.mark.parametrize("aggregate", [Count(), Counted()])
+@pytest.mark.parametrize("aggregate", [Count(), CountAll()])
 def test_the_other_updates_of_a_batch_stay_columns_or_pieces(aggregate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "PIECE", 3)
     topology = TridentTopology("t")

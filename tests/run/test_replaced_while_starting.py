@@ -134,7 +134,6 @@ OTHERS = ("memory", "postgres", "delta", "memcached", "cassandra")
 
 @pytest.fixture(params=["redis", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
-    """Return what makes a state in a place of its own."""
     prefix = tmp_path.name[-30:].replace("-", "_")
     if request.param not in ("memory", "delta"):
         address = request.getfixturevalue(f"{request.param}_server").address

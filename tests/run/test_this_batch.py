@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ from hypothesis import strategies as st
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.harness.forked import die_in_turn
-from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
-from trident import Config, Stream, TopologyError, TridentTopology
-from trident.log.log_reader import LogReader
+from tests.harness.topology_runs import RowsSpout, keep, run_all
+from trident import Stream, TopologyError, TridentTopology
 from trident.operations import Count, Last, MapGet, SnapshotGet, Sum, TupleCollectionGet
 from trident.plan import make_plan
 from trident.spout import SpoutType
@@ -140,41 +137,6 @@ def test_a_transactional_state_shows_a_replay_what_the_first_attempt_saw(point: 
             assert [result.committed for result in driver.run()] == [False, True]
             assert driver.captured(seen)[txid] == [("a", 2 * txid), ("b", txid), ("a", 2 * txid)]
         assert dict(driver.state(total).get_tuples()) == {"a": 2 * (2 + 4 + 6), "b": 1 + 2 + 3}
-
-
-ROWS = [("abcd"[number * 7 % 4], f"town {number * 5 % 11}") for number in range(60)]
-"""User and town."""
-
-BATCH = 10
-
-
-def towns_in(folder: Path) -> TridentTopology:
-    """Keep the newest town of each user in a Delta table, look up the town of each tuple, and count the answers in another."""
-
-    def state(name: str) -> Any:
-        return DeltaState.opaque(str(folder / name))
-
-    topology = TridentTopology("life")
-    stream = topology.new_stream("s", FixedBatchSpout("user: string, town: string", BATCH, *ROWS))
-    towns = stream.group_by("user").persistent_aggregate(state("towns"), "town", Last(), "town")
-    asked = stream.project("user").state_query(towns, "user", MapGet(), "town", sees="this_batch")
-    asked.group_by("user", "town").persistent_aggregate(state("seen"), Count(), "seen")
-    return topology
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_driver_killed_between_commit_and_record_leaves_what_a_quiet_one_leaves(tmp_path: Path) -> None:
-    die_in_turn(towns_in, tmp_path, ("committed", 2), ("committing", 3), ("committed", 6))
-    state = LogReader(tmp_path / "log").refresh()
-    assert state.txid == len(ROWS) // BATCH
-    towns, expected = dict[str, str](), Counter[tuple[str, str]]()
-    for at in range(0, len(ROWS), BATCH):
-        towns |= dict(ROWS[at : at + BATCH])
-        expected.update((user, towns[user]) for user, _ in ROWS[at : at + BATCH])
-    graph = towns_in(tmp_path).graph()
-    seen = open_view(graph, Config(), "seen", partial(state.snapshot, "seen"))
-    assert {row[:2]: row[2] for row in seen.get_tuples()} == dict(expected)
 
 
 # ---- wrong calls -------------------------------------------------------------------------------------------------------

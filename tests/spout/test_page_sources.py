@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,11 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import WAIT_S, keep, run_all, start
-from tests.test_docs import DOCS, ROOT, blocks
+from tests.test_docs import DOCS, blocks
 from trident import BatchFailedError, TridentTopology
-from trident.operations import Count
 
 pytestmark = pytest.mark.slow
 
@@ -89,45 +84,6 @@ def test_a_folder_that_is_not_there_is_waited_for(tmp_path: Path, caplog: pytest
         (tmp_path / "new").rename(folder)
         running.process_all_available()
     assert rows.rows == [("a", 1)]
-
-
-KILLED = """
-import os, signal
-from tests.harness.sqlite_map import sqlite_state
-from trident import TridentTopology
-from trident.operations import Count
-{source}
-
-class Killed(CsvFolder):
-    def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
-        if {kill} and attempt.txid == 3 and partition == "b.csv":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().emit_partition_batch_new(attempt, collector, partition, last_metadata)
-
-topology = TridentTopology("t")
-stream = topology.new_stream("s", Killed({folder!r}, "name: string, n: bigint", 64)).group_by("name", "n")
-stream.persistent_aggregate(sqlite_state({db!r}), Count(), "count", state_name="rows")
-with topology.start(engine="in_process", log_dir={log!r}, poll_interval_ms=1) as running:
-    running.process_all_available()
-"""
-
-
-@pytest.mark.long
-def test_csv_files_are_read_once_by_a_driver_that_is_killed(tmp_path: Path) -> None:
-    wanted = [(name, n) for name in "ab" for n in range(50)]
-    for name in "ab":
-        (tmp_path / f"{name}.csv").write_text("name,n\n" + "".join(f"{name},{n}\n" for n in range(50)))
-    told = {"folder": str(tmp_path), "db": str(tmp_path / "db"), "log": str(tmp_path / "log")}
-    for kill, end in ((True, -signal.SIGKILL), (False, 0)):
-        program = KILLED.format(source=source_of("CsvFolder"), kill=kill, **told)
-        assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == end
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", class_of("CsvFolder")(tmp_path, "name: string, n: bigint", 64)).group_by(
-        "name", "n"
-    )
-    stream.persistent_aggregate(sqlite_state(told["db"]), Count(), "count", state_name="rows")
-    with start(topology, "in_process", log_dir=told["log"], allow_changed_topology=True) as running:
-        assert running.state("rows").multi_get(wanted) == [1] * len(wanted)
 
 
 # ---- HTTP -----------------------------------------------------------------------------------------------------------------

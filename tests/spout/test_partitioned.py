@@ -12,13 +12,12 @@ import pytest
 
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S, Points, RowsSpout, dict_state, keep, run_all, start
-from tests.spout.partition_source import Emitter, Source, Transactional, emitting
+from tests.spout.partition_source import Emitter, Source, emitting
 from trident import BatchFailedError, TopologyError, TridentTopology
 from trident.log.log_reader import LogReader
 from trident.operations import Sum
-from trident.run.batch_spouts import as_trident_spout
 from trident.run.partitioned_spouts import checksum
-from trident.spout import IPartitionedTridentSpout, Lag, SpoutType
+from trident.spout import IPartitionedTridentSpout, SpoutType
 
 BOTH = [SpoutType.TRANSACTIONAL, SpoutType.OPAQUE]
 
@@ -44,20 +43,6 @@ def sums(running: Any, source: Source) -> dict[Any, int]:
 # ---- batches --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arrow", [False, True])
-@pytest.mark.parametrize("pending", [1, 3])
-@pytest.mark.parametrize("kind", BOTH)
-def test_each_row_is_in_one_batch_and_a_partition_keeps_its_order(kind: SpoutType, pending: int, arrow: bool) -> None:
-    source = Source({"a": list(range(10)), "b": list(range(100, 104)), "none": []}, arrow=arrow)
-    topology = TridentTopology("t")
-    rows = keep(topology.new_stream("s", source.spout(kind)))
-    running = run_all(topology, "in_process", max_spout_pending=pending)
-    assert [row for row in rows.rows if row[0] == "a"] == [("a", n) for n in range(10)]
-    assert [row for row in rows.rows if row[0] == "b"] == [("b", n) for n in range(100, 104)]
-    assert running.txid == 4
-    assert [sum(row[0] == "a" for row in rows.batches[txid]) for txid in range(1, 5)] == [3, 3, 3, 1]
-
-
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_partition_is_given_what_its_last_reading_returned(kind: SpoutType) -> None:
     source = Source({"a": [1, 2, 3, 4], "b": [5]})
@@ -78,18 +63,6 @@ def test_a_partition_is_given_what_its_last_reading_returned(kind: SpoutType) ->
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_the_next_batch_begins_where_the_one_before_ends_even_if_uncommitted(kind: SpoutType) -> None:
-    source = Source({"a": list(range(9))})
-    points = Points()
-    running = start(summed(source, kind), "in_process", points, max_spout_pending=3)
-    with running:
-        running.process_all_available()
-    order = [(point, attempt.txid) for point, attempt in points.reached if point in ("defined", "processed")]
-    assert order[:6] == [(point, txid) for txid in (1, 2, 3) for point in ("defined", "processed")]
-    assert sums(running, source) == totals(source)
-
-
-@pytest.mark.parametrize("kind", BOTH)
 def test_the_next_batch_is_read_while_the_one_before_commits(kind: SpoutType) -> None:
     source, seen = Source({"a": list(range(6))}), []
     points = Points()
@@ -105,17 +78,6 @@ def test_the_next_batch_is_read_while_the_one_before_commits(kind: SpoutType) ->
     with start(summed(source, kind), "in_process", observe, max_spout_pending=2) as running:
         running.process_all_available()
     assert seen == [True]
-
-
-def test_the_lag_is_that_of_the_users_coordinator() -> None:
-    class Knows(Source):
-        def lag(self, metadata: Any) -> Lag:
-            return Lag(sum(len(rows) for rows in self.rows.values()) - metadata["a"]["end"], "rows")
-
-    knowing = as_trident_spout(Transactional(Knows({"a": list(range(10))}))).get_coordinator({})
-    assert knowing.offers("lag")
-    assert knowing.lag({"read": {"a": {"meta": {"start": 0, "end": 3}, "rows": 3}}, "kept": {}}) == (7, "rows")
-    assert not as_trident_spout(Transactional(Source())).get_coordinator({}).offers("lag")
 
 
 # ---- nothing to read ------------------------------------------------------------------------------------------------------
@@ -223,18 +185,6 @@ class Fails:
         self.count += 1
         if self.count in self.at:
             raise OSError("not now")
-
-
-@pytest.mark.parametrize("pending", [1, 3])
-@pytest.mark.parametrize("kind", BOTH)
-def test_an_attempt_that_fails_while_it_reads_is_read_again_as_if_it_had_not_been(
-    kind: SpoutType, pending: int
-) -> None:
-    source = Source({"a": [1, 2, 3, 4], "b": [5, 6, 7, 8]}, before=Fails(2, 6))
-    running = run_all(summed(source, kind), "in_process", max_spout_pending=pending)
-    assert source.of("again") == []
-    assert source.of("new")[:4] == [(1, "a", None), (1, "b", None), (1, "a", None), (1, "b", None)]
-    assert sums(running, source) == totals(source)
 
 
 class FailingPoints:

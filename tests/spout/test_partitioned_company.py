@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +15,7 @@ from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S, FailTimes, Points, RowsSpout, dict_state, keep, start
 from tests.run.test_loop import looping
 from tests.spout.partition_source import Source, Transactional
-from tests.spout.test_partitioned import BOTH, FailingPoints, Fails, sums, totals
+from tests.spout.test_partitioned import BOTH, FailingPoints, Fails
 from trident import BatchFailedError, Fields, TridentTopology
 from trident.channel import Clock
 from trident.errors import FencedError
@@ -108,25 +107,6 @@ def test_progress_has_the_rows_and_the_lag_of_a_partitioned_source() -> None:
     ]
 
 
-def test_a_slow_state_makes_partitioned_batches_smaller() -> None:
-    class Slow(Source):
-        def success(self, txid: int, metadata: Any) -> None:
-            sizes.append(sum(one["end"] - one["start"] for one in metadata.values()))
-
-    def observe(point: str, attempt: Any) -> None:
-        if point == "committing":
-            time.sleep(0.02 if len(sizes) < 6 else 0.0)
-
-    sizes: list[int] = []
-    topology = TridentTopology("t")
-    keep(topology.new_stream("s", Transactional(Slow({"a": list(range(1000))}, limit=100))))
-    with start(topology, "in_process", observe, target_batch_s=0.005) as running:
-        running.process_all_available()
-    assert sizes[0] == 100
-    assert min(sizes) < 60
-    assert sum(sizes) == 1000
-
-
 def test_a_tuple_that_always_fails_is_left_out_and_the_rest_counts_once(tmp_path: Path) -> None:
     source, topology = Source({"a": [1, 2, 3, 4]}), TridentTopology("t")
     (tmp_path / "calls").mkdir()
@@ -177,20 +157,6 @@ def test_a_source_that_only_the_driver_cannot_reach_is_an_error_and_no_silence(k
 
 def _unreachable(partition: str) -> None:
     raise OSError(f"cannot reach {partition}")
-
-
-def test_totals_of_two_partitioned_spouts_are_exact() -> None:
-    first, second = Source({"a": list(range(9)), "b": [1]}), Source({"c": list(range(20))}, limit=2)
-    topology = TridentTopology("t")
-    merged = topology.merge(
-        topology.new_stream("one", first.spout(SpoutType.TRANSACTIONAL)),
-        topology.new_stream("two", second.spout(SpoutType.OPAQUE)),
-    )
-    merged.group_by("partition").persistent_aggregate(MemoryMapState(), "n", Sum(), "sum", state_name="sums")
-    with start(topology, "in_process", FailingPoints(3)) as running:
-        running.process_all_available()
-        assert sums(running, first) | sums(running, second) == totals(first) | totals(second)
-    assert running.txid == 10
 
 
 class Committing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import redis
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -21,8 +21,8 @@ GROUP = "readers"
 FIELDS = "word: string, n: bigint"
 
 
-class Place(Protocol):
-    """A queue, a place for its dead letters, and spouts that read it.
+class RedisPlace:
+    """A stream, and one for its dead letters.
 
     Attributes
     ----------
@@ -32,45 +32,11 @@ class Place(Protocol):
         Options of a spout whose tasks are killed again and again.
     """
 
-    successor: tuple[int, int]
-    for_kills: Mapping[str, Any]
-
-    def spread(self, tasks: int) -> None:
-        """Have so many tasks something to read, before anything is filled."""
-
-    def at_risk(self, pending: int) -> int:
-        """Return how many messages come again at most when a task is killed that may hold `pending`."""
-
-    def fill(self, numbers: Sequence[int]) -> None:
-        """Put messages on the queue: word `w<n>` and n."""
-
-    def fill_bad(self) -> None:
-        """Put a message on the queue that is not of the declared fields."""
-
-    def spout(self, **options: Any) -> Any:
-        """Return a spout that reads the queue."""
-
-    def left(self) -> int:
-        """Return how many messages the queue has not let go."""
-
-    def wait_for_acks(self, left: int) -> None:
-        """Return when the queue has heard of acknowledgements that were sent, so that this many are left."""
-
-    def dead(self) -> list[Mapping[str, Any]]:
-        """Return the dead letters: `content`, `reason` and `failures`."""
-
-
-class RedisPlace:
-    """A stream."""
-
     successor = (1, 2)
     for_kills: Mapping[str, Any] = {"claim_idle_s": 5.0}
 
     def spread(self, tasks: int) -> None:
-        pass  # whoever asks gets something
-
-    def at_risk(self, pending: int) -> int:
-        return pending
+        """Have so many tasks something to read, before anything is filled: whoever asks gets something."""
 
     def __init__(self, port: int) -> None:
         self.client: Any = redis.Redis(port=port, protocol=2)
@@ -128,9 +94,6 @@ class KafkaPlace:
         self.topic = self.topics.create(tasks)
         self._partitions = tasks
 
-    def at_risk(self, pending: int) -> int:
-        return 3 * pending  # what is taken, what is acknowledged since the last commit, and what that commit tells
-
     def __init__(self, topics: Topics, partitions: int = 1) -> None:
         self.topics, self.topic, self.dead_topic = topics, topics.create(partitions), topics.create()
         self.group, self._partitions = _name("g"), 1
@@ -181,3 +144,7 @@ class KafkaPlace:
 
 def _name(kind: str) -> str:
     return f"{kind}-{uuid.uuid4().hex[:12]}"
+
+
+Place = RedisPlace | KafkaPlace
+"""A queue, a place for its dead letters, and spouts that read it."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tests.harness.commands import until
 from trident.arrow import schema_of
 from trident.errors import SpoutError
-from trident.spout import BadRow, BatchCoordinator, Definition, ITridentSpout, SpoutType, TransactionAttempt
+from trident.spout import BadRow, BatchCoordinator, Definition, ITridentSpout, TransactionAttempt
 from trident.spout.interfaces import coordinator_of
 
 Row = tuple[Any, ...]
@@ -42,16 +42,6 @@ def batches(spout: ITridentSpout, previous: Definition | None = None, parallelis
 
 def rows(spout: ITridentSpout, parallelism: int = 1) -> list[Row]:
     return [row for batch in batches(spout, None, parallelism) for row in batch]
-
-
-def opened(spout: ITridentSpout, fields: str) -> Any:
-    """Open the coordinator of a transactional spout that emits these fields, and knows size and lag."""
-    assert isinstance(spout, ITridentSpout)
-    assert spout.spout_type is SpoutType.TRANSACTIONAL
-    assert str(spout.get_output_fields()) == fields
-    coordinator = spout.get_coordinator({})
-    assert all(map(coordinator_of(coordinator).offers, ("size", "lag", "throttle")))
-    return coordinator
 
 
 def tuple_rows(data: pa.Table | pa.RecordBatch) -> list[Row]:

@@ -42,8 +42,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def examine(spout: Spout, started: Any, seconds: float, seed: int) -> SpoutReport:
-    """Run the suite over one spout."""
-
     def source() -> Any:
         return spout.source(started(spout.server)) if spout.server else spout.source()
 

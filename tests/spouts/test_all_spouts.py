@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +15,12 @@ from tests.harness.servers import Server
 from tests.spouts import report
 from tests.spouts.catalog import SPOUTS
 from tests.spouts.file_sources import CsvSource, DeltaSource, JsonSource, ParquetSource, TextSource
-from tests.spouts.row_sources import OpaquePartitions, Partitions, WrittenRows
+from tests.spouts.row_sources import NumberedRows, OpaquePartitions, Partitions, WrittenRows
 from tests.spouts.server_sources import StreamRanges
+from trident.spout import SpoutType
+from trident.spout.interfaces import coordinator_of
 from trident.testing import SpoutContract, SpoutPromise, SpoutReport, SpoutSource, Status, spout_suite
 
-DOCS = Path(__file__).parents[2] / "docs"
 # Of the others pytest makes each check, below; those on Kafka and on Spark have tests of their own in their folders.
 LOCAL = ["fixed", "feeder", "rate", "batches", "partitioned", "partitioned-opaque", "csv-example", "rich"]
 
@@ -56,6 +57,16 @@ def test_every_spout_of_batches_is_checked() -> None:
     named = {name for name in spouts.__all__ if name.endswith("Spout")}
     of_batches = {name for name in named if not issubclass(vars(spouts)[name], MessageSpout)}
     assert {spout.makes for spout in SPOUTS.values() if spout.makes} == of_batches
+
+
+@pytest.mark.parametrize("source", [TextSource, CsvSource, JsonSource, ParquetSource, DeltaSource, NumberedRows])
+def test_a_source_of_rows_is_transactional_knows_size_and_lag_and_is_throttled(source: Callable[[], Any]) -> None:
+    filled = source()
+    spout = pickle.loads(pickle.dumps(filled.spout()))
+    assert spout.spout_type is SpoutType.TRANSACTIONAL
+    coordinator = coordinator_of(spout.get_coordinator({}))
+    assert all(map(coordinator.offers, ("size", "lag", "throttle")))
+    filled.close()
 
 
 # ---- check by check -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spouts import CsvFileSpout, JsonFileSpout, ParquetFileSpout
+from spouts import CsvFileSpout, DeltaSpout, JsonFileSpout, ParquetFileSpout, RateSpout
 from states.memory import MemoryMapState
 from tests.spouts.delta.test_delta_versions import append
 from tests.spouts.files.test_parquet import parquet, table
@@ -28,36 +27,6 @@ from trident.spout import ITridentSpout
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DRIVER = """
-import sys
-from spouts import CsvFileSpout, DeltaSpout, JsonFileSpout, ParquetFileSpout, RateSpout
-from states.delta import DeltaState
-from trident import TridentTopology
-from trident.operations import Count, Filter, Sum
-
-class Tell(Filter):
-    def __init__(self, every):
-        self.every = every
-
-    def is_keep(self, tuple):
-        if tuple[0] % self.every == 0:
-            print(tuple[0], flush=True)
-        return True
-
-folder, rows, every = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-topology, found = TridentTopology("killed"), []
-for name, spout in eval(sys.argv[4]).items():
-    stream = topology.new_stream(name, spout).each(spout.get_output_fields()[:1], Tell(every))
-    total, count = (DeltaState.opaque(f"{folder}/{name}-{what}") for what in ("sum", "count"))
-    found.append(stream.persistent_aggregate(count, Count(), "count", state_name=name + "-count"))
-    found.append(stream.persistent_aggregate(total, spout.get_output_fields()[:1], Sum(), "sum", state_name=name + "-sum"))
-with topology.start(engine="in_process", log_dir=folder + "/log") as running:
-    running.process_all_available()
-    while (running.state(found[0]).get() or 0) < rows:  # a rate's come with time
-        running.process_all_available()
-    print(*(running.state(one).get() for one in found), flush=True)
-"""
-
 
 def fill_files(folder: Path, rows: int) -> None:
     """Write the numbers below a multiple of 3, a third into each of three files of each kind."""
@@ -68,67 +37,19 @@ def fill_files(folder: Path, rows: int) -> None:
         parquet(folder / "in" / f"{at}.parquet", table(at, at + rows // 3), 250)
 
 
-def fill_table(folder: Path, rows: int) -> None:
-    for start in range(0, rows, 10):
-        append(folder / "in", start, start + 10)
-
-
-FILES = """{
-    "csv": CsvFileSpout(folder + "/in", "id: bigint", max_batch_bytes=4096),
-    "json": JsonFileSpout(folder + "/in", "id: bigint", max_batch_bytes=16384),
-    "parquet": ParquetFileSpout(folder + "/in", "id", max_batch_rows=500),
-}"""
-
-TABLE = '{"delta": DeltaSpout(folder + "/in", "id", max_batch_files=3)}'
-
-RATE = '{"rate": RateSpout(4000, tick_s=0.01, rows=rows)}'
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("spouts", "fill", "rows", "every", "kill_at"),
-    [
-        pytest.param(FILES, fill_files, 6000, 500, (5, 12), id="files"),
-        pytest.param(TABLE, fill_table, 300, 1, (40, 130), id="table"),
-        pytest.param(RATE, lambda folder, rows: None, 5000, 250, (2, 5), id="rate"),
-    ],
-)
-def test_a_driver_that_is_killed_reads_each_row_once(
-    tmp_path: Path, spouts: str, fill: Callable[[Path, int], None], rows: int, every: int, kill_at: Sequence[int]
-) -> None:
-    fill(tmp_path, rows)
-    each = f"{rows} {(rows - 1) * rows // 2}"
-    assert run_killed(DRIVER, tmp_path, rows, every, spouts, kill_at=kill_at) == " ".join(
-        [each] * spouts.count("Spout(")
-    )
-
-
-def run_killed(script: str, *arguments: object, kill_at: Sequence[int], is_finished: bool = True) -> str:
-    """Run a script to its end; before that once for each of `kill_at`, killed when it has printed so many lines.
-
-    Returns the last line of the last run. That is a killed one without `is_finished`.
-    """
+def run_killed(folder: Path, kill_at: int | None = None) -> str:
+    """Run the driver to its end, or kill it when it has printed so many lines; return its last line."""
     last = ""
-    for lines in kill_at:
-        last, code = _run(script, arguments, lines)
-        assert code == -signal.SIGKILL, f"the driver ended before it had printed {lines} lines"
-    if is_finished:
-        last, code = _run(script, arguments, None)
-        assert code == 0
-    return last
-
-
-def _run(script: str, arguments: Sequence[object], kill_at: int | None) -> tuple[str, int]:
-    last = ""
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+    with subprocess.Popen(
+        [sys.executable, "-c", CHANGING_SOURCES, folder], stdout=subprocess.PIPE, text=True
+    ) as driver:
         assert driver.stdout is not None
         for number, line in enumerate(driver.stdout, 1):
             last = line.strip()
             if number == kill_at:
                 os.kill(driver.pid, signal.SIGKILL)
-    return last, driver.returncode
+    assert driver.returncode == (-signal.SIGKILL if kill_at else 0)
+    return last
 
 
 CHANGING_SOURCES = """
@@ -216,34 +137,42 @@ class Writer:
         return f"{' '.join(sums)} {sorted(counted.items())}"
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.timeout(600)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "seed", [pytest.param(0, marks=pytest.mark.long), *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 2, 3))]
+)
 def test_sums_are_exact_after_kills_at_random_while_the_sources_change(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     writer = Writer(tmp_path, chance)
     for _ in range(8):
         for _ in range(chance.randrange(4, 8)):
             writer.write()
-        run_killed(CHANGING_SOURCES, tmp_path, kill_at=(chance.randrange(1, 50),), is_finished=False)
-    assert run_killed(CHANGING_SOURCES, tmp_path, kill_at=()) == writer.expected()
+        run_killed(tmp_path, chance.randrange(1, 50))
+    assert run_killed(tmp_path) == writer.expected()
 
 
-@pytest.mark.long
 def test_they_run_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     fill_files(tmp_path, 3000)
     spark.range(3000).repartition(3).write.parquet(str(tmp_path / "spark"))
+    for start in range(0, 3000, 1000):
+        append(tmp_path / "table", start, start + 1000)
     topology, folder = TridentTopology("files"), tmp_path / "in"
     spouts: dict[str, ITridentSpout] = {
         "csv": CsvFileSpout(folder, "id: bigint, name: string", max_batch_bytes=8192),
         "json": JsonFileSpout(folder, "id: bigint, n: struct<a:int>", max_batch_bytes=32_768),
         "parquet": ParquetFileSpout(folder, max_batch_rows=1500),
         "spark": ParquetFileSpout(tmp_path / "spark"),
+        "delta": DeltaSpout(tmp_path / "table", max_batch_files=2),
+        "rate": RateSpout(rows_per_batch=1200, rows=3000),
     }
     sums = [
-        topology.new_stream(name, spout).persistent_aggregate(MemoryMapState(), "id", Sum(), "sum", state_name=name)
+        topology.new_stream(name, spout).persistent_aggregate(
+            MemoryMapState(), "value" if name == "rate" else "id", Sum(), "sum", state_name=name
+        )
         for name, spout in spouts.items()
     ]
-    with topology.start(log_dir=tmp_path / "log") as running:
+    with topology.start(engine="spark", log_dir=tmp_path / "log") as running:
         running.process_all_available()
-        assert [running.state(one).get() for one in sums] == [2999 * 1500] * 4
+        assert [running.state(one).get() for one in sums] == [2999 * 1500] * 6
         assert running.txid > 2

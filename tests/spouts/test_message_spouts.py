@@ -27,16 +27,6 @@ def _words(taken: list[tuple[tuple[object, ...], object]]) -> list[object]:
     return sorted(values[0] for values, _ in taken)  # type: ignore[type-var]
 
 
-@pytest.mark.sample(2)
-def test_it_emits_each_message_with_its_declared_fields(place: Place) -> None:
-    place.fill(range(3))
-    task = Task(place.spout())
-    taken = task.take(3)
-    assert [values[:2] for values, _ in taken] == [("w0", 0), ("w1", 1), ("w2", 2)]
-    assert len({id_ for _, id_ in taken}) == 3
-    task.close()
-
-
 def test_a_message_is_pending_at_the_queue_until_it_is_acked(place: Place) -> None:
     place.fill(range(4))
     task = Task(place.spout())
@@ -47,36 +37,6 @@ def test_a_message_is_pending_at_the_queue_until_it_is_acked(place: Place) -> No
     successor = Task(place.spout(), *place.successor)
     assert _words(successor.take(1)) == ["w3"]
     successor.close()
-
-
-@pytest.mark.sample(2)
-def test_a_failed_message_comes_again_after_its_pause_and_later_the_second_time(place: Place) -> None:
-    place.fill([7])
-    task = Task(place.spout(first_pause_s=0.1, longest_pause_s=10.0))
-    times = []
-    for _ in range(3):
-        ((values, id_),) = task.take(1)
-        assert values[:2] == ("w7", 7)
-        times.append(time.monotonic())
-        task.spout.fail(id_)
-    assert times[1] - times[0] >= 0.1
-    assert times[2] - times[1] >= 0.2
-    ((_, id_),) = task.take(1)
-    task.spout.ack(id_)
-    task.until(lambda: not task.spout.pending)
-    task.close()
-    assert place.left() == 0
-
-
-def test_others_are_emitted_while_one_waits_for_its_retry(place: Place) -> None:
-    place.fill(range(3))
-    task = Task(place.spout(first_pause_s=60.0))
-    first, *_ = task.take(3)
-    task.spout.fail(first[1])
-    place.fill([3])
-    assert _words(task.take(1)) == ["w3"]
-    assert task.spout.pending == 4
-    task.close()
 
 
 def test_a_message_that_fails_too_often_is_a_dead_letter_and_leaves_the_queue(place: Place) -> None:
@@ -128,18 +88,6 @@ def test_a_message_that_cannot_be_read_stays_at_the_queue_without_a_limit(place:
     task.close()
     assert not task.collector.emitted
     assert place.left() == 1
-
-
-def test_no_more_messages_are_taken_than_may_be_pending(place: Place) -> None:
-    place.fill(range(5))
-    task = Task(place.spout(max_pending=2))
-    taken = task.take(2)
-    for _ in range(50):
-        task.spout.next_tuple()
-    assert not task.collector.emitted
-    task.spout.ack(taken[0][1])
-    assert len(task.take(1)) == 1
-    task.close()
 
 
 def test_answers_to_unknown_messages_and_second_answers_are_ignored(place: Place) -> None:
@@ -229,7 +177,6 @@ class Refusing(BaseRichBolt):
         self._refused = refused
 
     def execute(self, tuple: Tuple) -> None:
-        """Write the number down, and answer."""
         number = tuple["n"]
         first = number not in EXECUTED
         EXECUTED.append(number)

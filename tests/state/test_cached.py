@@ -67,14 +67,6 @@ def test_the_least_recently_used_entry_goes_first() -> None:
     assert store.gets == [[("b",)]]
 
 
-def test_a_batch_larger_than_the_cache_is_answered_whole() -> None:
-    store = DictMap({(n,): n for n in range(10)})
-    cache = begun(store, size=3)
-    cache.multi_get([(0,), (1,)])
-    keys = [(n,) for n in range(10)]
-    assert cache.multi_get(keys) == list(range(10))
-
-
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_cache_without_room_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=f"a cache of {size} entries: give at least 1"):

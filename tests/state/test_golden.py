@@ -225,7 +225,10 @@ def test_records_of_json(tmp_path: Path) -> None:
     manifest = write_manifest(str(tmp_path), "1f", Fields("n: long"), [Chunk("a", 1, 8, 90, 7)], "the stream 's'")
     work = PartitionWork(10, -1)
     work.begin("topic-id", 3)
-    work.window.finish(12, 15)
+    for offset in range(10, 15):
+        work.arrive(offset, None)
+    for offset in range(12, 15):
+        work.finish(offset)
     work.failures[11] = 2
     commit: Any = work.to_commit(Spot("topic", 0))
     written = {
@@ -239,7 +242,7 @@ def test_records_of_json(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(found["manifest"])
     assert read_manifest(str(tmp_path)) == manifest
     again = PartitionWork.of(TopicPartition("topic", 0, 10, found["offset-notes"].decode()))
-    assert (again.topic_id, again.partitions, again.window.done, again.failures) == ("topic-id", 3, [(12, 15)], {11: 2})
+    assert (again.topic_id, again.partitions, list(again.done), again.failures) == ("topic-id", 3, [(12, 15)], {11: 2})
     assert CommitNote.found_in({"trident.commit": found["delta-commit"]}) == CommitNote(3, A, "0f", Winners(((1, 3),)))
 
 

@@ -219,13 +219,6 @@ def test_a_value_that_has_no_encoding_is_named_with_its_key(bad: object) -> None
         state.multi_put([("a",), ("b",)], [1, bad])
 
 
-def test_a_damaged_value_is_named_with_its_key() -> None:
-    store = DictMap({("a",): encode([1, 1, None, 1]), ("b",): b"\x01\x94\x01", ("c",): encode([1, 1, None, 3])})
-    state = OpaqueMap(SerializedMap(store, CodecSerializer()))
-    with pytest.raises(CorruptValueError, match=r"read key \('b',\)"):
-        state.multi_get([("a",), ("b",), ("c",)])
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_commits_by_columns_write_what_commits_by_rows_write(seed: int) -> None:
     rng, log = random.Random(seed), Log()

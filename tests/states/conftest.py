@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from states.cassandra.cluster_session import CassandraConnection, borrow, give_back
-from tests.harness.servers import Server, start_redis
+from tests.harness.servers import Server, start_memcached, start_redis
 from tests.states.cassandra.cassandra_states import Home
 from tests.states.redis.redis_cluster import Cluster, cluster_in
 
@@ -69,17 +69,27 @@ def cluster(redis_cluster: Cluster) -> Cluster:
     return redis_cluster
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Start a Redis of the test's own, with these arguments."""
+def _started(start: Callable[..., Server], folder: Path) -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
     def start_one(*arguments: object) -> Server:
-        work = tmp_path / str(len(servers))
+        work = folder / str(len(servers))
         work.mkdir()
-        servers.append(start_redis(work, *arguments))
+        servers.append(start(work, *arguments))
         return servers[-1]
 
     yield start_one
     for server in servers:
         server.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Start a Redis of the test's own, with these arguments."""
+    yield from _started(start_redis, tmp_path)
+
+
+@pytest.fixture
+def start_own_memcached(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Start a Memcached of the test's own, with these arguments."""
+    yield from _started(start_memcached, tmp_path)

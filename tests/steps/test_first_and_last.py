@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
-from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import RowsSpout, keep, run_all, start
+from tests.harness.topology_runs import RowsSpout, keep, run_all
 from tests.steps.test_steps import CUTS, ORDERED, agree, chunked, keyed, row_by_row
-from trident import FailedException, Fields, TopologyError, TridentTopology
+from trident import Fields, TopologyError, TridentTopology
 from trident.arrow import arrow_type
 from trident.graph import Aggregation
-from trident.operations import First, Last, MapGet, SlidingCountWindow, SnapshotGet, TumblingCountWindow
+from trident.operations import First, Last, MapGet, SnapshotGet
 from trident.steps.aggregates import merge_partials, partial
 from trident.steps.failures import TupleErrors
 
@@ -105,61 +102,6 @@ def test_a_state_keeps_the_first_and_the_last_over_all_batches(engine: str, size
     assert running.state(one).get() == {"town": "Rome", "at": 5}
 
 
-@pytest.mark.sample(1)
-def test_the_order_field_decides_across_the_parts_of_a_batch(engine: str) -> None:
-    """The tuples of a key are in several partitions, the newest in the first of them."""
-    topology = TridentTopology("t")
-    rows = [("a", 9 - n, n) for n in range(9)]
-    stream = topology.new_stream("s", FixedBatchSpout("k: string, at: int, p: int", 5, *rows))
-    spread = stream.partition(lambda row, count: row["p"] % count).parallelism_hint(3).project("k", "at", "p")
-    per_batch = keep(spread.group_by("k").aggregate("p, at", Last(by="at"), "newest"), "batch")
-    newest = spread.group_by("k").persistent_aggregate(MemoryMapState(), "p, at", Last(by="at"), "newest")
-    oldest = spread.persistent_aggregate(MemoryMapState(), "p, at", First(by="at"), "oldest")
-    running = run_all(topology, engine)
-    assert running.state(newest).multi_get(["a"]) == [{"p": 0, "at": 9}]
-    assert running.state(oldest).get() == {"p": 8, "at": 1}
-    assert per_batch.rows == [("a", {"p": 0, "at": 9}), ("a", {"p": 5, "at": 4})]
-
-
-def test_in_a_chain_and_in_windows(engine: str) -> None:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", FixedBatchSpout("k: string, v: int", 2, *[("a", n % 3) for n in range(6)]))
-    chain = stream.chained_agg().aggregate("v", First(), "first").aggregate("v", Last(), "last")
-    chained = keep(chain.aggregate("k, v", Last(by="v"), "most").chain_end(), "chained")
-    tumbling = keep(stream.window(TumblingCountWindow.of(3), "v", Last(), "last"), "tumbling")
-    sliding = keep(stream.group_by("k").window(SlidingCountWindow.of(4, 2), "k, v", First(by="v"), "least"), "sliding")
-    run_all(topology, engine)
-    assert [row[:2] for row in chained.rows] == [(0, 1), (2, 0), (1, 2)]
-    assert [row[2]["v"] for row in chained.rows] == [1, 2, 2]
-    assert tumbling.rows == [(2,), (2,)]
-    assert [row[1]["v"] for row in sliding.rows] == [0, 0, 0]
-
-
-@pytest.mark.slow
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_batch_that_fails_and_comes_again_changes_nothing(kind: str, engine: str, tmp_path: Any) -> None:
-    """The failed attempt has written the state; its replay gives what a run without a failure gives."""
-    rows = {1: [("a", "old", 5)], 2: [("a", "late", 3), ("b", "new", 1)], 3: [("b", "newer", 1)]}
-    fails = [2]
-
-    def observe(point: str, attempt: Any) -> None:
-        if point == "committed" and attempt.txid in fails:
-            fails.remove(attempt.txid)
-            raise FailedException("between the state's commit and the record")
-
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout("k: string, v: string, at: int", rows))
-    spec = getattr(DeltaState, kind)
-    last = stream.group_by("k").persistent_aggregate(spec(str(tmp_path / "last")), "v", Last(), "last")
-    newest = stream.group_by("k").persistent_aggregate(spec(str(tmp_path / "newest")), "v, at", Last(by="at"), "newest")
-    with start(topology, engine, observe, log_dir=str(tmp_path / "log")) as running:
-        running.process_all_available()
-        assert running.state(last).multi_get(["a", "b"]) == ["late", "newer"]
-        assert [value["v"] for value in running.state(newest).multi_get(["a", "b"])] == ["old", "newer"]
-    assert not fails
-
-
 def test_a_struct_fills_as_many_fields_as_a_query_names(engine: str) -> None:
     topology = TridentTopology("t")
     stream = topology.new_stream("s", RowsSpout(FIELDS, {1: ROWS[:2], 2: ROWS[:2] + [("eve", "Nice", 1)]}))
@@ -179,18 +121,6 @@ def test_a_struct_fills_as_many_fields_as_a_query_names(engine: str) -> None:
         ("eve", None, None, "Rome", 5, None),
     ]
     assert "MapGet(user) -> town: string, since: bigint" in topology.explain()
-
-
-def test_values_of_every_type_come_back_from_a_state() -> None:
-    at = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", FixedBatchSpout("k: string, l: array<string>, x: double, at: timestamp", 1,
-                                                      ("a", ["p", "q"], math.inf, at), ("a", [], 1.0, at)))  # fmt: skip
-    last = stream.group_by("k").persistent_aggregate(MemoryMapState(), "l, x, at", Last(by="at"), "last")
-    most = stream.group_by("k").persistent_aggregate(MemoryMapState(), "l, x, at", Last(by="x"), "most")
-    running = run_all(topology, "in_process")
-    assert running.state(last).multi_get(["a"]) == [{"l": [], "x": 1.0, "at": at}]
-    assert running.state(most).multi_get(["a"]) == [{"l": ["p", "q"], "x": math.inf, "at": at}]
 
 
 WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {

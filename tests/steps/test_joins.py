@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import RowsSpout, RowsState, keep, run_all, touch
+from tests.harness.topology_runs import RowsSpout, keep, run_all, touch
 from trident import (
     Fields,
     JoinOutFieldsMode,
@@ -29,7 +29,7 @@ from trident import (
 from trident.arrow import table_of
 from trident.errors import InexactPairingError
 from trident.graph import JoinNode
-from trident.operations import Count, GroupedMultiReducer, MultiReducer, Sum, col
+from trident.operations import Count, GroupedMultiReducer, MultiReducer, Sum
 from trident.spout.interfaces import SpoutType
 from trident.steps.in_batch import join
 
@@ -46,21 +46,6 @@ def by_text(found: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 
 
 # ---- merge -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_merge_takes_fields_by_name_or_under_other_names_by_position(engine: str, topology: TridentTopology) -> None:
-    first = rows(topology, "first", "a: string, n: int", ("x", 1), ("y", 2))
-    second = rows(topology, "second", "n: string, m: int", ("x", 10))
-    merged = topology.merge(first, second.select(n=col("m"), a=col("n")))
-    renamed = topology.merge("k, v", [second, first, second])
-    assert (str(merged.fields), str(renamed.fields)) == ("a: string, n: int", "k: string, v: int")
-    kept = keep(merged.filter("n", lambda n: n > 1))
-    sums = keep(merged.group_by("a").aggregate("n", Sum(), "sum"), "sums")
-    third = keep(renamed, "renamed")
-    run_all(topology, engine)
-    assert by_text(kept.rows) == [("x", 10), ("y", 2)]
-    assert by_text(sums.rows) == [("x", 11), ("y", 2)]
-    assert by_text(third.rows) == [("x", 1), ("x", 10), ("x", 10), ("y", 2)]
 
 
 @pytest.mark.parametrize("names", [None, "place, n, product"])
@@ -82,48 +67,6 @@ def test_a_merge_of_the_same_names_in_another_order_mixes_no_fields(
 
 
 # ---- join --------------------------------------------------------------------------------------------------------------
-
-LEFT = [("k1", 1, 2), ("k2", 3, 4), ("k1", 5, 6), ("only left", 7, 8), (None, 9, 9)]
-RIGHT = [("k1", 10), ("k1", 20), ("only right", 30), ("k2", 40), (None, 50)]
-MATCHES = [("k1", 1, 2, 10), ("k1", 1, 2, 20), ("k1", 5, 6, 10), ("k1", 5, 6, 20), ("k2", 3, 4, 40)]
-NULLS = [(None, 9, 9, 50)]
-LEFT_ONLY = [("only left", 7, 8, None)]
-RIGHT_ONLY = [("only right", None, None, 30)]
-LEFT_NULL, RIGHT_NULL = [(None, 9, 9, None)], [(None, None, None, 50)]
-INNER_OUTER, OUTER_INNER = JoinType.mixed(INNER, OUTER), JoinType.mixed(OUTER, INNER)
-
-JOINS: dict[str, tuple[list[Any], bool, list[tuple[Any, ...]]]] = {
-    "inner": ([], True, [*MATCHES, *NULLS]),
-    "inner, said": ([INNER, COMPACT], True, [*MATCHES, *NULLS]),
-    "outer": ([OUTER], True, [*MATCHES, *NULLS, *LEFT_ONLY, *RIGHT_ONLY]),
-    "the second may be missing": ([INNER_OUTER], True, [*MATCHES, *NULLS, *LEFT_ONLY]),
-    "the first may be missing": ([OUTER_INNER], True, [*MATCHES, *NULLS, *RIGHT_ONLY]),
-    "inner as in SQL": ([], False, MATCHES),
-    "outer as in SQL": ([OUTER], False, [*MATCHES, *LEFT_ONLY, *RIGHT_ONLY, *LEFT_NULL, *RIGHT_NULL]),
-    "left as in SQL": ([INNER_OUTER], False, [*MATCHES, *LEFT_ONLY, *LEFT_NULL]),
-}
-
-
-def test_joins_of_two_streams(engine: str, topology: TridentTopology) -> None:
-    left = rows(topology, "left", "key: string, val1: int, val2: int", *LEFT)
-    right = rows(topology, "right", "x: string, val1: bigint", *RIGHT)
-    found: dict[str, RowsState] = {}
-    for case, (more, null_keys_match, _) in JOINS.items():
-        joined = topology.join(left, "key", right, "x", "key, a, b, c", *more, null_keys_match=null_keys_match)
-        assert str(joined.fields) == "key: string, a: int, b: int, c: bigint"
-        found[case] = keep(joined.parallelism_hint(3), f"kept{len(found)}")
-    run_all(topology, engine)
-    assert {case: by_text(kept.rows) for case, kept in found.items()} == {
-        case: by_text(expected) for case, (_, _, expected) in JOINS.items()
-    }
-
-
-def test_all_fields_are_preserved_and_null_where_a_side_is_missing(engine: str, topology: TridentTopology) -> None:
-    left = rows(topology, "left", "a: int, key: string", (1, "k"), (2, "left"))
-    right = rows(topology, "right", "x: string, b: int", ("k", 3), ("right", 4))
-    kept = keep(topology.join([left, right], ["key", "x"], "a, k1, k2, b", OUTER, PRESERVE))
-    run_all(topology, engine)
-    assert by_text(kept.rows) == by_text([(1, "k", "k", 3), (2, "left", None, None), (None, None, "right", 4)])
 
 
 def test_a_join_of_three_streams_by_two_fields(engine: str, topology: TridentTopology) -> None:

@@ -129,16 +129,6 @@ def values(expression: Expression, given: Sequence[datetime | None]) -> list[Any
 
 
 @pytest.mark.parametrize(("zone", "moment"), ABOUT)
-def test_dates_and_parts_are_those_that_clocks_show(zone: str, moment: datetime) -> None:
-    given = moments(moment)
-    local = [at.astimezone(ZoneInfo(zone)).replace(tzinfo=None) for at in given]
-    assert values(col("u").in_zone(zone), given) == local
-    assert values(col("u").in_zone(zone).cast("date"), given) == [at.date() for at in local]
-    assert values(col("u").in_zone(zone).date_part("hour"), given) == [at.hour for at in local]
-    assert values(sql(f"to_date(from_utc_timestamp(u, '{zone}'))"), given) == [at.date() for at in local]
-
-
-@pytest.mark.parametrize(("zone", "moment"), ABOUT)
 def test_a_day_begins_with_the_first_moment_of_its_date(zone: str, moment: datetime) -> None:
     given, tz = moments(moment), ZoneInfo(zone)
     for at, began in zip(given, values(col("u").date_trunc("day", zone), given), strict=True):

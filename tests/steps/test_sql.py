@@ -300,20 +300,11 @@ def _settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
             spark.conf.unset(name) if before is None else spark.conf.set(name, before)
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
 @pytest.mark.spark
-def test_each_function_and_operator_gives_what_spark_gives(spark: SparkSession) -> None:
-    assert different(spark, seed=35, each=1, count=25) == {}
-
-
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.parametrize("seed", range(20))
-def test_many_texts_give_what_spark_gives(spark: SparkSession, seed: int) -> None:
-    assert different(spark, seed, each=3, count=40) == {}
+@pytest.mark.parametrize("seed", [35, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20))])
+def test_each_function_and_operator_gives_what_spark_gives(spark: SparkSession, seed: int) -> None:
+    texts_of_seed = list(dict.fromkeys(texts(seed, 1 if seed == 35 else 3)))
+    assert different_texts(spark, texts_of_seed, 0.95, rows(seed, 25 if seed == 35 else 40)) == {}
 
 
 @pytest.mark.spark
@@ -322,15 +313,10 @@ def test_operators_without_parentheses_are_taken_in_the_order_of_spark(spark: Sp
     assert different_texts(spark, flat_texts(seed, 150), 0.3, rows(seed, 25)) == {}
 
 
-def different(spark: SparkSession, seed: int, each: int, count: int) -> dict[str, tuple[dict[str, Any], Any, Any]]:
-    """Return for each text that differs the first row where it does, our value and Spark's."""
-    drawn = list(dict.fromkeys(texts(seed, each)))
-    return different_texts(spark, drawn, 0.95, rows(seed, count))
-
-
 def different_texts(
     spark: SparkSession, drawn: list[str], read: float, given: list[dict[str, Any]]
 ) -> dict[str, tuple[dict[str, Any], Any, Any]]:
+    """Return for each text that differs the first row where it does, our value and Spark's."""
     table = pa.Table.from_pylist(given, schema=schema_of(FIELDS))
     ours = {text: found for text in drawn if (found := our_values(text, FIELDS, table)) is not None}
     assert len(ours) > read * len(drawn), "few are refused when they are declared"
@@ -416,16 +402,6 @@ PATTERNS = {  # texts that they read, and texts that only look so
     "yyyy-MM-dd h:mm a": (["2024-01-05 6:07 PM", "2024-01-05 12:07 am"], ["2024-01-05 13:07 PM", "2024-01-05 6:7 PM"]),
     "MM/dd/yyyy": (["01/05/2024"], ["1/05/2024", "01/5/2024", "\t01/05/2024"]),
 }
-
-
-def test_a_pattern_reads_only_the_digits_that_it_has() -> None:
-    for pattern, (good, bad) in PATTERNS.items():
-        for call in ("to_date", "to_timestamp"):
-            found = our_values(f"{call}(s, '{pattern}')", Fields("s: string"), pa.table({"s": [*good, *bad, None]}))
-            assert found is not None
-            assert [one == FAILS for one in found] == [False] * len(good) + [True] * len(bad) + [False], pattern
-            alone = [our_values(f"{call}(s, '{pattern}')", Fields("s: string"), pa.table({"s": [one]})) for one in bad]
-            assert alone == [[FAILS]] * len(bad), pattern
 
 
 @pytest.mark.spark

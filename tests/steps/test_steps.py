@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -235,17 +235,6 @@ def test_a_sum_of_nothing_but_nulls_is_zero_at_any_scale(grouped: bool) -> None:
     for ddl in ("bigint", "double", "decimal(38,2)", "decimal(38,30)"):
         table = pa.table({"k": ["a"], "v": pa.array([None], arrow_type(ddl))})
         assert list(aggregated(Sum(), ddl, [table], grouped).values()) == [0]
-
-
-@pytest.mark.parametrize(("kind", "expected"), [(Min, 1.0), (Max, math.nan)])
-def test_not_a_number_is_the_greatest_in_any_order(kind: Callable[[], Any], expected: float) -> None:
-    row, nan = TridentTuple(Fields("v"), (math.nan,)), math.nan
-    for order in ([nan, 1.0, 2.0], [1.0, nan, 2.0], [2.0, 1.0, nan]):
-        value = order[0]
-        for other in order[1:]:
-            value = kind().combine(value, other)
-        assert value == pytest.approx(expected, nan_ok=True)
-    assert math.isnan(kind().combine(kind().init(row), nan))
 
 
 def test_a_sum_of_decimals_and_floats_is_a_float() -> None:

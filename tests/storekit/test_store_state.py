@@ -1,7 +1,9 @@
-"""A store in a few lines: its options and its three kinds."""
+"""What every store of `trident.storekit` has: options, kinds, retries and chunks of its calls, and structs as columns."""
 
 from __future__ import annotations
 
+import itertools
+import logging
 import pickle
 import re
 import subprocess
@@ -11,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from states.cassandra import CassandraState
 from states.delta import DeltaState
@@ -19,9 +23,23 @@ from states.memcached import MemcachedState
 from states.memory import MemoryMapState
 from states.postgres import PostgresState
 from states.redis import RedisState
-from trident.errors import ConfigError, EnvironmentProblem
+from trident.errors import ConfigError, CorruptValueError, EnvironmentProblem, StateLossDetected, UnsupportedOperation
 from trident.state import Key, StateConf, StateSpec, StateType, Txid
-from trident.storekit import Account, Expiring, ServerCalls, StoreState, driver_package, whole
+from trident.storekit import (
+    Account,
+    Expiring,
+    Retries,
+    ServerCalls,
+    StoreState,
+    by_count,
+    by_size,
+    driver_package,
+    refuse_read_only,
+    warn_of_eviction,
+    warn_once,
+    whole,
+)
+from trident.storekit.plain_columns import PlainShape
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -143,6 +161,7 @@ def test_no_secret_is_shown() -> None:
         ("psycopg", "PostgresState.opaque('postgresql://localhost/x')", "psycopg"),
         ("cassandra", "CassandraState.opaque('localhost')", "cassandra-driver"),
         ("deltalake", "DeltaState.opaque('somewhere')", "deltalake"),
+        ("pymemcache.client.base", "MemcachedState.opaque()", "pymemcache"),
     ],
 )
 def test_a_driver_that_a_store_lacks_is_named(module: str, spec: str, package: str) -> None:
@@ -168,3 +187,92 @@ def test_a_missing_driver_is_named(extra: str, brings: str) -> None:
         import no_such_driver.client  # type: ignore[import-not-found]  # noqa: F401
     with pytest.raises(ImportError, match="other"), driver_package("Shelf", "no-such-driver", "shelf"):
         raise ImportError("other", name="other")
+
+
+# ---- structs as columns: all of their members, or an error --------------------------------------------------------------
+
+SHAPE = PlainShape((("k", "string"),), (("a", "bigint"), ("b", "string")), is_struct=True)
+
+
+@pytest.mark.parametrize("others", [[], [None], [(3, "z")]])
+def test_a_member_that_is_not_declared_is_refused_as_one_that_is_missing(others: list[Any]) -> None:
+    assert SHAPE.columns([{"a": 1, "b": "x"}, *others])[0][0] == 1
+    for wrong, said in (({"a": 1, "b": "x", "c": 2}, r"\['c'\] are not declared"), ({"a": 1}, r"\['b'\] are missing")):
+        with pytest.raises(CorruptValueError, match=said):
+            SHAPE.columns([{"a": 1, "b": "x"}, *others, wrong])
+
+
+# ---- calls: cut by count and bytes, and tried again with pauses; readers write nothing -------------------------------
+
+LOGGER = logging.getLogger("storekit")
+
+
+@given(st.lists(st.binary(max_size=9), max_size=40), st.integers(1, 10), st.integers(1, 30))
+def test_chunks_are_whole_in_order_and_bounded(items: list[bytes], most: int, room: int) -> None:
+    assert [item for chunk in by_count(items, most) for item in chunk] == items
+    assert all(0 < len(chunk) <= most for chunk in by_count(items, most))
+    chunks = list(by_size(items, map(len, items), most, room))
+    assert [item for chunk in chunks for item in chunk] == items
+    for chunk in chunks:
+        assert 0 < len(chunk) <= most
+        assert len(chunk) == 1 or sum(map(len, chunk)) <= room
+    for one, following in itertools.pairwise(chunks):  # no chunk ends early
+        assert len(one) == most or sum(map(len, one)) + len(following[0]) > room
+
+
+class Flaky:
+    """Fails so many times, then answers."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.calls = failures, 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise OSError(f"failure {self.calls}")
+        return "answer"
+
+
+def test_a_call_is_tried_again_so_many_times() -> None:
+    retries = Retries(2, 0.0, 0.0)
+    assert retries.run(Flaky(2), OSError) == "answer"
+    with pytest.raises(OSError, match="failure 3"):
+        retries.run(Flaky(3), OSError)
+    with pytest.raises(OSError, match="failure 1"):
+        retries.run(Flaky(1), ValueError)
+
+
+def test_somebody_else_may_decide_how_long_to_go_on() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def goes_on(error: Exception, failures: int, waited_s: float) -> bool:
+        asked.append((str(error), failures))
+        assert (waited_s > 0) == (failures > 1)
+        return failures < 3
+
+    with pytest.raises(OSError, match="failure 3"):
+        Retries(0, 0.0, 0.0).run(Flaky(9), OSError, goes_on)
+    assert asked == [("failure 1", 1), ("failure 2", 2), ("failure 3", 3)]
+
+
+def test_pauses_double_up_to_a_bound_with_jitter() -> None:
+    retries = Retries(9, 0.1, 1.0)
+    for failures, whole_s in ((1, 0.1), (2, 0.2), (4, 0.8), (5, 1.0), (10_000, 1.0)):
+        assert {whole_s / 2 <= retries.pause_s(failures) <= whole_s for _ in range(50)} == {True}
+
+
+def test_a_reader_writes_nothing() -> None:
+    refuse_read_only(False, "write 2 keys", "state p")
+    with pytest.raises(UnsupportedOperation, match="cannot write 2 keys: state p was opened to be read only"):
+        refuse_read_only(True, "write 2 keys", "state p")
+
+
+def test_a_risk_is_told_once_and_an_eviction_is_a_loss_unless_it_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        warn_once(LOGGER, "server a", "forgets")
+    warn_once(LOGGER, "server b", "forgets")
+    assert caplog.messages == ["server a: forgets", "server b: forgets"]
+    with pytest.raises(StateLossDetected, match="3 keys were evicted"):
+        warn_of_eviction(LOGGER, "state p", "3 keys were evicted", allowed=False)
+    warn_of_eviction(LOGGER, "state p", "3 keys were evicted", allowed=True)
+    assert "3 keys were evicted; a key that was evicted begins again" in caplog.messages[-1]

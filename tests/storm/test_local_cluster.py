@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from trident.storm import (
     BaseRichSpout,
     BasicOutputCollector,
     LocalCluster,
+    LocalTopology,
     SpoutOutputCollector,
     StormTopology,
     StreamDeclarer,
@@ -94,10 +96,15 @@ def numbers(count: int, sink: Any, parallelism: int = 2) -> StormTopology:
     return builder.create_topology()
 
 
+@contextmanager
+def running_here(topology: StormTopology, **settings: Any) -> Iterator[LocalTopology]:
+    with LocalCluster() as cluster:
+        yield cluster.submit_topology("numbers", settings, topology)
+
+
 @pytest.mark.parametrize("settings", [{}, {"workers": 3}, {"acker_executors": 2, "receive_buffer_size": 1}])
 def test_every_message_is_executed_and_acked(settings: dict[str, Any]) -> None:
-    with LocalCluster() as cluster:
-        cluster.submit_topology("numbers", settings, numbers(5000, Sink()))
+    with running_here(numbers(5000, Sink()), **settings):
         assert Board.done.wait(60)
     assert sorted(Board.executed) == sorted(Board.acked) == list(range(5000))
     assert Board.failed == []
@@ -114,8 +121,7 @@ class FailsOnce(Sink):
 
 
 def test_a_worker_that_dies_comes_back_and_nothing_is_lost() -> None:
-    with LocalCluster() as cluster:
-        running = cluster.submit_topology("numbers", {"message_timeout_s": 1}, numbers(2000, FailsOnce()))
+    with running_here(numbers(2000, FailsOnce()), message_timeout_s=1) as running:
         assert Board.done.wait(60)
         assert running.errors[0].component == "sink"
         assert "execute Tuple(n=500;" in running.errors[0].text
@@ -162,8 +168,7 @@ class Slow(Sink):
 
 @pytest.mark.slow
 def test_a_full_queue_holds_up_the_spout() -> None:
-    with LocalCluster() as cluster:
-        running = cluster.submit_topology("numbers", {"receive_buffer_size": 2}, numbers(50_000, Slow(), 1))
+    with running_here(numbers(50_000, Slow(), 1), receive_buffer_size=2) as running:
         held = -1
         while running.pending > held:  # grows until the queue is full
             held = running.pending
@@ -219,8 +224,7 @@ class WaitsForItsAck(Sink):
 
 
 def test_the_answer_to_a_slow_execution_does_not_wait_for_the_rest_of_the_delivery() -> None:
-    with LocalCluster() as cluster:
-        cluster.submit_topology("numbers", None, numbers(64, WaitsForItsAck(), 1))
+    with running_here(numbers(64, WaitsForItsAck(), 1)):
         assert Board.done.wait(60)
     assert Board.acked[0] == Board.executed[0]
     assert Board.failed == []
@@ -242,8 +246,7 @@ def test_a_spout_may_emit_from_ack_without_ackers() -> None:
     builder = TopologyBuilder()
     builder.set_spout("numbers", EmitsOnAck(500))
     builder.set_bolt("sink", Sink()).shuffle_grouping("numbers")
-    with LocalCluster() as cluster:
-        cluster.submit_topology("numbers", {"acker_executors": 0}, builder.create_topology())
+    with running_here(builder.create_topology(), acker_executors=0):
         assert Board.done.wait(60)
     assert sorted(Board.acked) == sorted(Board.executed) == list(range(500))
 
@@ -261,8 +264,7 @@ def test_stop_waits_for_what_is_pending() -> None:
 
 @pytest.mark.slow
 def test_deactivated_spouts_are_not_asked() -> None:
-    with LocalCluster() as cluster:
-        running = cluster.submit_topology("numbers", {"max_spout_pending": 10}, numbers(20_000, Sink()))
+    with running_here(numbers(20_000, Sink()), max_spout_pending=10) as running:
         running.deactivate()
         assert running.drain()
         acked = len(Board.acked)
@@ -282,8 +284,7 @@ def test_names_are_unique_and_unknown_ones_are_named() -> None:
 
 def test_no_thread_is_left() -> None:
     before = set(threading.enumerate())
-    with LocalCluster() as cluster:
-        cluster.submit_topology("numbers", {"workers": 2}, numbers(10, Sink()))
+    with running_here(numbers(10, Sink()), workers=2):
         assert Board.done.wait(60)
     assert set(threading.enumerate()) == before
 
@@ -295,8 +296,7 @@ def test_an_executor_that_cannot_send_its_last_tuples_ends_with_a_warning(
         raise TopologyError(f"{executor.place.component} cannot send")
 
     monkeypatch.setattr(BoltExecutor, "close", close)
-    with LocalCluster() as cluster:
-        running = cluster.submit_topology("numbers", None, numbers(10, Sink()))
+    with running_here(numbers(10, Sink())) as running:
         assert Board.done.wait(20)
     assert running.exception() is None
     assert "component sink: its last tuples are lost: sink cannot send" in caplog.text

@@ -90,13 +90,18 @@ def seen() -> TopologyStatus:
         return monitor.status
 
 
-def test_figures_of_a_spout(seen: TopologyStatus) -> None:
-    figures = seen.statistics.over().components["sentences"].figures
+def test_figures_of_a_spout_of_executors_and_of_the_topology(seen: TopologyStatus) -> None:
+    over = seen.statistics.over()
+    figures, count = over.components["sentences"].figures, seen.statistics.over(600).components["count"]
     assert (figures.emitted, figures.transferred, figures.acked, figures.failed) == (4, 4, 3, 1)
-    assert figures.executed == 0
-    assert figures.execute_latency_ms is figures.process_latency_ms is None
+    assert (figures.executed, figures.execute_latency_ms, figures.process_latency_ms) == (0, None, None)
     assert figures.complete_latency_ms is not None
     assert 500 <= figures.complete_latency_ms <= 2000
+    assert (count.tasks, [len(each.tasks) for each in count.executors]) == (3, [1, 2])
+    assert sum(each.figures.executed for each in count.executors) == count.figures.executed == WORDS
+    whole = over.figures
+    assert (whole.emitted, whole.acked, whole.failed, whole.executed) == (4 + WORDS + 3 + WORDS, 3, 1, 0)
+    assert over.components["__acker"].figures.executed > 0
 
 
 def test_figures_of_a_bolt_and_its_streams(seen: TopologyStatus) -> None:
@@ -110,19 +115,6 @@ def test_figures_of_a_bolt_and_its_streams(seen: TopologyStatus) -> None:
     ]
     outputs = {each.stream: (each.figures.emitted, each.figures.transferred) for each in split.outputs}
     assert outputs == {"default": (WORDS, WORDS), "lengths": (3, 0)}  # lengths has no reader
-
-
-def test_figures_of_executors_add_up_to_their_component(seen: TopologyStatus) -> None:
-    count = seen.statistics.over(600).components["count"]
-    assert (count.tasks, [len(each.tasks) for each in count.executors]) == (3, [1, 2])
-    assert sum(each.figures.executed for each in count.executors) == count.figures.executed == WORDS
-
-
-def test_figures_of_the_topology_are_those_of_storm(seen: TopologyStatus) -> None:
-    figures = seen.statistics.over().figures
-    assert figures.emitted == 4 + WORDS + 3 + WORDS
-    assert (figures.acked, figures.failed, figures.executed) == (3, 1, 0)
-    assert seen.statistics.over().components["__acker"].figures.executed > 0
 
 
 def test_a_window_that_is_not_there_is_an_error(seen: TopologyStatus) -> None:

@@ -246,12 +246,6 @@ def test_a_beginning_that_comes_twice_completes_nothing() -> None:
     assert told.acked == [(SPOUT, ROOT)]
 
 
-def test_a_message_to_no_bolt_is_complete_at_once() -> None:
-    told = Told()
-    told.hear(Tracking(begun=[ROOT, 0, SPOUT]))
-    assert told.acked == [(SPOUT, ROOT)]
-
-
 @pytest.mark.parametrize("before", [False, True])
 def test_a_failure_is_told_once_before_or_after_the_beginning(before: bool) -> None:
     told = Told()

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import Keep, RowsSpout, RowsState
 from trident import TridentTopology
-from trident.errors import BatchFailedError, ConfigError, FailedException, InexactPairingError, TridentError
+from trident.errors import BatchFailedError, FailedException, InexactPairingError, TridentError
 from trident.operations import Count, MapGet, Split, Sum
 from trident.spout import SpoutType
 from trident.state import StateSpec
@@ -38,9 +37,13 @@ def word_count(
     return topology, counts
 
 
+def of_words(*declared: Any, **settings: Any) -> TopologyTestDriver:
+    """Return a driver of the word count, declared so, and run with these settings."""
+    return TopologyTestDriver(word_count(*declared)[0], **settings)
+
+
 def test_a_step_tells_what_happened() -> None:
-    topology, _ = word_count()
-    with TopologyTestDriver(topology) as driver:
+    with of_words() as driver:
         assert driver.step() is None
         driver.feed("lines", ("a b a",), ["c"])
         result = driver.step()
@@ -53,12 +56,11 @@ def test_a_step_tells_what_happened() -> None:
 
 
 def test_each_feed_is_a_batch_and_an_empty_one_is_one_too() -> None:
-    topology, counts = word_count()
-    with TopologyTestDriver(topology) as driver:
+    with of_words() as driver:
         for rows in (["a"], [], ["a", "b"]):
             driver.feed("lines", *rows)
         assert [result.tuples for result in driver.run()] == [1, 0, 2]
-        assert driver.new_values(counts) == {1: [("a", 1)], 2: [], 3: [("a", 2), ("b", 1)]}
+        assert driver.new_values("count") == {1: [("a", 1)], 2: [], 3: [("a", 2), ("b", 1)]}
 
 
 @pytest.mark.parametrize("spec", KINDS)
@@ -99,8 +101,7 @@ def test_a_replay_repeats_side_effects_and_counts_once() -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_an_opaque_spout_may_replay_other_rows(point: str) -> None:
-    topology, counts = word_count(MemoryMapState.opaque(), SpoutType.OPAQUE)
-    with TopologyTestDriver(topology) as driver:
+    with of_words(MemoryMapState.opaque(), SpoutType.OPAQUE) as driver:
         driver.feed("lines", "a b")
         driver.run()
         driver.feed("lines", "a b c")
@@ -109,7 +110,7 @@ def test_an_opaque_spout_may_replay_other_rows(point: str) -> None:
         driver.step()
         driver.replay("lines", "a d")
         driver.run()
-        assert driver.state(counts).multi_get(["a", "b", "c", "d"]) == [2, 2, None, 1]
+        assert driver.state("count").multi_get(["a", "b", "c", "d"]) == [2, 2, None, 1]
 
 
 def test_a_transactional_state_on_an_opaque_spout_is_refused_for_good_reason() -> None:
@@ -126,8 +127,7 @@ def test_a_transactional_state_on_an_opaque_spout_is_refused_for_good_reason() -
 
 
 def test_several_failures_of_one_batch() -> None:
-    topology, counts = word_count()
-    with TopologyTestDriver(topology, max_batch_attempts=9) as driver:
+    with of_words(max_batch_attempts=9) as driver:
         driver.feed("lines", "a")
         for point in POINTS:
             driver.fail_at(point)
@@ -138,12 +138,11 @@ def test_several_failures_of_one_batch() -> None:
         ]  # fmt: skip
         assert [result.committed for result in results] == [False] * 8 + [True]
         assert len({result.attempt for result in results}) == 9
-        assert driver.state(counts).multi_get(["a"]) == [1]
+        assert driver.state("count").multi_get(["a"]) == [1]
 
 
 def test_a_batch_that_fails_too_often_ends_the_topology() -> None:
-    topology, _ = word_count()
-    with TopologyTestDriver(topology, max_batch_attempts=2) as driver:
+    with of_words(max_batch_attempts=2) as driver:
         driver.feed("lines", "a")
         driver.fail_at("process", times=5)
         first = driver.step()
@@ -176,37 +175,24 @@ def test_a_failure_of_user_code_is_told_and_tried_again() -> None:
         assert kept.batches == {1: [("a",)]}
 
 
-def test_a_join_of_two_streams_and_batches_in_which_only_one_has_rows() -> None:
-    topology = TridentTopology("stock")
-    came = topology.new_stream("came", RowsSpout("item: string, n: int", {}))
-    went = topology.new_stream("went", RowsSpout("name: string, n: int", {}))
-    joined = topology.join(came, "item", went, "name", "item, came, went")
-    left = joined.each(["came", "went"], lambda came, went: came - went, "left: int")
-    state = left.group_by("item").persistent_aggregate(MemoryMapState(), "left", Sum(), "sum")
-    with TopologyTestDriver(topology) as driver:
-        driver.feed(came, ("bolt", 10), ("nut", 5))
-        driver.feed("went", ("bolt", 4))
-        driver.feed("came", ("screw", 1))
-        driver.run()
-        assert driver.captured(joined) == {1: [("bolt", 10, 4)], 2: []}
-        assert driver.captured("came") == {1: [("bolt", 10), ("nut", 5)], 2: [("screw", 1)]}
-        assert driver.captured("went") == {1: [("bolt", 4)], 2: []}
-        assert driver.state(state).multi_get(["bolt", "nut"]) == [6, None]
-
-
-def test_queries_aggregates_and_states_behind_states() -> None:
+def test_queries_aggregates_states_behind_states_and_batches_in_which_one_stream_has_rows() -> None:
     topology = TridentTopology("t")
     words = topology.new_stream("words", RowsSpout("word: string", {}))
+    more = topology.new_stream("more", RowsSpout("word: string, n: int", {}))
     counts = words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "n")
     seen = words.state_query(counts, "word", MapGet(), "before")
     total = counts.new_values_stream().persistent_aggregate(MemoryMapState(), "n", Sum(), "total")
     size = words.aggregate(Count(), "size")
+    joined = topology.join(seen, "word", more, "word", "word, before, n")
     with TopologyTestDriver(topology) as driver:
         driver.feed("words", "a", "a")
-        driver.feed("words", "a")
+        driver.feed(words, "a")
+        driver.feed(more, ("a", 5), ("b", 6))
         driver.fail_at("commit:total")
         driver.run()
         assert driver.captured(seen) == {1: [("a", None), ("a", None)], 2: [("a", 2)]}
+        assert driver.captured("more") == {1: [("a", 5), ("b", 6)], 2: []}
+        assert driver.captured(joined) == {1: [("a", None, 5)] * 2, 2: []}
         assert driver.captured(size) == {1: [(2,)], 2: [(1,)]}
         assert driver.new_values("total") == {1: [(2,)], 2: [(5,)]}
         assert driver.state(total).get() == 5
@@ -214,41 +200,37 @@ def test_queries_aggregates_and_states_behind_states() -> None:
 
 
 def test_several_batches_may_be_in_flight() -> None:
-    topology, counts = word_count()
-    with TopologyTestDriver(topology, max_spout_pending=3) as driver:
+    with of_words(max_spout_pending=3) as driver:
         for row in ("a", "a b", "b"):
             driver.feed("lines", row)
         driver.fail_at("commit:count")
         results = driver.run()
         assert [(result.txid, result.committed) for result in results] == [(1, False), (1, True), (2, True), (3, True)]
         assert driver.captured("lines") == {1: [("a",)], 2: [("a b",)], 3: [("b",)]}
-        assert driver.state(counts).multi_get(["a", "b"]) == [2, 2]
+        assert driver.state("count").multi_get(["a", "b"]) == [2, 2]
 
 
 def test_a_step_ends_with_its_record_and_before_the_next_commit() -> None:
-    topology, counts = word_count(MemoryMapState.transactional())
-    with TopologyTestDriver(topology, max_spout_pending=3) as driver:
+    with of_words(MemoryMapState.transactional(), max_spout_pending=3) as driver:
         for _ in range(3):
             driver.feed("lines", "cow")
         for txid in (1, 2, 3):
             assert driver.step() is not None
-            assert (driver.txid, driver.state(counts).multi_get(["cow"])) == (txid, [txid])
+            assert (driver.txid, driver.state("count").multi_get(["cow"])) == (txid, [txid])
 
 
 def test_a_later_batch_that_fails_while_one_is_committed_is_tried_again() -> None:
-    topology, counts = word_count()
-    with TopologyTestDriver(topology, max_spout_pending=2) as driver:
+    with of_words(max_spout_pending=2) as driver:
         for row in ("a", "a b", "b"):
             driver.feed("lines", row)
         assert driver.step() is not None
         driver.fail_at("define")  # of batch 3, in the step that commits batch 2
         assert [(result.txid, result.committed) for result in driver.run()] == [(2, True), (3, True)]
-        assert driver.state(counts).multi_get(["a", "b"]) == [2, 2]
+        assert driver.state("count").multi_get(["a", "b"]) == [2, 2]
 
 
 def test_time_is_what_the_test_says() -> None:
-    topology, _ = word_count()
-    with TopologyTestDriver(topology, batch_emit_interval_ms=10_000) as driver:
+    with of_words(batch_emit_interval_ms=10_000) as driver:
         driver.feed("lines", "a")
         driver.feed("lines", "b")
         assert [result.txid for result in driver.run()] == [1]
@@ -258,15 +240,6 @@ def test_time_is_what_the_test_says() -> None:
         assert [result.txid for result in driver.run()] == [2]
         with pytest.raises(ValueError, match="time does not go back"):
             driver.clock.advance(-1)
-
-
-def test_a_driver_in_memory_begins_empty() -> None:
-    topology, counts = word_count()
-    for _ in range(2):
-        with TopologyTestDriver(topology) as driver:
-            driver.feed("lines", "a")
-            assert driver.run()[-1].txid == 1
-            assert driver.state(counts).multi_get(["a"]) == [1]
 
 
 @pytest.mark.slow
@@ -283,16 +256,13 @@ def test_a_durable_state_and_a_log_on_disk(point: str, tmp_path: Path) -> None:
 
 
 def test_a_batch_that_another_driver_left_unfinished_cannot_be_replayed(tmp_path: Path) -> None:
-    topology, _ = word_count(DeltaState.opaque(tmp_path / "state"))
-    with TopologyTestDriver(topology, log_dir=str(tmp_path / "log")) as driver:
+    declared, log = DeltaState.opaque(tmp_path / "state"), str(tmp_path / "log")
+    with of_words(declared, log_dir=log) as driver:
         driver.feed("lines", "a")
         driver.fail_at("process")
         driver.step()
     text = "finish it where it began, or give a new log_dir"
-    with (
-        TopologyTestDriver(topology, log_dir=str(tmp_path / "log"), max_batch_attempts=1) as driver,
-        pytest.raises(BatchFailedError, match=text),
-    ):
+    with of_words(declared, log_dir=log, max_batch_attempts=1) as driver, pytest.raises(BatchFailedError, match=text):
         driver.step()
 
 
@@ -316,56 +286,35 @@ def test_tuples_that_raise_are_put_aside(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda d: d.feed("line", "a"), "topology 'words' has no spout 'line' to feed; it has lines"),
+        (lambda d: d.feed("line", "a"), "topology 'words' has no spout 'line' to feed; it has lines, pairs"),
         (lambda d: d.feed("lines", ("a", 1)), r"feed\('lines'\): row 0 has 2 values \('a', 1\), the stream has 1"),
         (lambda d: d.feed("lines", "a", 5), r"feed\('lines'\): row 1: 5 is not of type string, that of field 'line'"),
+        (lambda d: d.feed("pairs", "x"), r"feed\('pairs'\): row 0 is 'x'; give a tuple of 2 values"),
         (lambda d: d.replay("lines", "a"), r"replay\('lines'\): its spout is transactional"),
-        (
-            lambda d: d.fail_at("commit"),
-            "no point 'commit' to fail at; it has define, process, record, begin_commit:co",
-        ),
+        (lambda d: d.replay("pairs", "a"), r"replay\('pairs'\): no rows that .* wait for a replay"),
+        (lambda d: d.fail_at("commit"), "no point 'commit' to fail at; it has define, process, record, begin_commit:co"),
         (lambda d: d.fail_at("put:sum"), "no point 'put:sum' to fail at"),
+        (lambda d: d.fail_at("define", 0), "give at least 1"),
         (lambda d: d.state("sum"), r"has no state 'sum'; it has \['count'\]"),
         (lambda d: d.new_values("sum"), "writes no state 'sum'; it writes count"),
         (lambda d: d.captured("sum"), "had no stream 'sum' when the driver was made; it had"),
+        (lambda d: TopologyTestDriver(TridentTopology("t"), engine="spark"), "runs in this process"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_there_is_refused(call: Callable[[TopologyTestDriver], Any], text: str) -> None:
     topology, _ = word_count()
-    with TopologyTestDriver(topology) as driver, pytest.raises(TridentError, match=text):
-        call(driver)
-
-
-def test_a_bare_value_is_refused_where_the_stream_has_several_fields() -> None:
-    topology = TridentTopology("t")
-    topology.new_stream("s", FixedBatchSpout("a: string, b: int", 1, ("x", 1)))
-    text = r"feed\('s'\): row 0 is 'x'; give a tuple of 2 values"
-    with TopologyTestDriver(topology) as driver, pytest.raises(TridentError, match=text):
-        driver.feed("s", "x")
-
-
-def test_a_replay_needs_something_to_replay() -> None:
-    topology, _ = word_count(spout_type=SpoutType.OPAQUE)
+    topology.new_stream("pairs", RowsSpout("a: string, b: int", {}, SpoutType.OPAQUE))
     with TopologyTestDriver(topology) as driver:
-        driver.feed("lines", "a")
+        driver.feed("pairs", ("a", 1))
         driver.run()
-        with pytest.raises(TridentError, match="wait for a replay"):
-            driver.replay("lines", "b")
-
-
-def test_a_number_of_failures_is_at_least_one_and_an_engine_cannot_be_chosen() -> None:
-    topology, _ = word_count()
-    with TopologyTestDriver(topology) as driver, pytest.raises(ValueError, match="give at least 1"):
-        driver.fail_at("define", 0)
-    with pytest.raises(ConfigError, match="runs in this process"):
-        TopologyTestDriver(topology, engine="spark")
+        with pytest.raises((TridentError, ValueError), match=text):
+            call(driver)
 
 
 def test_a_closed_driver_says_so() -> None:
-    topology, counts = word_count(MemoryMapState.opaque())
-    driver = TopologyTestDriver(topology)
+    driver = of_words()
     driver.close()
     driver.close()
-    for call in (driver.step, lambda: driver.feed("lines", "a"), lambda: driver.state(counts)):
+    for call in (driver.step, lambda: driver.feed("lines", "a"), lambda: driver.state("count")):
         with pytest.raises(TridentError, match="is closed"):
             call()

@@ -22,7 +22,7 @@ from states.redis import RedisState
 from tests.harness.crashing_stores import WithoutAttempts
 from tests.harness.drpc_functions import words as asking
 from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state
-from tests.testing.test_driver import POINTS, word_count
+from tests.testing.test_driver import POINTS, of_words, word_count
 from trident import TridentTopology
 from trident.errors import (
     BatchFailedError,
@@ -45,6 +45,7 @@ NOWHERE: dict[str, Callable[[str], StateSpec]] = {
     "memcached": lambda kind: getattr(MemcachedState, kind)(["127.0.0.1:1"], serializer="json"),
     "delta": lambda kind: getattr(DeltaState, kind)("s3://nowhere/counts"),
     "map_state": lambda kind: dict_state({}, kind),
+    "memory": lambda kind: getattr(MemoryMapState, kind)(),
 }
 
 
@@ -60,11 +61,9 @@ def _no_connection(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("store", NOWHERE)
 def test_a_state_of_any_store_runs_without_it_and_a_replay_is_exact(store: str, point: str) -> None:
-    topology, counts = word_count(
-        NOWHERE[store]("opaque"), SpoutType.OPAQUE if store != "memcached" else SpoutType.TRANSACTIONAL
-    )
+    declared, promise = NOWHERE[store]("opaque"), SpoutType.TRANSACTIONAL if store == "memcached" else SpoutType.OPAQUE
     for _ in range(2):  # each driver begins with nothing
-        with TopologyTestDriver(topology, in_memory=True) as driver:
+        with of_words(declared, promise, in_memory=True) as driver:
             driver.feed("lines", "the cow the moon")
             driver.run()
             driver.feed("lines", "the dish")
@@ -72,18 +71,17 @@ def test_a_state_of_any_store_runs_without_it_and_a_replay_is_exact(store: str, 
             failed, done = driver.run()
             assert (failed.committed, done.committed) == (False, True)
             assert sorted(done.new_values["count"]) == [("dish", 1), ("the", 3)]
-            assert driver.state(counts).multi_get(["the", "cow", "dish", "sun"]) == [3, 1, 1, None]
+            assert driver.state("count").multi_get(["the", "cow", "dish", "sun"]) == [3, 1, 1, None]
 
 
 @pytest.mark.parametrize("kind", ["transactional", "non_transactional"])
 @pytest.mark.parametrize("store", NOWHERE)
 def test_the_kind_of_a_state_and_its_value_rule_stay(store: str, kind: str) -> None:
-    topology, counts = word_count(NOWHERE[store](kind))
-    with TopologyTestDriver(topology, in_memory=True, allow_inexact=True) as driver:
+    with of_words(NOWHERE[store](kind), in_memory=True, allow_inexact=True) as driver:
         driver.feed("lines", "a")
         driver.fail_at("commit:count")
         driver.run()
-        assert driver.state(counts).multi_get(["a"]) == [1 if kind == "transactional" else 2]
+        assert driver.state("count").multi_get(["a"]) == [1 if kind == "transactional" else 2]
     refused, _ = word_count(NOWHERE[store](kind), SpoutType.OPAQUE)
     with pytest.raises(InexactPairingError):
         TopologyTestDriver(refused, in_memory=True)
@@ -92,9 +90,8 @@ def test_the_kind_of_a_state_and_its_value_rule_stay(store: str, kind: str) -> N
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_serializer_that_keeps_no_attempts_is_inexact_as_it_is_on_its_server(cached: bool) -> None:
     spec = RedisState.opaque("redis://127.0.0.1:1", serializer=WithoutAttempts())
-    topology, _ = word_count(MemcachedState.cache_for(spec, "127.0.0.1:1") if cached else spec, SpoutType.OPAQUE)
     with pytest.raises(InexactPairingError, match="attempt"):
-        TopologyTestDriver(topology, in_memory=True)
+        of_words(MemcachedState.cache_for(spec, "127.0.0.1:1") if cached else spec, SpoutType.OPAQUE, in_memory=True)
 
 
 def test_what_a_serializer_cannot_write_fails_as_it_does_on_its_server() -> None:
@@ -349,27 +346,24 @@ def test_states_that_are_no_maps_of_a_kind_are_refused_by_name() -> None:
 
 
 def test_a_factory_may_say_that_its_states_are_maps() -> None:
-    topology, counts = word_count(OwnMaps(StoreFacts(is_map=True)))
-    with TopologyTestDriver(topology, in_memory=True) as driver:
+    with of_words(OwnMaps(StoreFacts(is_map=True)), in_memory=True) as driver:
         driver.feed("lines", "a a")
         driver.run()
-        assert driver.state(counts).multi_get(["a"]) == [2]
+        assert driver.state("count").multi_get(["a"]) == [2]
 
 
 def test_without_a_kind_a_map_is_refused() -> None:
     spec = StateSpec(OwnMaps(StoreFacts(is_map=True)))
     spec.factory.kind = None  # type: ignore[attr-defined]
-    topology, _ = word_count(spec)
     with pytest.raises(ConfigError, match=r"state 'count' \(OwnMaps\) is not known as a map of a kind"):
-        TopologyTestDriver(topology, in_memory=True)
+        of_words(spec, in_memory=True)
 
 
 def test_a_log_that_outlasts_the_states_is_refused(tmp_path: Path) -> None:
-    topology, _ = word_count(MemoryMapState())
     with pytest.raises(
         ConfigError, match=r"in_memory=True with log_dir='.*log': states in memory end .* leave log_dir out"
     ):
-        TopologyTestDriver(topology, in_memory=True, log_dir=str(tmp_path / "log"))
+        of_words(MemoryMapState(), in_memory=True, log_dir=str(tmp_path / "log"))
     assert list(tmp_path.iterdir()) == []
 
 

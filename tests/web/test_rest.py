@@ -121,61 +121,14 @@ def test_the_page_of_a_trident_topology_agrees_with_it(trident: tuple[RunningTop
     }
 
 
-def test_operations_have_their_figures(trident: tuple[RunningTopology, UIServer]) -> None:
-    running, server = trident
-    page = get(server, f"{WC}?window=600")
-    assert [each["spoutId"] for each in page["spouts"]] == ["lines"]
-    assert {each["boltId"]: each["executed"] for each in page["bolts"]} == {
-        id_: each.figures.executed
-        for id_, each in running.statistics.over(600).components.items()
-        if each.described.kind != "spout"
-    }
-    assert page["topologyStats"][-1]["tuples"] == 3
-    assert page["states"][0]["commits"] == running.status["batches"]
-    drawn = get(server, f"{WC}/visualization?window=600")
-    bolt = page["bolts"][0]["boltId"]
-    (node,) = [each for each in drawn["nodes"] if each["id"] == bolt]
-    assert node["executed"] == page["bolts"][0]["executed"]
-    assert node["capacity"] > 0
-    assert get(server, f"{WC}/component/{quote(bolt, safe='')}?window=600")["boltStats"][-1]["executed"] == 3
-
-
-def test_the_last_batches_have_their_phases(server: UIServer) -> None:
-    batches = get(server, f"{WC}/batches")["batches"]
-    assert [each["batchId"] for each in batches] == list(range(1, len(batches) + 1))
-    assert sum(each["numInputRows"] for each in batches) == 3
-    phases = batches[0]["durationMs"]
-    assert phases["total"] == pytest.approx(sum(value for name, value in phases.items() if name != "total"))
-
-
-def test_the_picture_of_a_plan_has_stages_states_and_rates(server: UIServer) -> None:
+def test_the_picture_of_a_plan_has_stages_and_rates_its_components_have_inputs(server: UIServer) -> None:
     drawn = get(server, f"{WC}/visualization")
-    kinds = {node["id"]: node["kind"] for node in drawn["nodes"]}
-    assert kinds["lines"] == "spout"
-    assert kinds["state count"] == "state"
-    assert all(edge["source"] in kinds and edge["target"] in kinds for edge in drawn["edges"])
-    (first,) = [edge for edge in drawn["edges"] if edge["source"] == "lines"]
-    assert first["tuplesPerSecond"] > 0
+    assert [edge["tuplesPerSecond"] > 0 for edge in drawn["edges"] if edge["source"] == "lines"] == [True]
     assert drawn["stages"][0]["title"].startswith("stage 1")
-
-
-def test_a_component_of_a_plan_has_its_inputs_and_outputs(server: UIServer) -> None:
     found = get(server, f"{WC}/component/{quote('state count')}")
     assert (found["componentType"], found["guarantee"], len(found["inputs"]), found["outputs"]) == (
         "state", "exact", 1, [],
     )  # fmt: skip
-
-
-def test_the_page_of_bolts_is_storms_and_ours(bolts: UIServer) -> None:
-    page = get(bolts, f"{T}/bolts?window=600")
-    assert page["window"] == "600"
-    assert [each["spoutId"] for each in page["spouts"]] == ["sentences"]
-    assert [(each["boltId"], each["executors"]) for each in page["bolts"]] == [("split", 2), ("count", 3)]
-    assert {each["window"] for each in page["topologyStats"]} == {"600", "10800", "86400", ":all-time"}
-    assert (page["kind"], page["status"], page["health"]["fenced"]) == ("bolts", "ACTIVE", False)
-    component = get(bolts, f"{T}/bolts/component/split")
-    assert component["componentType"] == "bolt"
-    assert len(component["executorStats"]) == 2
 
 
 def test_workers_and_executors_say_where_they_run() -> None:
@@ -194,21 +147,11 @@ def test_workers_and_executors_say_where_they_run() -> None:
         assert page["configuration"]["message_timeout_s"] == 30.0
 
 
-def test_the_configuration_hides_secrets() -> None:
-    conf = {"spark_conf": {"spark.ssl.keyPassword": "s3cret", "spark.cores.max": "2"}}
-    with trident_server(conf=conf) as (_, server):
-        told = get(server, WC)["configuration"]
-    assert told["spark_conf"] == {"spark.cores.max": "2", "spark.ssl.keyPassword": "***"}
-    assert (told["engine"], told["message_timeout_s"]) == ("in_process", 600.0)
-
-
 def test_the_picture_of_bolts_has_groupings_and_rates(bolts: UIServer) -> None:
     drawn = get(bolts, f"{T}/bolts/visualization?window=600")
-    assert [(node["id"], node["kind"], node["detail"]) for node in drawn["nodes"]] == [
-        ("sentences", "spout", "MockedSpout"),
-        ("split", "bolt", "Split"),
-        ("count", "bolt", "Count"),
-    ]
+    assert [(node["id"], node["kind"]) for node in drawn["nodes"]] == [
+        ("sentences", "spout"), ("split", "bolt"), ("count", "bolt"),
+    ]  # fmt: skip
     told = [(edge["source"], edge["target"], edge["grouping"]) for edge in drawn["edges"]]
     assert told == [("sentences", "split", "shuffle"), ("split", "count", "fields (word)")]
     assert all(edge["tuplesPerSecond"] > 0 for edge in drawn["edges"])
@@ -241,7 +184,6 @@ def test_a_wrong_lookup_is_told(server: UIServer, query: str, status: int, part:
         (f"{T}/other", 404, "no topology 'other' here, only 'word-count'"),
         (f"{WC}/component/other", 404, "has no component 'other'; it has lines"),
         (f"{WC}?window=7", 400, "expected one of 600, 10800, 86400, 0"),
-        (f"{WC}/log?offset=-1", 400, "expected a number of bytes"),
         ("/api/v1/other", 404, "there is no such page"),
         (f"{WC}/", 404, "there is no such page"),
         ("/other", 404, "there is no such page"),
@@ -274,7 +216,7 @@ def test_every_error_has_its_status(error: Exception, status: int, caplog: pytes
     assert ("secret" in caplog.text) is (type(error) is RuntimeError)
 
 
-def test_a_store_that_is_away_does_not_end_the_server(bolts: UIServer) -> None:
+def test_bolts_have_no_states_to_look_up(bolts: UIServer) -> None:
     found = ask(bolts, "GET", f"{T}/bolts/lookup?state=a&key=b")
     assert (found.status_code, "no states" in found.json()["errorMessage"]) == (400, True)
 
@@ -508,18 +450,19 @@ def test_a_page_that_takes_long_does_not_hold_up_others() -> None:
 def test_closing_frees_port_and_thread() -> None:
     noted: Any = Noted()
     server = UIServer(OneTopology("a", noted), port=0)
-    name = f"trident-ui-{server.port}"
     server.close()
-    assert name not in {each.name for each in threading.enumerate()}
-    with UIServer(OneTopology("a", noted), port=server.port):
-        pass
+    assert f"trident-ui-{server.port}" not in {each.name for each in threading.enumerate()}
+    UIServer(OneTopology("a", noted), port=server.port).close()
 
 
 def test_pages_of_another_process_are_the_same(trident: tuple[RunningTopology, UIServer]) -> None:
     _, server = trident
     with HttpTopologyPages(server.url, TOKEN, "word-count") as pages:
         assert pages.topology(600)["txid"] == get(server, WC)["txid"]
-        assert pages.batches() == get(server, f"{WC}/batches")["batches"]
+        batches = pages.batches()
+        assert batches == get(server, f"{WC}/batches")["batches"]
+        assert [each["batchId"] for each in batches] == list(range(1, len(batches) + 1))
+        assert sum(each["numInputRows"] for each in batches) == 3
         assert pages.component("lines")["id"] == "lines"
         assert len(pages.visualization()["nodes"]) == len(get(server, f"{WC}/visualization")["nodes"])
         assert pages.lookup("count", ["the"])["value"] == 4

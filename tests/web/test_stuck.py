@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.request import urlopen
 
 import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
 from states.memory import MemoryMapState
+from tests.harness.cluster_states import assigned, submitted
 from tests.harness.commands import until
 from tests.web.chromium import expect, opened, tile
 from tests.web.page_servers import get, trident_server
@@ -21,10 +22,9 @@ from tests.web.stuck_topologies import stuck_batches, stuck_bolts
 from trident import TridentTopology
 from trident.cli.cluster_commands import print_topology
 from trident.cluster.pages import ClusterOverview
-from trident.cluster.submissions import add_topology
 from trident.cluster.topology_overviews import overview
 from trident.cluster_state.cluster_address import open_cluster_state
-from trident.cluster_state.cluster_records import Assignment, NodePort, StormBase, WantedStatus, WorkerHeartbeat
+from trident.cluster_state.cluster_records import WorkerHeartbeat
 from trident.cluster_state.storm_cluster_state import StormClusterState
 from trident.naming import amount
 from trident.observe import health
@@ -139,18 +139,14 @@ def test_a_cluster_says_so_of_a_stuck_topology(
     stuck: Stuck, answers: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = StormClusterState(open_cluster_state(tmp_path))
-    conf = {"engine": "in_process"}
-    kind: Literal["bolts", "trident"] = "bolts" if stuck.name == "bolts" else "trident"
-    base = StormBase(stuck.name, time.time(), WantedStatus("active", 0.0), 1, {}, kind, "m.py:t", "hash", conf)
-    storm_id, start, driver = add_topology(cluster, base), time.time(), Assignment.DRIVER
-    info = Assignment("code", {"a": "host"}, {driver: NodePort("a", 6700)}, {driver: start}, "hash", 1)
-    assert cluster.replace_assignment(storm_id, None, info)
+    storm_id = submitted(cluster, stuck.name, kind="bolts" if stuck.name == "bolts" else "trident")
+    start = assigned(cluster, storm_id)
     with ExitStack() as stack:
         stack.callback(cluster.disconnect)
         served = stack.enter_context(UIServer(OneTopology(storm_id, stuck.pages), port=0))
         stats = heartbeat_of(stuck.pages.topology(0))
         url = served.url if answers else ""
-        beat = WorkerHeartbeat(time.time(), 30.0, storm_id, "host", 99, base.generation, start, "active", url, stats)
+        beat = WorkerHeartbeat(time.time(), 30.0, storm_id, "host", 99, 1, start, "active", url, stats)
         cluster.worker_heartbeat(storm_id, "a", 6700, beat)
         server = stack.enter_context(UIServer(ClusterOverview(cluster, None), port=0))
         assert_said(warnings(get(server, f"{T}/{storm_id}")), stuck)

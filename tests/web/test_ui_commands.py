@@ -52,29 +52,6 @@ def test_a_run_with_a_page_prints_address_and_token_and_ends_with_ctrl_c(tmp_pat
 
 
 @pytest.mark.long
-def test_kill_on_the_page_ends_the_run(tmp_path: Path) -> None:
-    with started(*run_words(tmp_path), cwd=tmp_path, variables=environment(TRIDENT_TOKEN="known")) as process:
-        url = process.says(r"(?<=page at )\S+$")
-        killed = httpx.post(f"{url}/api/v1/topology/words/kill/0", headers={"Authorization": "Bearer known"})
-        assert killed.status_code == 200
-        code, out, _ = process.end()
-        assert (code, "need the token" in out) == (0, False)
-
-
-@pytest.mark.long
-def test_the_page_of_the_setting_can_only_be_read(tmp_path: Path) -> None:
-    words = [word for word in run_words(tmp_path, "--conf", "ui_port=0") if word != "--ui"]
-    words[words.index("--ui-port") : words.index("--ui-port") + 2] = []
-    with started(*words, cwd=tmp_path) as process:
-        url = process.says(r"(?<=words: page at )http://127\.0\.0\.1:\d+$")
-        assert httpx.get(f"{url}/api/v1/topology/words").json()["name"] == "words"
-        assert httpx.post(f"{url}/api/v1/topology/words/kill/0").status_code == 403
-        process.signal(signal.SIGINT)
-        code, out, _ = process.end()
-    assert (code, "need the token" in out) == (130, False)
-
-
-@pytest.mark.long
 def test_an_address_for_all_is_warned_of(tmp_path: Path) -> None:
     with started(*run_words(tmp_path, "--ui-host", "0.0.0.0"), cwd=tmp_path) as process:
         port = process.says(r"(?<=page at http://0\.0\.0\.0:)\d+$")

@@ -76,12 +76,18 @@ def test_a_topology_serves_its_page_while_it_runs() -> None:
     assert f"trident-ui-{port_of(running)}" not in [each.name for each in threading.enumerate()]
 
 
-def test_a_port_that_is_taken_is_refused_before_anything_is_opened(taken: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("what", "said"), [("ui", "the page cannot"), ("metrics", "metrics cannot")])
+def test_a_port_that_is_taken_is_refused_before_anything_is_opened(
+    taken: int, tmp_path: Path, what: str, said: str
+) -> None:
     factory = Asked(taken)
-    topology = word_topology("late", 1, "a", factory)
-    text = f"the page cannot be served at 127.0.0.1:{taken}: Address already in use; another program or topology has the port"
+    ports: dict[str, Any] = {"ui_port": 0, "metrics_port": 0, f"{what}_port": taken}
+    text = (
+        f"^{said} be served at 127.0.0.1:{taken}: Address already in use; another program or topology has the port, "
+        "choose another one, or 0 for a free one$"
+    )
     with pytest.raises(ConfigError, match=text):
-        started(topology, ui_port=taken, metrics_port=0, log_dir=tmp_path / "log")
+        started(word_topology("late", 1, "a", factory), log_dir=tmp_path / "log", **ports)
     assert (factory.requests, list(tmp_path.iterdir()), threads_of("late")) == ([], [], [])
 
 

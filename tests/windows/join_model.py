@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
+
+from trident import JoinType
 
 Row = tuple[Any, int, int | None]
 """Key, number, time in milliseconds."""
@@ -77,3 +80,23 @@ class JoinModel:
                 row[4] = True
                 found.append((*row[:3], None, None) if side == 0 else (row[0], None, None, *row[1:3]))
         return found
+
+
+MS = timedelta(milliseconds=1)
+INNER, OUTER = JoinType.INNER, JoinType.OUTER
+CASES: dict[str, tuple[Any, Any, tuple[JoinType, JoinType]]] = {
+    "both outer": (5 * MS, 3 * MS, (OUTER, OUTER)),
+    "inner": (5 * MS, 3 * MS, (INNER, INNER)),
+    "left outer": ((0 * MS, 8 * MS), 2 * MS, (INNER, OUTER)),
+    "full outer": ((-6 * MS, 2 * MS), (0 * MS, 4 * MS), (OUTER, OUTER)),
+    "same time": (0 * MS, 10 * MS, (OUTER, INNER)),
+    "later only": ((3 * MS, 5 * MS), 0 * MS, (INNER, OUTER)),
+}
+"""What `join_within` is given: `within`, `delay`, and the types of the join."""
+
+
+def model_of(within: Any, delay: Any, types: Any) -> JoinModel:
+    bounds = (-within, within) if isinstance(within, timedelta) else within
+    delays = (delay, delay) if isinstance(delay, timedelta) else delay
+    outer = (types[0] is OUTER, types[1] is OUTER)
+    return JoinModel(bounds[0] // MS, bounds[1] // MS, (delays[0] // MS, delays[1] // MS), outer)

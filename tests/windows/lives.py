@@ -9,18 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from spouts import FixedBatchSpout
-from states.delta import DeltaState
 from states.postgres import PostgresState
 from states.redis import RedisState
 from tests.harness.forked import die, live
 from trident import JoinType, TridentTopology
 from trident.operations import Count, SessionWindow, SlidingDurationWindow, Sum, TumblingDurationWindow
 from trident.windows.window_state import WindowStore
-
-
-def _table(folder: Path, name: str) -> Any:
-    return DeltaState.opaque(str(folder / name))
-
 
 ROWS = [("abc"[number % 3], number, number + number * 7 % 13 * 2) for number in range(90)]
 """Key, number, event time: out of order, so that batches fill each other's windows."""
@@ -32,22 +26,6 @@ SESSIONS = SessionWindow.of(timedelta(milliseconds=6), "at", delay=timedelta(mil
 """Here, too."""
 
 
-def windows_in(folder: Path) -> TridentTopology:
-    """Windows of tuples, of event time, and sessions, in Delta tables beside the log; what fires is summed up in others."""
-    state = partial(_table, folder)
-    topology = TridentTopology("life")
-    stream = topology.new_stream("s", FixedBatchSpout("key: string, n: bigint, at: bigint", 10, *ROWS))
-    sums = stream.sliding_window(20, 15, state("sums"), "n", Sum(), "sum", bounds="start, end", state_name="sums")
-    sums.group_by("start", "end").persistent_aggregate(state("by_window"), "sum", Sum(), "total")
-    keys = stream.group_by("key")
-    counts = keys.window(BY_TIME, state("counts"), Count(), "n", state_name="counts")
-    counts.group_by("key").persistent_aggregate(state("by_key"), "n", Sum(), "n_sum")
-    sessions, late = keys.window_with_late_rows(SESSIONS, state("sessions"), Count(), "m", state_name="sessions")
-    sessions.group_by("key").persistent_aggregate(state("of_sessions"), "m", Sum(), "m_sum")
-    late.group_by("key").persistent_aggregate(state("of_late"), Count(), "late")
-    return topology
-
-
 LEFT = [("abc"[number % 3], number, number + number * 7 % 13) for number in range(60)]
 RIGHT = [("abcd"[number % 4], number, number + number * 5 % 17) for number in range(60)]
 """Key, number, event time: out of order, some of them late."""
@@ -55,22 +33,6 @@ RIGHT = [("abcd"[number % 4], number, number + number * 5 % 17) for number in ra
 SIZE = 10
 WITHIN = (timedelta(milliseconds=-2), timedelta(milliseconds=6))
 DELAYS = (timedelta(milliseconds=4), timedelta(milliseconds=9))
-
-
-def join_in(folder: Path) -> TridentTopology:
-    """Two streams that are joined, kept in Delta tables beside the log; counts how often each pair came."""
-    state = partial(_table, folder)
-    topology = TridentTopology("life")
-    left, right = (
-        topology.new_stream(name, FixedBatchSpout("key: string, n: bigint, at: bigint", SIZE, *rows))
-        for name, rows in (("left", LEFT), ("right", RIGHT))
-    )
-    joined = topology.join_within(
-        left, "key", right, "key", "key, l, l_at, r, r_at", times="at", within=WITHIN, delay=DELAYS, state=state("joined"),
-        join_type=JoinType.mixed(JoinType.INNER, JoinType.OUTER),
-    )  # fmt: skip
-    joined.group_by("l", "r").persistent_aggregate(state("times"), Count(), "times")
-    return topology
 
 
 CLOCK_ROWS = [("abc"[number % 3], 1 << number) for number in range(12)]

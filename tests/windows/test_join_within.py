@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
-from states.delta import DeltaState
 from states.memory import MemoryMapState
-from states.redis import RedisState
-from tests.harness.forked import die_in_turn
-from tests.harness.servers import Server
-from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
-from tests.windows.join_model import JoinModel, Row
-from tests.windows.lives import DELAYS, LEFT, RIGHT, SIZE, WITHIN, join_in
-from trident import Config, JoinType, Stream, TopologyError, TridentTopology
+from tests.harness.topology_runs import RowsSpout, keep, run_all
+from tests.windows.join_model import Row, model_of
+from tests.windows.test_window_partitions import joined_in_life
+from trident import JoinType, Stream, TopologyError, TridentTopology
 from trident.errors import BatchFailedError, TopologyChangedError
-from trident.log.log_reader import LogReader
 from trident.operations import Count
 from trident.spout import SpoutType
-from trident.state import StateSpec
 from trident.testing import TopologyTestDriver
-from trident.windows import join_update, window_state
 from trident.windows.window_state import DIRECTORY, Directory
 
 MS = timedelta(milliseconds=1)
@@ -49,129 +37,6 @@ def streams(topology: TridentTopology, kind: SpoutType = SpoutType.OPAQUE, batch
     return [
         topology.new_stream(name, RowsSpout(FIELDS, of_side, kind)) for name, of_side in zip("lr", batches, strict=True)
     ]
-
-
-# ---- random lives ------------------------------------------------------------------------------------------------------
-
-POINTS = ("define", "process", "begin_commit:j", "put:j", "commit:j", "begin_commit:count", "put:count", "record")
-CASES: dict[str, tuple[Any, Any, tuple[JoinType, JoinType]]] = {
-    "inner": (5 * MS, 3 * MS, (INNER, INNER)),
-    "left outer": ((0 * MS, 8 * MS), 2 * MS, (INNER, OUTER)),
-    "full outer": ((-6 * MS, 2 * MS), (0 * MS, 4 * MS), (OUTER, OUTER)),
-    "same time": (0 * MS, 10 * MS, (OUTER, INNER)),
-    "later only": ((3 * MS, 5 * MS), 0 * MS, (INNER, OUTER)),
-}
-ROWS = st.lists(
-    st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 9), st.none() | st.integers(0, 30)), max_size=5
-)
-SIDES = st.tuples(ROWS, ROWS)
-PARTITIONS = st.sampled_from([1, 2, 5])
-LIVES = st.lists(st.tuples(SIDES, st.lists(st.tuples(st.sampled_from(POINTS), SIDES), max_size=2)), max_size=12)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-@given(life=LIVES, partitions=PARTITIONS)
-@settings(max_examples=25)
-def test_a_join_gives_what_a_nested_loop_gives(case: str, life: Any, partitions: int) -> None:
-    lived(case, life, partitions)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("case", CASES)
-@given(life=LIVES, partitions=PARTITIONS)
-@settings(max_examples=300)
-def test_a_join_gives_what_a_nested_loop_gives_in_many_lives(case: str, life: Any, partitions: int) -> None:
-    lived(case, life, partitions)
-
-
-def lived(case: str, life: Any, partitions: int) -> None:
-    """Let a topology live, with failures and replays that hold other rows, and compare each batch with the model."""
-    within, delay, types = CASES[case]
-    topology = TridentTopology("t")
-    left, right = streams(topology)
-    out = joined(topology, left, right, within=within, delay=delay, join_type=types).parallelism_hint(partitions)
-    count = out.persistent_aggregate(MemoryMapState(), Count(), "count")
-    model = model_of(within, delay, types)
-    with (
-        patch.object(join_update, "_PANES", 1000),  # a millisecond each, so what comes alone comes at once
-        patch.object(window_state, "_FAN_IN", 2),
-        patch.object(window_state, "MAX_CHUNK_BYTES", 40),
-        TopologyTestDriver(topology, max_batch_attempts=99) as driver,
-    ):
-        expected: dict[int, list[Any]] = {}
-        for sides, failures in life:
-            final = fed(driver, sides, failures)
-            expected[driver.txid] = model.take(final)
-        found = driver.captured(out)
-        assert {txid: Counter(rows) for txid, rows in found.items()} == {
-            txid: Counter(rows) for txid, rows in expected.items()
-        }
-        assert (driver.state(count).get() or 0) == sum(map(len, expected.values()))
-        counted = driver._progress.metrics()
-        assert (counted.get("j/late", 0), counted.get("j/no_event_time", 0)) == (model.late, model.timeless)
-
-
-def fed(driver: TopologyTestDriver, sides: Any, failures: Any) -> Any:
-    """Feed a batch, and let attempts at it fail and come again with other rows; return the rows that were committed."""
-    for name, rows in zip("lr", sides, strict=True):
-        driver.feed(name, *rows)
-    for point, others in failures:
-        driver.fail_at(point)
-        result = driver.step()
-        assert result is not None
-        if result.committed:  # a join without rows does not come by its points
-            driver._points._left.clear()
-            return sides
-        for name, rows in zip("lr", others, strict=True):
-            driver.replay(name, *rows)
-        sides = others
-    result = driver.step()
-    assert result is not None
-    assert result.committed, result
-    return sides
-
-
-def model_of(within: Any, delay: Any, types: Any) -> JoinModel:
-    bounds = (-within, within) if isinstance(within, timedelta) else within
-    delays = (delay, delay) if isinstance(delay, timedelta) else delay
-    outer = (types[0] is OUTER, types[1] is OUTER)
-    return JoinModel(bounds[0] // MS, bounds[1] // MS, (delays[0] // MS, delays[1] // MS), outer)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@given(life=st.lists(SIDES, max_size=8), cuts=st.lists(st.integers(1, 4), min_size=1, max_size=5))
-@settings(max_examples=40)
-def test_how_batches_are_cut_changes_no_pair_as_long_as_no_row_is_late(life: Any, cuts: list[int]) -> None:
-    """With a delay that covers the disorder, other cuts and another order of the sides give the same rows."""
-    rows = [[row for batch in life for row in batch[side]] for side in (0, 1)]
-    everything = [pairs_of([rows])]
-    for order in ((0, 1), (1, 0)):
-        batches: list[list[list[Row]]] = []
-        for side in order:
-            at = 0
-            for number in range(len(rows[side]) + 1):
-                size = cuts[number % len(cuts)]
-                some: list[list[Row]] = [[], []]
-                some[side] = rows[side][at : at + size]
-                at += size
-                batches.append(some)
-        everything.append(pairs_of(batches))
-    assert everything[0] == everything[1] == everything[2]
-
-
-def pairs_of(batches: Any) -> Counter[Any]:
-    topology = TridentTopology("t")
-    left, right = streams(topology)
-    out = joined(topology, left, right, delay=100 * MS)
-    with TopologyTestDriver(topology) as driver:
-        for sides in batches:
-            for name, rows in zip("lr", sides, strict=True):
-                driver.feed(name, *rows)
-            driver.run()
-        return Counter(row for rows in driver.captured(out).values() for row in rows)
 
 
 @pytest.mark.slow
@@ -208,8 +73,8 @@ def test_a_row_that_ends_at_the_first_moment_there_is_comes_alone_too() -> None:
 
 def test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then() -> None:
     """A left row can be met for 8 ms, and the watermark of the right side is 2 ms behind."""
-    met_late: list[Any] = [(([("a", 0, 0)], [("b", 0, 10)]), []), (([], [("a", 1, 8)]), []), (([], [("b", 1, 20)]), [])]
-    lived("left outer", met_late, partitions=1)
+    sides: list[Any] = [([("a", 0, 0)], [("b", 0, 10)]), ([], [("a", 1, 8)]), ([], [("b", 1, 20)])]
+    joined_in_life("left outer", [(one, 1, []) for one in sides])
 
 
 @pytest.mark.parametrize("ahead", ["l", "r"])
@@ -249,8 +114,9 @@ def test_a_row_that_is_over_leaves_nothing_in_the_store() -> None:
     with TopologyTestDriver(topology) as driver:
         for batch in range(50):
             driver.feed("l", *[(f"l{batch}.{n}", n, batch) for n in range(20)])
-            driver.feed("r", *[(f"r{batch}.{n}", n, batch) for n in range(20)])
+            driver.feed("r", *[(f"r{batch}.{n}", n, batch) for n in range(20)], ("a", 1, None))
             driver.run()
+        assert driver._progress.metrics()["j/no_event_time"] == 50
         keys = [row for row in driver.state("j").get_tuples() if row[0] == "key"]
     assert 0 < len(keys) <= (5 + 2) * 40
 
@@ -281,43 +147,6 @@ def test_both_engines_give_what_the_model_gives(engine: str) -> None:
     alone = [row for row in kept.rows if None in row]
     assert alone
     assert len(set(kept.rows)) == len(kept.rows)
-
-
-@pytest.mark.slow
-def test_a_join_in_delta_goes_on_after_a_restart(tmp_path: Path) -> None:
-    goes_on(DeltaState.opaque(str(tmp_path / "j")), tmp_path)
-
-
-def test_a_join_in_redis_goes_on_after_a_restart(redis_server: Server, tmp_path: Path) -> None:
-    goes_on(RedisState.opaque(f"redis://{redis_server.address}/0"), tmp_path)
-
-
-def goes_on(state: StateSpec, folder: Path) -> None:
-    """Start three times over the same log and state, each time with more batches."""
-    sides, found = [random_rows(0, 40), random_rows(1, 40)], []
-    for last in (1, 3, 4):
-        topology = TridentTopology("join-goes-on")
-        batches = [{txid: rows[(txid - 1) * 10 : txid * 10] for txid in range(1, last + 1)} for rows in sides]
-        left, right = streams(topology, SpoutType.TRANSACTIONAL, batches)
-        found.append(keep(joined(topology, left, right, delay=20 * MS, state=state), "rows"))
-        run_all(topology, "in_process", log_dir=str(folder / "log"))
-    model = model_of(5 * MS, 20 * MS, (INNER, INNER))
-    assert Counter(row for kept in found for row in kept.rows) == Counter(model.take(sides))
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_driver_that_is_killed_joins_each_pair_once(tmp_path: Path) -> None:
-    die_in_turn(join_in, tmp_path, ("committed", 2), ("committing", 3), ("committed", 5))
-    state = LogReader(tmp_path / "log").refresh()
-    model, expected = model_of(WITHIN, DELAYS, (INNER, OUTER)), Counter[tuple[Any, Any]]()
-    for at in range(0, len(LEFT), SIZE):
-        expected.update((row[1], row[3]) for row in model.take([LEFT[at : at + SIZE], RIGHT[at : at + SIZE]]))
-    graph = join_in(tmp_path).graph()
-    counts = open_view(graph, Config(), "times", partial(state.snapshot, "times"))
-    assert {row[:2]: row[2] for row in counts.get_tuples()} == dict(expected)
-    assert set(expected.values()) == {1}
-    assert (None in {right for _, right in expected}, model.late > 0) == (True, True)
 
 
 # ---- values and declarations -------------------------------------------------------------------------------------------

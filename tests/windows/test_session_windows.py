@@ -7,25 +7,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from spouts import FixedBatchSpout
-from states.memory import MemoryMapState
-from states.redis import RedisState
-from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all
 from tests.windows.test_windows_model import Numbers, in_any_order, ordinate
-from tests.windows.window_model import Row, SessionModel, WindowModel, sessions_in
+from tests.windows.window_model import Row, SessionModel, WindowModel
 from trident import TridentTopology
 from trident.errors import BatchFailedError
 from trident.operations import Count, SessionWindow, Sum, TumblingDurationWindow, WindowConfig
 from trident.spout import SpoutType
 from trident.state.values import OpaqueValue
 from trident.testing import TopologyTestDriver
-from trident.windows import window_state
 from trident.windows.grid import Spans, sessions_of
 
 MS = timedelta(milliseconds=1)
@@ -119,37 +114,6 @@ def disordered(chosen: random.Random, count: int) -> list[Row]:
     return rows
 
 
-@pytest.mark.slow
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("aggregator", [Sum(), Numbers()], ids=["combiner", "tuples"])
-@pytest.mark.parametrize("seed", range(3))
-def test_within_the_delay_sessions_are_those_of_the_whole_stream_in_order(seed: int, aggregator: Any) -> None:
-    chosen = random.Random(seed)
-    rows = disordered(chosen, 300)
-    batches: dict[int, Any] = {}
-    left = list(rows)
-    while left:
-        size = chosen.choice([1, 5, 20])
-        batches[len(batches) + 1], left = left[:size], left[size:]
-    batches[len(batches) + 1] = [("end", 0, 9_999_999)]
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout(FIELDS, batches))
-    out = "v" if isinstance(aggregator, Sum) else "v: array<bigint>"
-    with patch.object(window_state, "_FAN_IN", 2):
-        state = MemoryMapState.opaque()
-        fired = stream.group_by("key").window(
-            SESSIONS, state, "n", aggregator, out, bounds="first, last", state_name="w"
-        )
-        kept = keep(fired.parallelism_hint(chosen.randint(1, 3)))
-        running = run_all(topology, "in_process")
-    assert "w/late" not in str(running.status)
-    found = [(key, ordinate(first), ordinate(last), value) for key, first, last, value in kept.rows]
-    wanted = [(one[0][0], one[0][2], one[-1][2], [number for _, number, _ in one]) for one in sessions_in(rows, GAP)]
-    shown = [(*head, sum(numbers) if isinstance(aggregator, Sum) else numbers) for *head, numbers in wanted]
-    assert sorted(found) == sorted(shown)
-    assert len(found) > 20
-
-
 POINTS = ("process", "begin_commit:w", "put:w", "commit:w", "record")
 BY_TIME = TumblingDurationWindow.of(GAP * MS).by_event_time("at", delay=3 * MS, allowed_lateness=4 * MS)
 
@@ -199,24 +163,6 @@ def test_each_tuple_fires_once_or_is_late_once_whatever_replays_bring(
 
 
 # ---- what is kept ------------------------------------------------------------------------------------------------------
-
-
-def test_sessions_in_redis_go_on_after_a_restart_with_another_number_of_partitions(
-    redis_server: Server, tmp_path: Path
-) -> None:
-    rows = disordered(random.Random(7), 120)
-    given = {txid: rows[at : at + 20] for txid, at in enumerate(range(0, 120, 20), 1)}
-    given[7] = [("end", 0, 9_999_999)]
-    fired = []
-    for last, partitions in ((2, 2), (3, 1), (7, 3)):
-        topology = TridentTopology("sessions-in-redis")
-        spout = RowsSpout(FIELDS, {txid: given[txid] for txid in range(1, last + 1)})
-        state = RedisState.opaque(f"redis://{redis_server.address}/0")
-        stream = topology.new_stream("s", spout).group_by("key").window(SESSIONS, state, "n", Sum(), "n", bounds="a, b")
-        fired.append(keep(stream.parallelism_hint(partitions)))
-        run_all(topology, "in_process", log_dir=str(tmp_path))
-    found = [(key, ordinate(first), n) for kept in fired for key, first, _, n in kept.rows]
-    assert sorted(found) == sorted((one[0][0], one[0][2], sum(n for _, n, _ in one)) for one in sessions_in(rows, GAP))
 
 
 @pytest.mark.slow

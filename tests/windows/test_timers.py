@@ -20,11 +20,11 @@ from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.harness.crashing_stores import WAYS, DictMap
 from tests.harness.servers import Server
-from tests.harness.topology_runs import QUICK, RowsSpout, dict_state, keep, run_all, start
+from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all, start
 from tests.windows.test_window_partitions import Life
 from tests.windows.test_windows import WallClock
 from tests.windows.test_windows_model import batches, fed_batch, ordinate
-from trident import BatchFailedError, Config, Fields, Stream, TopologyError, TridentTopology, TridentTuple
+from trident import BatchFailedError, Fields, Stream, TopologyError, TridentTopology, TridentTuple
 from trident.errors import TopologyChangedError
 from trident.operations import Count, KeyedProcess, Sum, Timers, TumblingDurationWindow
 from trident.run import drive
@@ -177,90 +177,6 @@ def test_a_timer_fires_in_the_batch_that_passes_its_time(engine: str) -> None:
     run_all(topology, engine, parallelism=2)
     found = {txid: sorted(batch) for txid, batch in kept.batches.items() if batch}
     assert found == {2: [("b", 35, 1)], 3: [("a", 50, 2)], 4: [("b", 100, 1)]}
-
-
-class Twice(KeyedProcess[Any]):
-    """Sets two timers for each tuple."""
-
-    def process(self, value: Any, tuple: TridentTuple, timers: Timers, collector: Any) -> Any:
-        timers.set(tuple["at"] + 10)
-        timers.set(tuple["at"] + 20)
-
-    def on_timer(self, value: Any, time: Any, timers: Timers, collector: Any) -> Any:
-        collector.emit([time])
-
-
-@pytest.mark.parametrize("times", [range(11, 40), (10, 20), (12, 19, 20, 30)])
-def test_a_timer_behind_another_one_fires_too(times: Sequence[int]) -> None:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout("k: string, at: bigint", {}))
-    process = stream.group_by("k").process(Twice(), "at: bigint", event_time="at")
-    with TopologyTestDriver(topology) as driver:
-        for key, at in [("a", 0), *(("z", at) for at in times)]:
-            driver.feed("s", (key, at))
-            driver.run()
-        fired = {txid: [row[1] for row in rows if row[0] == "a"] for txid, rows in driver.captured(process).items()}
-    first, second = (next(n for n, at in enumerate(times, 2) if at >= due) for due in (10, 20))
-    assert {txid: rows for txid, rows in fired.items() if rows} == {first: [10], second: [20]}
-
-
-def test_the_watermark_is_that_of_the_stream_also_where_a_partition_has_no_tuples() -> None:
-    one, other = "a", next(key for key in "bcdefgh" if partition_of((key,), 2) != partition_of(("a",), 2))
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout("k: string, at: bigint", {}))
-    process = stream.group_by("k").process(Twice(), "at: bigint", event_time="at").parallelism_hint(2)
-    with TopologyTestDriver(topology) as driver:
-        for row in ((other, 0), (one, 9), (other, -5), (one, 3)):
-            driver.feed("s", row)
-            driver.run()
-        found = [sorted(rows) for rows in driver.captured(process).values()]
-    assert found == [[], [], [(other, 5)], []]
-
-
-class AtOnce(KeyedProcess[Any]):
-    """Sets timers that are due already, in no order."""
-
-    def process(self, value: Any, tuple: TridentTuple, timers: Timers, collector: Any) -> Any:
-        for at in (7, 3, tuple["at"], tuple["at"] + 1):
-            timers.set(at)
-        collector.emit([f"{timers.key[0]} at {tuple['at']}, {timers.now}", timers.times])
-        return value
-
-    def on_timer(self, value: Any, time: Any, timers: Timers, collector: Any) -> Any:
-        collector.emit(["fires", [time, timers.now]])
-        return value
-
-
-def test_a_timer_in_the_past_fires_behind_its_batch_in_the_order_of_times() -> None:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", FixedBatchSpout("k: string, at: bigint", 1, ("a", 1)))
-    given_ = stream.group_by("k").process(AtOnce(), "what: string, times: array<bigint>", event_time="at")
-    with TopologyTestDriver(topology) as driver:
-        driver.feed("s", ("b", 10), ("a", 10), ("b", 4))
-        driver.run()
-        driver.feed("s", ("c", 11))
-        driver.run()
-        found = driver.captured(given_)
-    assert found[1] == [
-        ("b", "b at 10, 10", [3, 7, 10, 11]),
-        ("a", "a at 10, 10", [3, 7, 10, 11]),
-        ("b", "b at 4, 10", [3, 4, 5, 7, 10, 11]),
-        ("a", "fires", [3, 10]),
-        ("b", "fires", [3, 10]),
-        ("b", "fires", [4, 10]),
-        ("b", "fires", [5, 10]),
-        ("a", "fires", [7, 10]),
-        ("b", "fires", [7, 10]),
-        ("a", "fires", [10, 10]),
-        ("b", "fires", [10, 10]),
-    ]
-    assert [row for row in found[2] if row[1] == "fires"] == [
-        ("c", "fires", [3, 11]),
-        ("c", "fires", [7, 11]),
-        ("a", "fires", [11, 11]),
-        ("b", "fires", [11, 11]),
-        ("c", "fires", [11, 11]),
-    ]
 
 
 class Later(KeyedProcess[int]):
@@ -490,42 +406,6 @@ class Ends(KeyedProcess[int]):
 
     def on_timer(self, value: int | None, time: Any, timers: Timers, collector: Any) -> None:
         collector.emit([time, value])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("pending", "partitions"), [(1, 2), (3, 2)])
-def test_executors_and_driver_fire_the_same_timers(
-    spark: Any, redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pending: int, partitions: int
-) -> None:
-    clock = WallClock()
-    monkeypatch.setattr(drive, "Clock", lambda: clock)
-    rows = [("abcdefg"[n % 7], n % 4, n // 2 + n * 7 % 5) for n in range(60)]
-
-    def values(placement: str, workers: str = "jobs") -> list[Any]:
-        state = RedisState.opaque(f"redis://{redis_server.address}/0")
-        topology = TridentTopology(f"t{placement}{pending}{workers}")
-        stream = topology.new_stream("s", FixedBatchSpout(FIELDS, 10, *rows)).group_by("key")
-        ended = stream.process(state, Ends(), "end: bigint, m: int", event_time="at", state_name="e")
-        later = stream.process(state, "n", Later(), "at: timestamp, m: int", state_name="l")
-        sums = [
-            some.parallelism_hint(partitions)
-            .group_by("key", field)
-            .persistent_aggregate(state, "m", Sum(), f"of_{field}")
-            for some, field in ((ended, "end"), (later, "at"))
-        ]
-        conf = {"engine": "spark", "workers": workers, "parallelism": 2, "max_spout_pending": pending}
-        log = {"log_dir": str(tmp_path / f"{placement}-{workers}"), "state_placement": placement}
-        clock.now = 1_000
-        with topology.start(Config.of({**QUICK, **log, **conf})) as running_topology:
-            for clock.now in (1_000, 2_500, 9_000):
-                running_topology.process_all_available()
-            return [sorted(running_topology.state(one).get_tuples()) for one in sums]
-
-    by_driver = values("driver")
-    assert [len(some) > 6 for some in by_driver] == [True, True]
-    assert values("executors") == by_driver
-    assert values("executors", "resident") == by_driver
-    assert values("driver", "resident") == by_driver
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------------

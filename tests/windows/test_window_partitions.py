@@ -26,11 +26,12 @@ from tests.harness.crashing_stores import WAYS, DictMap
 from tests.harness.forked import exit_code_of
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsState, dict_state, keep, open_view
-from tests.windows.join_model import JoinModel
+from tests.windows.join_model import CASES, JoinModel
+from tests.windows.join_model import model_of as model_of_join
 from tests.windows.lives import LEFT, RIGHT, SIZE, SLIDING, WITHIN, move, moving_in
 from tests.windows.test_windows_model import CONFIGS, Numbers, in_any_order, ordinate, rows
 from tests.windows.window_model import WindowModel, model_of
-from trident import Config, Fields, JoinType, TopologyError, TridentTopology
+from trident import Config, Fields, TopologyError, TridentTopology
 from trident.arrow import table_of
 from trident.engine.fragment_runs import TaskOutput
 from trident.engine.worker import Order
@@ -186,25 +187,27 @@ SIDES = st.tuples(JOIN_ROWS, JOIN_ROWS)
 JOINED = st.lists(st.tuples(SIDES, COUNTS, st.lists(st.tuples(FAILURES, st.none() | SIDES), max_size=2)), max_size=12)
 
 
-@pytest.mark.long
+@pytest.mark.sample(1)
 @pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 @given(life=JOINED)
-@settings(max_examples=60)
-def test_a_join_goes_on_with_any_number_of_partitions(life: Any) -> None:
-    joined_in_life(life)
+@settings(max_examples=15)
+def test_a_join_goes_on_with_any_number_of_partitions(case: str, life: Any) -> None:
+    joined_in_life(case, life)
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("case", CASES)
 @given(life=JOINED)
 @settings(max_examples=500)
-def test_a_join_goes_on_with_any_number_of_partitions_in_many_lives(life: Any) -> None:
-    joined_in_life(life)
+def test_a_join_goes_on_with_any_number_of_partitions_in_many_lives(case: str, life: Any) -> None:
+    joined_in_life(case, life)
 
 
-def joined_in_life(life: Any) -> None:
-    found_in, model = joining(), JoinModel(-5, 5, (3, 3), (True, True))
+def joined_in_life(case: str, life: Any) -> None:
+    found_in, model = joining(case), model_of_join(*CASES[case])
     with (
-        patch.object(join_update, "_PANES", 1000),
+        patch.object(join_update, "_PANES", 1000),  # a millisecond each, so what comes alone comes at once
         patch.object(window_state, "_FAN_IN", 2),
         patch.object(window_state, "MAX_CHUNK_BYTES", 40),
     ):
@@ -214,12 +217,13 @@ def joined_in_life(life: Any) -> None:
     assert found_in.late == model.late
 
 
-def joining() -> Life:
+def joining(case: str = "both outer") -> Life:
+    within, delay, types = CASES[case]
     topology = TridentTopology("t")
     left, right = (topology.new_stream(name, FixedBatchSpout(FIELDS, 1, ("a", 1, 1))) for name in "lr")
     out = topology.join_within(
-        left, "key", right, "key", "key, l, l_at, r, r_at", times="at", within=5 * MS, delay=3 * MS, state_name="w",
-        join_type=JoinType.OUTER,
+        left, "key", right, "key", "key, l, l_at, r, r_at", times="at", within=within, delay=delay, state_name="w",
+        join_type=types,
     )  # fmt: skip
     return Life(topology, keep(out))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
@@ -15,11 +14,10 @@ import pytest
 
 from states.memory import MemoryMapState
 from states.redis import RedisState
-from tests.harness.forked import die_in_turn, exit_code_of, live
+from tests.harness.forked import exit_code_of, live
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
-from tests.windows.lives import BY_TIME, CLOCK_ROWS, ROWS, SESSIONS, clock_in, windows_in
-from tests.windows.window_model import model_of
+from tests.windows.lives import CLOCK_ROWS, clock_in
 from trident import TridentTopology, TridentTuple
 from trident.config import Config
 from trident.log.file_log import FileLog
@@ -171,31 +169,6 @@ def test_a_window_in_redis_goes_on_after_a_restart(redis_server: Server, tmp_pat
     assert sorted(row for kept in fired[1::2] for row in kept.rows) == [
         (key, sum(mine[key][at : at + 4])) for key in "ab" for at in range(0, 12, 4)
     ]
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_driver_that_is_killed_leaves_windows_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    die_in_turn(windows_in, tmp_path, ("committed", 3), ("committing", 5), ("committed", 9))
-    state = LogReader(tmp_path / "log").refresh()
-    assert state.txid == 9
-    graph = windows_in(tmp_path).graph()
-    sums, counts, sessions, late = (
-        open_view(graph, Config(), name, partial(state.snapshot, name)) for name in ("total", "n_sum", "m_sum", "late")
-    )
-    numbers, ends = [n for _, n, _ in ROWS], range(15, 91, 15)
-    wanted = [sum(numbers[max(0, end - 20) : end]) for end in ends]
-    assert sums.multi_get([(max(0, end - 20), end) for end in ends]) == wanted
-    models = [model_of(config, grouped=True) for config in (BY_TIME, SESSIONS)]
-    for view, model in zip((counts, sessions), models, strict=True):
-        fired = Counter[str]()
-        for at in range(0, len(ROWS), 10):
-            for key, _, _, found in model.take(ROWS[at : at + 10], 0):
-                fired[key] += len(found)
-        assert model.late > 0
-        assert view.multi_get(["a", "b", "c"]) == [fired[key] for key in "abc"]
-    late_keys = Counter(key for key, *_ in models[1].late_rows)
-    assert late.multi_get(["a", "b", "c"]) == [late_keys[key] or None for key in "abc"]
 
 
 # ---- a clock that was ahead --------------------------------------------------------------------------------------------

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -14,12 +12,10 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from states.redis import RedisState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, keep, run_all
 from tests.windows.test_windows_model import CONFIGS
-from trident import BatchFailedError, Fields, Stream, TopologyError, TridentTopology
+from trident import BatchFailedError, Fields, TridentTopology
 from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.graph import WindowNode
@@ -32,7 +28,6 @@ from trident.operations import (
     Last,
     Max,
     ReducerAggregator,
-    SessionWindow,
     StdDev,
     Sum,
     TumblingDurationWindow,
@@ -382,34 +377,6 @@ def test_a_window_of_a_whole_stream_and_one_wide_aggregate_by_itself() -> None:
     run_all(topology, "in_process")
     assert several.rows == [(6, 4, 3, 1.5), (22, 4, 7, 5.5)]
     assert mean.rows == [(1.5,), (5.5,)]
-
-
-def test_sessions_of_several_aggregates_go_on_after_a_restart(redis_server: Server, tmp_path: Path) -> None:
-    rows = [[("a", 1, 0), ("b", 2, 4)], [("a", 3, 8)], [("a", 5, 12), ("z", 0, 99)]]
-    found: list[Any] = []
-    for last, partitions in ((1, 1), (2, 3), (3, 2)):
-        topology = TridentTopology("several-sessions")
-        spout = RowsSpout(SEVERAL_FIELDS, {txid: rows[txid - 1] for txid in range(1, last + 1)})
-        state = RedisState.opaque(f"redis://{redis_server.address}/0")
-        stream = topology.new_stream("s", spout).group_by("key")
-        kept = keep(stream.window(SessionWindow.of(9 * MS, "at"), state, NATIVE).parallelism_hint(partitions))
-        run_all(topology, "in_process", log_dir=str(tmp_path))
-        found += kept.rows
-    assert sorted(found) == [("a", 9, 3, 5, 3.0), ("b", 2, 1, 2, 2.0)]
-
-
-CALLS: list[tuple[Callable[[Stream], Any], str]] = [
-    (lambda s: s.tumbling_window(4, Avg("n")), "does not say what its output is called"),
-    (lambda s: s.group_by("key").tumbling_window(4, {"key": Count()}), "'key'"),
-    (lambda s: s.group_by("key").tumbling_window(4, {"start": Count()}, bounds="start, end"), "'start'"),
-]
-
-
-@pytest.mark.parametrize(("call", "text"), CALLS)
-def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> None:
-    topology = TridentTopology("t")
-    with pytest.raises(TopologyError, match=text):
-        call(topology.new_stream("s", FixedBatchSpout(SEVERAL_FIELDS, 1, ("a", 1, 1))))
 
 
 def test_explain_names_them() -> None:

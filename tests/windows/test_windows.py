@@ -18,6 +18,7 @@ from trident.channel import Clock
 from trident.errors import InexactPairingError, TopologyChangedError
 from trident.operations import (
     Aggregator,
+    Avg,
     CombinerAggregator,
     Count,
     ReducerAggregator,
@@ -245,21 +246,6 @@ def test_a_latest_event_far_ahead_costs_nothing_and_fires_what_it_passes() -> No
     assert [row[1] for row in fired.rows] == [at(2), at(3), at(4), *(at(50 * year + ms) for ms in (1, 2, 3))]
 
 
-@pytest.mark.parametrize("by_key", [False, True])
-def test_windows_of_a_batch_come_in_order_of_their_ends(by_key: bool) -> None:
-    topology = TridentTopology("t")
-    given = {1: [(f"k{n * 7919 % 31}", n * 7919 % 5000) for n in range(5000)], 2: [("k0", 9999)]}
-    words = topology.new_stream("s", RowsSpout("w: string, at: bigint", given)).group_by("w")
-    by_time = SlidingDurationWindow.of(30 * MS, 10 * MS).by_event_time("at")
-    config = SlidingCountWindow.of(6, 4) if by_key else by_time
-    fired = keep(words.window(config, Count(), "n", bounds="start, end"))
-    run_all(topology, "in_process")
-    for batch in fired.batches.values():
-        ends = [row[2] for row in batch]
-        assert ends == sorted(ends)
-    assert len(fired.rows) > 1000
-
-
 def test_equal_keys_are_one_key_whatever_their_bits() -> None:
     nans = [struct.unpack("d", struct.pack("Q", bits))[0] for bits in (0x7FF8000000000000, 0x7FF8000000000001)]
     given = {1: [(0.0, 1), (nans[0], 1), (None, 1)], 2: [(-0.0, 2), (nans[1], 2), (None, 2)], 3: [(1.0, 15)]}
@@ -427,6 +413,9 @@ def test_equal_length_and_slide_are_allowed() -> None:
         (lambda s: s.tumbling_window(2, "x", Sum(), "n"), r"no field 'x' of stream 's'; it has \['w', 'n', 'at'\]"),
         (lambda s: s.tumbling_window(2, "w", Sum(), "n"), "Sum needs a number, but field 'w' is string"),
         (lambda s: s.tumbling_window(2, Count()), "window of Count does not say what its output is called"),
+        (lambda s: s.tumbling_window(4, Avg("n")), "does not say what its output is called"),
+        (lambda s: s.group_by("w").tumbling_window(4, {"w": Count()}), "'w'"),
+        (lambda s: s.group_by("w").tumbling_window(4, {"start": Count()}, bounds="start, end"), "'start'"),
         (lambda s: s.tumbling_window(2, Count, "n"), r"which is a class; give an object: Count\(\)"),
         (lambda s: s.window(SESSIONS, Count(), "n"), "gap 0:00:01 by event time at, delay 0:00:00 needs a key"),
         (lambda s: s.group_by("w").window(SessionWindow.of(S, "n"), Count(), "c"), "event time 'n' is int; it must be a tim"),

@@ -148,8 +148,8 @@ Token = Annotated[
 ClusterAddress = Annotated[
     str | None,
     option(
-        "The cluster: zookeeper://host1:2181,host2:2181/storm, postgresql://USER@HOST/DATABASE?cluster=NAME, or a folder of "
-        "this machine.",
+        "The cluster: zookeeper://host1:2181,host2:2181/storm, postgresql://USER@HOST/DATABASE?cluster=NAME, "
+        "s3://BUCKET/PREFIX, or a folder of this machine.",
         "ADDRESS",
         "--cluster",
         show_default="trident-cluster",

@@ -26,6 +26,7 @@ from trident.errors import FencedError, TridentError, can_heal
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.events import ErrorFeed, event_of
 from trident.redaction import RedactingFormatter, redacted
+from trident.roles import close_on_error
 from trident.web.cluster_pages import OneTopology
 from trident.web.rest import UIServer
 
@@ -70,11 +71,8 @@ class _Driver:
             return "killed"
         # Before the topology is loaded: that, and a start of Spark, may take longer than Nimbus waits for a sign.
         beats = DriverBeats(cluster, self._order)
-        try:
+        with close_on_error(lambda: beats.stop(ended=False)):
             ending = self._drive(open_things, orders, base, beats)
-        except BaseException:
-            beats.stop(ended=False)
-            raise
         beats.stop(ended=ending == "killed")
         return ending
 

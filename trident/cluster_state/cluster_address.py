@@ -15,12 +15,20 @@ from trident.config import Config
 from trident.errors import ClusterError, ClusterUnreachable, ConfigError, NotAllowed
 from trident.log.log_reader import exists
 from trident.nodes.interface import NodeEvent, Nodes, Tell
+from trident.nodes.object_nodes import ObjectNodes
 from trident.nodes.polled_nodes import NOT_THERE, PostgresNodes
 from trident.nodes.sqlite_nodes import SqliteNodes
 from trident.nodes.zookeeper_nodes import ZooKeeperNodes
 from trident.roles import close_on_error
 from trident.servers.local_processes import write_whole
-from trident.servers.log_addresses import PostgresAddress, ZooKeeperAddress, is_postgres, is_zookeeper
+from trident.servers.log_addresses import (
+    ObjectAddress,
+    PostgresAddress,
+    ZooKeeperAddress,
+    is_in_objects,
+    is_postgres,
+    is_zookeeper,
+)
 from trident.servers.patience import Patience
 
 STATE_FILE = "cluster.db"
@@ -32,7 +40,8 @@ TOKEN_VARIABLE = "TRIDENT_TOKEN"
 _FOLDER = "trident-cluster"
 _ROOT = "/storm"
 _EXPECTED = (
-    f"expected is a folder, or zookeeper://host:2181,host:2181{_ROOT}, or postgresql://USER@HOST/DATABASE?cluster=NAME"
+    f"expected is a folder, or zookeeper://host:2181,host:2181{_ROOT}, postgresql://USER@HOST/DATABASE?cluster=NAME, "
+    "s3://BUCKET/PREFIX (gs, az, abfss)"
 )
 
 _log = logging.getLogger(__name__)
@@ -43,12 +52,14 @@ def default_address() -> str:
     return os.environ.get("TRIDENT_CLUSTER") or _FOLDER
 
 
-def cluster_at(address: str | Path) -> Path | ZooKeeperAddress | PostgresAddress:
+def cluster_at(address: str | Path) -> Path | ZooKeeperAddress | PostgresAddress | ObjectAddress:
     """Read the address of a cluster; a folder is absolute then. `ClusterError`: it is none."""
     text = str(address)
     try:
         if is_postgres(text):
             return PostgresAddress.of(text, "cluster")
+        if is_in_objects(text):
+            return ObjectAddress.of(text, "cluster")
         if is_zookeeper(text):
             servers, slash, root = text.partition("://")[2].partition("/")
             has_root = not servers or root.strip("/")
@@ -83,7 +94,9 @@ def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0, mak
     return ClusterState(partial(_open_nodes, cluster_at(address), session_timeout_s, makes))
 
 
-def _open_nodes(where: Path | ZooKeeperAddress | PostgresAddress, timeout_s: float, makes: bool, tell: Tell) -> Nodes:
+def _open_nodes(
+    where: Path | ZooKeeperAddress | PostgresAddress | ObjectAddress, timeout_s: float, makes: bool, tell: Tell
+) -> Nodes:
     match where:
         case Path():
             if where.exists() and not where.is_dir():
@@ -91,6 +104,8 @@ def _open_nodes(where: Path | ZooKeeperAddress | PostgresAddress, timeout_s: flo
             return SqliteNodes(where / STATE_FILE, timeout_s, tell)
         case PostgresAddress():
             return PostgresNodes(where, timeout_s, tell, makes)
+        case ObjectAddress():
+            return ObjectNodes(where, timeout_s, tell, makes)
         case ZooKeeperAddress():
 
             def hear(event: NodeEvent) -> None:

@@ -112,9 +112,8 @@ class ClusterState:
         """Set a node's data if it has this version; None: create it if there is none. Returns whether it was done."""
         if version is None:
             return self.create_all({path: data})
-        return (
-            version >= 0 and self._change(Put(path, data, version)) is None
-        )  # one below 0 is any version, to ZooKeeper
+        # One below 0 is any version, to ZooKeeper.
+        return version >= 0 and self._change(Put(path, data, version)) is None
 
     def create_all(self, nodes: Mapping[str, bytes]) -> bool:
         """Create nodes, and those above them, all at once; False, and nothing is done, if one of them is there."""

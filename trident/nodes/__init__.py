@@ -1,1 +1,1 @@
-"""Trees of small nodes that several processes see and change: in one file of this machine, in ZooKeeper, in PostgreSQL."""
+"""Trees of small nodes that several processes see and change: in a file of this machine, ZooKeeper, PostgreSQL, a bucket."""

@@ -31,7 +31,7 @@ _OWNERS = "SELECT DISTINCT session FROM node WHERE session IS NOT NULL"
 _FORMAT = 2
 _APPLICATION = 0x54524944  # "TRID": distinguishes our file from another program's of the same name
 
-_SCHEMA = f"""
+SCHEMA = f"""
 CREATE TABLE node (path TEXT PRIMARY KEY, parent TEXT NOT NULL, name TEXT NOT NULL, data BLOB NOT NULL,
     version INTEGER NOT NULL, session TEXT) WITHOUT ROWID;
 CREATE UNIQUE INDEX below ON node (parent, name);
@@ -190,21 +190,25 @@ def prepare(path: Path, busy_s: float) -> None:
     try:
         _in_wal_mode(file, time.monotonic() + busy_s)
         with file.writing(durable=True) as db:
-            is_new = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-            (application,) = db.execute("PRAGMA application_id").fetchone()
-            (found,) = db.execute("PRAGMA user_version").fetchone()
-            if is_new:
-                for statement in _SCHEMA.split(";\n"):
+            if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+                for statement in SCHEMA.split(";\n"):
                     db.execute(statement)
-                return
-        if application != _APPLICATION:
-            raise ClusterError(f"{path} belongs to another program; name another folder for the cluster")
-        if found != _FORMAT:
-            raise ClusterError(
-                f"{path} is of version {found}; this version of the software reads {_FORMAT}. Use the version that made it"
-            )
+            else:
+                check_format(db, path)
     finally:
         file.close()
+
+
+def check_format(db: sqlite3.Connection, where: object) -> None:
+    """Raise `ClusterError` if a database is of another program or version."""
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (found,) = db.execute("PRAGMA user_version").fetchone()
+    if application != _APPLICATION:
+        raise ClusterError(f"{where} belongs to another program; name another folder for the cluster")
+    if found != _FORMAT:
+        raise ClusterError(
+            f"{where} is of version {found}; this version of the software reads {_FORMAT}. Use the version that made it"
+        )
 
 
 def _in_wal_mode(file: SqliteFile, deadline: float) -> None:

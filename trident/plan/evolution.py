@@ -210,7 +210,6 @@ class Evolving:
         self._refuse("key", before, now, _BESIDE)
 
     def _members(self) -> None:
-        """Find of each aggregate the one that it was."""
         known, own = self._known[MEMBERS], self._own[MEMBERS]
         former = {name: self._former(name) for name in own}
         removed = [name for name in known if name not in former.values()]
@@ -273,7 +272,6 @@ class Evolving:
             self._refuse("value", again[0], again[0], remedy)
 
     def _former(self, name: str) -> str | None:
-        """Return what an aggregate was called; None: it is new."""
         known, own = self._known[MEMBERS], self._own[MEMBERS]
         renamed = [old for old, new in self._rename.items() if new == name and old in known and old not in own]
         return name if name in known else renamed[0] if renamed else None

@@ -287,7 +287,6 @@ def _routing(node: ExchangeNode, port: int) -> Routing:
 
 
 def _reads(node: Node, port: int, needed: set[str]) -> set[str]:
-    """The columns of one parent that a step needs to give `needed`."""
     if isinstance(node, (EachNode, QueryNode)):
         return set(node.inputs.names) | (needed - set(node.outputs.names))
     if isinstance(node, (FilterNode, PeekNode)):

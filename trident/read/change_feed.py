@@ -233,6 +233,7 @@ class ChangeFeed(Closes):
     def _read(self, log: LogState, until: int) -> list[ChangedBatch]:
         """Read some batches up to `until`; what was deleted, or taken back, is found after the read."""
         since, view = log.changes_since(self.name), self._view.follow()
+        view.compare()  # a replica may lag, and have caught up by the end
         if since is None or self.txid < since:
             raise self._gone_error(log, log.txid if since is None else since)
         writers = log.writers(self.name)  # before the read: it is compared before the next one

@@ -246,7 +246,9 @@ class Conversion(FormerTypes):
         fields: Mapping[str, str | None] = dict(zip(self._stored, self._stored, strict=True))
         era = next((names for until, _, names in self.types if attempt < until), None)
         if era is not None:  # a batch of before is written again
-            fields = {**dict.fromkeys(self._stored), **{old: name for name, old in era.items() if old is not None}}
+            # A field that was renamed is there under both names; the declared one has the value.
+            now = sorted(era.items(), key=lambda names: names[0] in self.fields)
+            fields = {**dict.fromkeys(self._stored), **{old: name for name, old in now if old is not None}}
         return [value if value is None else {old: value.get(name) for old, name in fields.items()} for value in values]
 
     def _migrate_value(self, value: Any, former: str) -> Any:

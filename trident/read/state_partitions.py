@@ -128,6 +128,8 @@ class StatePartitions:
 
     def _once(self, read: Callable[[Snapshot], R]) -> R:
         snapshot = self.snapshot()
+        if self._gate is None and snapshot.txid != self._compared:
+            self.compare()  # a replica that lags may catch up between its values and its sentinel
         try:
             found = read(snapshot)
         except StaleTransactionError:

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -168,6 +169,15 @@ def edited_values(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[s
     if missing := [name for name in before if name not in given]:
         raise ValueError(f"the tuple lacks the field {missing[0]!r}")
     return {name: _like(name, given[name], value) for name, value in before.items()}
+
+
+def written_as(value: Any, type_: str | None) -> Any:
+    """Return what JSON had where a null was as the type of its field, or itself. Bytes are not read: base64 may be text."""
+    known = simple_type(type_)
+    if isinstance(value, (str, float)) and known is not None and known.python not in (str, bytes):
+        with suppress(ValueError, TypeError, ArithmeticError):
+            return moment_of(_string(value), known.name) if known.name in MOMENTS else _READERS[known.python](value)
+    return value
 
 
 def _like(field: str, given: Any, before: Any) -> Any:

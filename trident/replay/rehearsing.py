@@ -114,7 +114,6 @@ def _with_former_names(former: Graph, new: Graph) -> Graph:
 
 
 def _refusal(former: Graph, new: Graph, replays: Sequence[Replay], name: str) -> str:
-    """Return why a state is not compared; empty if it is."""
     there = [state for graph in (former, new) for state in graph.states if state.name == name]
     if len(there) == 1:
         return "the new code does not write it" if there[0] in former.states else "the former code does not write it"

@@ -165,7 +165,6 @@ class _Comparison:
         yield from self._read(reader, [key for key in own if key not in there and _is_in(key, share)])
 
     def _list_store(self, reader: StateReader, share: float) -> Chunks:
-        """List the store, page by page; pages may be of different batches."""
         some, txid = dict[Key, Any](), 0
         for *parts, value in reader.get_tuples():
             if some and (len(some) == _KEYS or reader.txid != txid):

@@ -162,7 +162,6 @@ class Accidents:
         return f"{store} was set back by {by}: it lacks {self._batch(done + 1)}{until}"
 
     def _batch(self, txid: int) -> str:
-        """Name a batch, with the time of its commit if the log remembers it."""
         at_ms = next((one.at_ms for one in self.log.history if one.txid == txid), None)
         if at_ms is None:
             return f"batch {txid}" if txid else "no batch"

@@ -192,12 +192,10 @@ class Replay(Closes):
         return committed
 
     def _txids(self, record: CommitRecord) -> dict[str, list[Txid]]:
-        """Return the txid of a batch, as each partition aside must see it."""
         attempt = TransactionAttempt(record.txid, record.attempt)
         return txids_of(attempt, self._opened.log.state, self._opened.plan.partitions)
 
     def _commit(self, record: CommitRecord, output: TaskOutput, order: Order) -> Committed:
-        """Apply a processed batch to the states; `order` gets its txids."""
         return self._opened.committer.commit(order._replace(txids=self._txids(record)), output)
 
     def _other_count(self, record: CommitRecord, what: str, found: int) -> ReplayFailedError:
@@ -219,14 +217,12 @@ class Replay(Closes):
             del committed.touched[name]
 
     def _note_meanings(self, states: Mapping[str, Mapping[str, Any]], txid: int) -> None:
-        """Note which states mean something else from a batch on."""
         for name, facts in states.items():
             if name in self._begun and not goes_on(self._means.get(name, facts), facts):
                 self.unsure[name] = f"from batch {txid} on it means something else; the batches before ran other code"
             self._means[name] = facts
 
     def _beside(self, record: Record, txid: int) -> None:
-        """Follow what the log says between two batches."""
         if txid < self.txid or not self._is_exact:  # of a piece that is read a second time
             return
         if isinstance(record, StartRecord):

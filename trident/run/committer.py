@@ -420,7 +420,6 @@ class BatchCommit:
         return {at: one.values for at, one in commits.items() if one.values is not None}
 
     def _take_steps(self, commits: Mapping[int, PartitionCommit], steps: Steps) -> None:
-        """Take steps of partitions: of one here, of several side by side."""
         if len(commits) == 1:
             next(iter(commits.values())).run(steps)
             return

@@ -179,7 +179,6 @@ class CommittingProgram(WorkerProgram):
     def _answers(
         self, node: QueryNode, tables: list[pa.Table], txids: Sequence[Txid], run: StepRun
     ) -> Iterator[pa.Table]:
-        """Look rows up, as after the batch before or after this one."""
         if not tables:
             return
         readers: Any = _Readers(self._open, node.state, len(txids))

@@ -294,7 +294,10 @@ def _read(path: Path) -> list[DeadLetter]:
     except FileNotFoundError:
         return []
     except _UNREADABLE as error:
-        raise LogError(f"cannot read the dead letters in {path}: {error}") from error
+        raise LogError(
+            f"cannot read the dead letters in {path}: {error}. Restore that file, or remove it if it is not the topology's; "
+            "until then letters of other batches can be shown, put back and discarded by their names"
+        ) from error
 
 
 def _names(letter: DeadLetter, key: Sequence[Any]) -> bool:

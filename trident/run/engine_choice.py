@@ -17,6 +17,7 @@ from trident.errors import ConfigError
 from trident.extras import needs_package
 from trident.plan import Plan
 from trident.plan.plan import commit_loads, stage_memory
+from trident.roles import close_on_error
 from trident.run.batch_spouts import SpoutHandle
 from trident.run.placements import on_cluster
 from trident.spark.connect import connect_session, server_of, stop_connect, width_of
@@ -149,10 +150,6 @@ def _connect_runner(program: Program, config: Config, memory_mb: float, server: 
         logger.info("topology %s: memory loads have no effect on Spark Connect", program.topology)
     session, is_new = connect_session(server, config.spark_conf)
     stop = partial(stop_connect, session, server) if is_new else None
-    try:
+    with close_on_error(stop or (lambda: None)):
         ship_code_to(session)
         return DataFrameRunner(program, config.parallelism or width_of(session, cores()), session, stop)
-    except BaseException:
-        if stop is not None:
-            stop()
-        raise

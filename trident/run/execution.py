@@ -179,7 +179,6 @@ class Attempts:
         self._report(LoopMessage(batch.attempt, result))
 
     def _check_of(self, check: ReplayCheck, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
-        """Return what processes the batch twice; None for most batches."""
         here = batch.runner.here
         if batch.tries > 1 or batch.capture:  # one that failed must not fail again because this takes longer
             return None

@@ -216,7 +216,6 @@ class ForeachBatch(Closes):
             self._end()
 
     def _graph_of(self, df: DataFrame) -> Graph:
-        """Return what is declared, for the batches of a DataFrame like this one."""
         return self.graph
 
     @property

@@ -131,7 +131,7 @@ class OpenedTopology:
         self.lasting = lasting_states(self.plan, self.states)
         reconcile(
             self.plan, log, self.states, config.state_recovery, partial(make_state, self.plan, config),
-            partial(rewind, graph, config, log, compared.recorded), self.executors,
+            partial(rewind, graph, config, log, compared.recorded), self.executors, self.lasting,
         )  # fmt: skip
         self.meaning = NewMeaning.of(log, self.plan, compared, self.lasting)
 

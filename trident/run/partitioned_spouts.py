@@ -391,7 +391,6 @@ def _without_hidden(column: pa.Array) -> pa.Array:
 
 
 def _not_plain(value: Any, place: str) -> str:
-    """Say what in a value is not plain data; empty if all of it is."""
     if type(value) is int:
         return "" if -(1 << 63) <= value < 1 << 64 else f"{place} is an int of more than 64 bits"
     if type(value) in _PLAIN:

@@ -187,7 +187,6 @@ def _decide_place(asked: str, plan: Plan, name: str, unfit: str, cluster: bool) 
 
 
 def _unfit(plan: Plan, config: Config, name: str, partitions: Sequence[State]) -> str:
-    """Say why a state cannot be committed in executors; empty if it can."""
     if config.engine == "in_process":
         return 'engine "in_process" has no executors'
     if server_of(config.master, config.spark_conf) is not None:

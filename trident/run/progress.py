@@ -377,7 +377,6 @@ def meanings_of(fragment: Fragment, states: Mapping[str, PersistNode]) -> Meanin
 
 
 def _row_meanings(fragment: Fragment, source: str) -> Iterator[tuple[Key, int]]:
-    """Iterate over what the rows mean that an entry or a step gives."""
     yield Key(source, "emitted"), 1
     for step in fragment.steps:
         for each in step.sources:

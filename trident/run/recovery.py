@@ -32,12 +32,13 @@ from trident.log.records import AdoptRecord, LayoutRecord, RenameRecord, ResetRe
 from trident.plan import Plan
 from trident.plan.evolution import goes_on
 from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
+from trident.plan.plan import spout_type_of
 from trident.read.open_partitions import with_evolutions
 from trident.run.accidents import Accidents, Found
 from trident.run.placements import kinds_of
-from trident.spout.interfaces import SaysWhereItBegins
+from trident.spout.interfaces import SaysWhereItBegins, SpoutType
 from trident.state.interfaces import StateType
-from trident.state.sentinel import check_sentinel, is_foreign, move_note
+from trident.state.sentinel import check_sentinel, expected_text, is_foreign, move_note
 from trident.state.txid import CHANGES, KEPT, RETRY_BITS, Sentinel, epoch_of
 
 logger = logging.getLogger(__name__)
@@ -163,7 +164,8 @@ def reconcile(
     policy: str,
     make: Make,
     rewind: Rewind,
-    executors: Sequence[str] = (),
+    executors: Sequence[str],
+    lasting: Collection[str],
 ) -> None:
     """Bring log and stores together before the first batch.
 
@@ -171,13 +173,13 @@ def reconcile(
     `policy`: see `Config.state_recovery`.
     `make`: `make(state, partition, partitions)` opens a partition of another layout.
     `rewind`: called with all states that keep sentinels, if the policy is to rewind and one of them does not match.
-    `executors`: the states that tasks will commit; the log notes them.
+    `executors`: the states that tasks will commit; the log notes them. `lasting`: see `lasting_states`.
     Raises `StateMismatchError`: they do not belong together and the policy is to refuse. Nothing was written.
     """
     kinds = kinds_of(plan, states)
     with ExitStack() as opened, owning(log):
         founds = [
-            _compare(log, name, _as_recorded(log, name, partitions, make, opened), partitions)
+            _compare(plan, log, name, _as_recorded(log, name, partitions, make, opened), partitions, name in lasting)
             for name, partitions in states.items()
             if partitions[0].offers("read_sentinel")
         ]
@@ -207,7 +209,10 @@ def _as_recorded(log: TransactionLog, name: str, wanted: Sequence[Any], make: Ma
     return instances
 
 
-def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Sequence[Any]) -> Found:
+def _compare(
+    plan: Plan, log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Sequence[Any], lasts: bool
+) -> Found:
+    """Compare a state with the log; `lasts`: nothing takes back what a failed attempt wrote to it."""
     instances = [*laid_out, *wanted[len(laid_out) :]]
     found = Found(name, instances, len(laid_out), [instance.read_sentinel() for instance in instances])
     # The next commit, to be compared with what drivers of earlier epochs left behind.
@@ -218,9 +223,20 @@ def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Se
             sentinel = sentinel._replace(txid=0)
         try:
             check_sentinel(name, partition, sentinel, commits[partition], instance.place)
+            is_next = sentinel is not None and sentinel.txid >= commits[partition]
+            if lasts and is_next and _is_undefined(plan, log, commits[partition]):
+                # It would be another batch now, and the keys that it has written would take none of its rows.
+                expected = expected_text(commits[partition])
+                raise StateMismatchError(name, partition, expected, f"{sentinel}, which the log has not defined")
         except StateMismatchError as mismatch:
             found.mismatches[partition] = mismatch
     return found
+
+
+def _is_undefined(plan: Plan, log: TransactionLog, txid: int) -> bool:
+    """Whether the log lacks what a batch was of which a state has something, though it has all definitions before."""
+    defines = any(spout_type_of(node.spout) is SpoutType.TRANSACTIONAL for node in plan.spouts)
+    return defines and txid not in log.state.definitions
 
 
 def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:

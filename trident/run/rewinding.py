@@ -33,7 +33,8 @@ from trident.errors import (
 )
 from trident.graph import Graph, PersistNode, QueryNode
 from trident.log.log_interface import TransactionLog
-from trident.log.records import CommitRecord, ResetRecord
+from trident.log.records import CommitRecord, ResetRecord, TopologyRecord
+from trident.plan.evolution import MEMBERS
 from trident.plan.meaning import Meaning
 from trident.read.state_reader import log_place
 from trident.run.accidents import Found
@@ -66,6 +67,7 @@ def rewind(
         if span:  # whether the sources give recorded batches again
             _RewindReplay(graph, config, log, lacking, span[0]).close()
         return
+    _record_removed(log, meaning, lacking)
     if span:
         _replay(graph, config, log, past, lacking, span)
     else:
@@ -75,6 +77,19 @@ def rewind(
         one.end(log)
         if one.is_behind:
             logger.warning("state %s: rewound by %d batches, exact again", one.name, one.lacks)
+
+
+def _record_removed(log: TransactionLog, meaning: Meaning, lacking: Sequence[Lacking]) -> None:
+    """Let the log know which aggregates are gone: what is replayed has none of their values, should they come back."""
+    known, own = log.state.declared.get("states", {}), meaning.states
+    states = {
+        name: own[name]
+        for name in (one.name for one in lacking)
+        for old in known.get(name, {}).get(MEMBERS, ())
+        if {old, meaning.rename.get(old)}.isdisjoint(own[name].get(MEMBERS, ()))
+    }
+    if states:
+        log.append(TopologyRecord(states, {}))
 
 
 def _plan(

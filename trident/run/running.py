@@ -246,7 +246,6 @@ class RunningTopology(Drive):
         self._hurry()
 
     def _hurry(self) -> None:
-        """Note that the topology has to end; it gets some time for that."""
         self._stop_by = min(self._stop_by, monotonic() + max(self.config.message_timeout_s, _STOP_S))
 
     def _watch(self) -> None:

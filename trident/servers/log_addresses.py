@@ -33,11 +33,15 @@ def is_url(path: str) -> bool:
 
 
 def is_log_address(log_dir: str) -> bool:
-    return is_zookeeper(log_dir) or is_postgres(log_dir) or _OBJECTS.match(log_dir) is not None
+    return is_zookeeper(log_dir) or is_postgres(log_dir) or is_in_objects(log_dir)
 
 
 def is_zookeeper(address: str) -> bool:
     return _ZOOKEEPER.match(address) is not None
+
+
+def is_in_objects(address: str) -> bool:
+    return _OBJECTS.match(address) is not None
 
 
 def is_postgres(address: str) -> bool:
@@ -185,26 +189,30 @@ class PostgresAddress:
 
 @dataclass(frozen=True)
 class ObjectAddress:
-    """A log below a prefix of an object store."""
+    """A log, or a cluster, below a prefix of an object store."""
 
     url: str
 
     @staticmethod
-    def of(address: str) -> ObjectAddress:
-        """Read an address; `ConfigError` if it is none."""
+    def of(address: str, what: str = "log_dir") -> ObjectAddress:
+        """Read an address; `ConfigError` naming the setting `what` if it is none."""
         text = _OBJECTS.sub(lambda found: f"{found[1].lower()}://", address, count=1)
-        url = _split(text, address, "log_dir", _OBJECTS_LIKE)
+        url = _split(text, address, what, _OBJECTS_LIKE)
         if url.password is not None or (url.username is not None and url.scheme != "abfss") or url.query or "#" in text:
             raise ConfigError(
-                "log_dir: an address in an object store must have neither credentials nor options in it, because it is "
+                f"{what}: an address in an object store must have neither credentials nor options in it, because it is "
                 "shown in logs. Give them in the environment (AWS_…, GOOGLE_…, AZURE_…)"
             )
         parts = url.path.strip("/").split("/")
         if not url.netloc or any(part in ("", ".", "..") for part in parts):
             raise ConfigError(
-                f"log_dir={address!r}: name a bucket and a prefix that no other topology has, as in {_OBJECTS_LIKE}"
+                f"{what}={address!r}: name a bucket and a prefix that no other {_NAMED_BY[what]} has, as in {_OBJECTS_LIKE}"
             )
         return ObjectAddress(f"{url.scheme}://{url.netloc}/{'/'.join(parts)}")
+
+    def log_below(self, name: str) -> str:
+        """Return the address of a topology's log, if a cluster is here."""
+        return f"{self}/transactional/{name}"
 
     def __str__(self) -> str:
         return self.url

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from trident.errors import ConfigError, EnvironmentProblem, describe
+from trident.roles import close_on_error
 from trident.spark.environment import is_spark_on, unreachable
 
 if TYPE_CHECKING:
@@ -124,11 +125,8 @@ def connect_session(server: str, conf: Mapping[str, str]) -> tuple[SparkSession,
         return _with_settings(active, conf), False
     check_server(server)
     session = SparkSession.builder.remote(server).create()
-    try:
+    with close_on_error(session.stop):
         return _with_settings(session, {"spark.sql.adaptive.enabled": "false", **conf}), True
-    except BaseException:
-        session.stop()
-        raise
 
 
 def stop_connect(session: SparkSession, server: str) -> None:

@@ -214,7 +214,6 @@ class NumberColumn:
         return [self.numbers[:, at].view(_NUMBERS[type_][2]) for at, type_ in enumerate(self.form.types)]
 
     def _nones(self) -> list[npt.NDArray[np.bool_]]:
-        """Return where each number is None; nothing if none is."""
         if not len(self) or self.flags.min() == self.form.full:
             return []
         return [self.flags >> at & 1 == 0 for at in range(self.form.width)]

@@ -33,8 +33,7 @@ class WorkerLostError(TridentError):
 class TopologyDiedError(TridentError):
     """The workers of a topology died too often; the cause is what the last one died of."""
 
-    def __init__(self, topology: str, deaths: int, window_s: float, worker: int, cause: str) -> None:
-        super().__init__(topology, deaths, window_s, worker, cause)
+    def __init__(self, topology: str, deaths: int, window_s: float, worker: int, cause: str) -> None: ...
 
     def __str__(self) -> str:
         topology, deaths, window_s, worker, cause = self.args

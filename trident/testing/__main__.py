@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +18,6 @@ from trident.testing.spout.spout_contract import spout_suite
 
 with needs_package("python -m trident.testing", "cli"):
     import typer
-
-__all__ = ["main"]
-
 
 app = typer.Typer(add_completion=False)
 
@@ -73,18 +70,14 @@ def main(
 
 
 def _import_named(target: str) -> Any:
-    module, colon, name = target.partition(":")
-    if not colon or not name:
+    if not target.partition(":")[2]:
         raise typer.BadParameter(f"{target!r}: expected MODULE:NAME, as in sqlite_state:open_map")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        value: Any = importlib.import_module(module)
-        for part in name.split("."):
-            value = getattr(value, part)
-    except (ModuleNotFoundError, AttributeError) as error:
+        return pkgutil.resolve_name(target)
+    except (ModuleNotFoundError, AttributeError, ValueError) as error:
         raise typer.BadParameter(f"{target!r}: {error}") from error
-    return value
 
 
 if __name__ == "__main__":

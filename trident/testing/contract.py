@@ -239,15 +239,13 @@ def expect_error(*kinds: type[Exception], what: str, must: bool = True) -> Itera
 def _same(found: Any, wanted: Any) -> bool:
     if type(found) is not type(wanted):
         return False
-    if isinstance(wanted, int | str | bytes | None):
-        return bool(found == wanted)
-    if isinstance(wanted, float):
-        return bool(found.hex() == wanted.hex())
+    if isinstance(wanted, float):  # NaN too
+        return repr(found) == repr(wanted)
     if isinstance(wanted, list | tuple):
         return len(found) == len(wanted) and all(_same(*pair) for pair in zip(found, wanted, strict=True))
     if isinstance(wanted, dict):
-        return _same(list(found), list(wanted)) and _same(list(found.values()), list(wanted.values()))
-    if isinstance(wanted, set | frozenset):
+        return _same(list(found.items()), list(wanted.items()))
+    if isinstance(wanted, int | str | bytes | set | frozenset):
         return bool(found == wanted)
     return bool(found == wanted) and repr(found) == repr(wanted)  # Decimal("1.0") equals Decimal("1.00")
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from trident.config import Config
@@ -26,6 +25,7 @@ from trident.retention import Retention
 from trident.roles import Closes
 from trident.run.dead_letters import DeadLetter
 from trident.run.drive import Drive
+from trident.run.engine_choice import RunnerOf
 from trident.run.opened_topology import OpenedTopology
 from trident.run.progress import Progress
 from trident.run.running import new_memory_log
@@ -40,8 +40,8 @@ from trident.testing.stand_ins import (
     HandClock,
     Row,
     Unheard,
-    WatchedLog,
     WatchedRunner,
+    watch_records,
     with_states_in_memory,
 )
 from trident.topology import TridentTopology
@@ -110,10 +110,10 @@ class TopologyTestDriver(Closes):
         self._config = Config.of({**_DEFAULTS, **declared_with, **settings})
         declared = with_states_in_memory(topology.graph()) if in_memory else topology.graph()
         self._in_memory = in_memory
-        self._folder = ""
+        self._folder: TemporaryDirectory[str] | None = None
         if self._config.on_poison == "dead_letter" and self._config.log_dir is self._config.dead_letter_dir is None:
-            self._folder = mkdtemp(prefix="trident-dead-letters-")
-            self._config = replace(self._config, dead_letter_dir=self._folder)
+            self._folder = TemporaryDirectory(prefix="trident-dead-letters-", ignore_cleanup_errors=True)
+            self._config = replace(self._config, dead_letter_dir=self._folder.name)
         self._name, self._declared = declared.name, declared
         self._persists = {node.state: node.id for node in declared.nodes if isinstance(node, PersistNode)}
         self._points = FailurePoints(declared.name, self._persists)
@@ -253,8 +253,8 @@ class TopologyTestDriver(Closes):
     def captured(self, stream: str | Stream) -> dict[int, list[Row]]:
         """Return the tuples that a stream gave in each committed batch, by txid."""
         node = stream if isinstance(stream, str) else stream.node_id
-        if not self._captures.knows(node):
-            known = [node.id for node in self._declared.nodes if self._captures.knows(node.id)]
+        if node not in self._captures.collected:
+            known = [node.id for node in self._declared.nodes if node.id in self._captures.collected]
             raise TridentError(
                 f"topology {self._name!r} had no stream {node!r} when the driver was made; it had {known}"
             )
@@ -282,8 +282,8 @@ class TopologyTestDriver(Closes):
         if not self._closed:
             self._closed = True
             self._drive.end()
-            if self._folder:
-                shutil.rmtree(self._folder, ignore_errors=True)
+            if self._folder is not None:
+                self._folder.cleanup()
 
     def __repr__(self) -> str:
         return f"TopologyTestDriver({self._name!r}, txid {self.txid}, streams {list(self._fed)})"
@@ -291,10 +291,10 @@ class TopologyTestDriver(Closes):
     def _open(self, first: bool) -> None:
         """Open everything as a start of the topology does, over the same log and states."""
         open_log = partial(self._open_log, first)
-        opened = OpenedTopology(self._declared, self._plan, self._config, open_log, in_threads=False)
+        runner_of: RunnerOf = lambda program, *_: WatchedRunner(program, self._points, self._captures, self._seen)  # noqa: E731
+        opened = OpenedTopology(self._declared, self._plan, self._config, open_log, False, runner_of)
         opened.committer.reach = self._points.reach
-        opened.log = WatchedLog(opened.log, self._points.reach)
-        opened.runner = WatchedRunner(opened.runner, self._points, self._captures, self._seen)
+        watch_records(opened.log, self._points.reach)
         self._executors: dict[str, RequestExecutor] = {}
         self._drive = Drive(
             self._declared, opened, Unheard(self._name), None, self._observe, clock=self.clock, progress=self._progress

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from trident.arrow import UNFIT, Misfit, table_of
+from trident.arrow import UNFIT, Misfit, TableEmitter, TablePart, table_of
 from trident.channel import Clock
 from trident.engine.fragment_runs import TaskOutput
-from trident.engine.runners import Runner
-from trident.engine.worker import Order, Part
+from trident.engine.runners import InProcessRunner
+from trident.engine.worker import Order, Part, Program
 from trident.errors import ConfigError, ReplayMismatchError, TridentError
 from trident.fields import Fields
 from trident.graph import Graph, Node, PeekNode
@@ -21,13 +21,13 @@ from trident.log.log_interface import TransactionLog
 from trident.log.records import CommitRecord, Record
 from trident.observe.events import TopologyEvent
 from trident.observe.monitoring import Monitoring
-from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
+from trident.operations.adapters import PlainConsumer
+from trident.spout.interfaces import BatchCoordinator, Definition, SpoutType, TransactionAttempt
 from trident.state.forwarding import SerializedMap
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
 from trident.steps.failures import failure_of
 from trident.testing.backend.faulty_map import InjectedFault
-from trident.tuples import TridentTuple
 
 if TYPE_CHECKING:
     from states.memory.state import MemoryData
@@ -95,21 +95,11 @@ class BatchResult:
     new_values: Mapping[str, list[Row]] = field(default_factory=dict)
 
 
-class _Collected:
-    """The consumer behind one node."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def accept(self, tuple: TridentTuple) -> None:
-        self.rows.append(tuple.values)
-
-
 class Captures:
-    """The tuples of the nodes of a topology: of running attempts, and of committed batches."""
+    """The tuples of the nodes of a topology: `collected` since `begin`, of running attempts, and of `committed` batches."""
 
     def __init__(self) -> None:
-        self._collected: dict[str, _Collected] = {}
+        self.collected: dict[str, list[Row]] = {}
         self._live: dict[TransactionAttempt, dict[str, list[Row]]] = {}
         self.committed: dict[int, dict[str, list[Row]]] = {}
 
@@ -120,28 +110,26 @@ class Captures:
         return replace(graph, nodes=(*graph.nodes, *map(self._behind, seen)))
 
     def _behind(self, node: Node) -> PeekNode:
-        consumer = self._collected[node.id] = _Collected()
+        rows = self.collected[node.id] = []
+        consumer = PlainConsumer(lambda row: rows.append(row.values), spread=False)
         return PeekNode(f"{node.id}/captured", (node.id,), node.fields, node.fields, consumer)
 
     def begin(self) -> None:
         """Forget the tuples of an attempt that failed."""
-        for collected in self._collected.values():
-            collected.rows.clear()
+        for rows in self.collected.values():
+            rows.clear()
 
     def end(self, attempt: TransactionAttempt) -> None:
         """Store the tuples since `begin` for the attempt."""
         live = self._live.setdefault(attempt, {})
-        for node, collected in self._collected.items():
-            live.setdefault(node, []).extend(collected.rows)
+        for node, rows in self.collected.items():
+            live.setdefault(node, []).extend(rows)
         self.begin()
 
     def commit(self, attempt: TransactionAttempt) -> None:
         """Keep the tuples of the attempt, because its batch is committed; drop the tuples of other attempts."""
         self.committed[attempt.txid] = self._live.pop(attempt)
         self._live = {live: rows for live, rows in self._live.items() if live.txid > attempt.txid}
-
-    def knows(self, node: str) -> bool:
-        return node in self._collected
 
     def by_batch(self, node: str) -> dict[int, list[Row]]:
         return {txid: list(rows.get(node, ())) for txid, rows in self.committed.items()}
@@ -179,29 +167,26 @@ class FailurePoints:
             raise InjectedFault(f"failed at {point!r}, as the test asked")
 
 
-class WatchedRunner(Runner):
-    """Passes everything to a runner of this process; fails after a batch is processed, if a test asks for that.
+class WatchedRunner(InProcessRunner):
+    """Runs batches in this process; fails after one is processed, if a test asks for that.
 
     `seen`: gets what each attempt was processed from.
     """
 
-    here = True
-
     def __init__(
         self,
-        runner: Runner,
+        program: Program,
         points: FailurePoints,
         captures: Captures,
         seen: dict[TransactionAttempt, tuple[Sequence[Part], Order]],
     ) -> None:
-        self._runner, self._points, self._captures = runner, points, captures
-        self._seen = seen
-        self.parallelism, self.program, self.operations = runner.parallelism, runner.program, runner.operations
+        super().__init__(program)
+        self._points, self._captures, self._seen = points, captures, seen
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         self._seen[order.attempt] = parts, order
         self._captures.begin()
-        output = self._runner.process(parts, order)
+        output = super().process(parts, order)
         self._captures.end(order.attempt)
         try:
             self._points.reach("process")
@@ -209,34 +194,24 @@ class WatchedRunner(Runner):
             return TaskOutput(failure=failure_of("process", fault))
         return output
 
-    def close(self) -> None:
-        self._runner.close()
 
+def watch_records(log: TransactionLog, reach: Callable[[str], None]) -> None:
+    """Have a log call `reach` before a commit record, which may raise, as if the driver died there."""
+    append = log.append
 
-class WatchedLog:
-    """Passes everything to a log; before a commit record it calls `reach`, which may raise, as if the driver died there."""
-
-    def __init__(self, log: TransactionLog, reach: Callable[[str], None]) -> None:
-        self._log, self._reach = log, reach
-        self.state, self.epoch = log.state, log.epoch
-
-    def append(self, record: Record, durable: bool = True) -> None:
+    def reached(record: Record, durable: bool = True) -> None:
         if isinstance(record, CommitRecord):
-            self._reach("record")
-        self._log.append(record, durable)
+            reach("record")
+        append(record, durable)
 
-    def check_owner(self) -> None:
-        self._log.check_owner()
-
-    def stop_waiting(self) -> None:
-        self._log.stop_waiting()
-
-    def close(self) -> None:
-        self._log.close()
+    log.append = reached  # type: ignore[method-assign]
 
 
-class GivenSpout:
-    """What spouts over given rows share: the fields and the promise of a declared spout; rows that survive a restart."""
+class GivenSpout(BatchCoordinator):
+    """What spouts over given rows share, each its own coordinator: the fields and the promise of a declared spout.
+
+    The rows survive a restart.
+    """
 
     def __init__(self, stream: str, fields: Fields, spout_type: SpoutType) -> None:
         self.stream, self.fields, self.spout_type = stream, fields, spout_type
@@ -248,20 +223,7 @@ class GivenSpout:
         return self
 
     def get_emitter(self, conf: Mapping[str, Any]) -> Any:
-        return GivenEmitter()
-
-    def success(self, txid: int, definition: Definition) -> None:
-        """Remember nothing."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class GivenEmitter:
-    """Emits parts that are their rows."""
-
-    def emit(self, part: pa.Table) -> Iterable[pa.Table]:
-        return [part]
+        return TableEmitter()
 
 
 class FedSpout(GivenSpout):
@@ -304,13 +266,13 @@ class FedSpout(GivenSpout):
         self._points.reach("define")
         return {"fed": self._id, "feed": number}
 
-    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[pa.Table]:
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
         if not self._is_own(definition):
             raise ReplayMismatchError(
                 f"batch {attempt.txid} was defined as {definition!r} before this driver was made, and what it held is not "
                 "known here; finish it where it began, or give a new log_dir"
             )
-        return [self._feeds[int(definition["feed"])]]
+        return [TablePart(self._feeds[int(definition["feed"])])]
 
     def success(self, txid: int, definition: Definition) -> None:
         """Remember that the feed is committed and will not be replayed."""

@@ -6,9 +6,10 @@ import math
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import ClassVar, TextIO
 from unittest import SkipTest
 
@@ -182,27 +183,10 @@ class SuiteRunner:
         self._progress = CheckProgress(sys.stderr if out is None else None, checks)
         self.until = math.inf if at_most is None else self._began + at_most
 
-    def may_check(self, promise: Promised) -> bool:
-        """Whether there is time for a check, and what its promise builds on is not broken."""
-        return time.monotonic() <= self.until and not self._report.violated & set(BUILDS_ON.get(promise, ()))
-
     def check(self, case: Contract, name: str, kind: str, where: str) -> None:
         self._progress.say(len(self._report.findings) + 1, where)
-        check, status, detail = case.checks()[name], Status.OK, ""
-        try:
-            if not self.may_check(check.promise):
-                raise OutOfTime
-            if detail := case.make(check):
-                status = Status.NOT_CLAIMED
-        except OutOfTime:
-            status = Status.NOT_RUN
-        except SkipTest as reason:
-            status, detail = Status.NOT_CLAIMED, str(reason)
-        except Exception as error:  # noqa: BLE001 - what a user gives may raise anything
-            status, detail = Status.VIOLATED, _detail(error)
-        finally:
-            case.teardown_method()
-        self.note(check.promise, kind, where, status, detail)
+        check = case.checks()[name]
+        self.note(check.promise, kind, where, *self._outcome(case, check.promise, lambda: case.make(check)))
 
     def run_schedules(self, case: Contract, claimed: Promised | None, kind: str, seconds: float) -> None:
         """Run random schedules by their number until `seconds` have passed since the beginning, or one fails.
@@ -210,28 +194,37 @@ class SuiteRunner:
         `claimed`: the promise that they are about; None: no schedule is run.
         """
         number, status = 0, Status.OK
-        try:
-            if claimed is not None and not self.may_check(claimed):
-                raise OutOfTime
-            until = min(self.until, self._began + seconds)
-            while claimed and number < 200 and (number < _FEWEST_SCHEDULES or time.monotonic() <= until):
-                self._progress.say(len(self._report.findings), f"schedule {number + 1}")
-                try:
-                    case.run_schedule(number)
-                finally:
-                    case.teardown_method()
-                number += 1
-        except OutOfTime:
-            status = Status.OK if number >= _FEWEST_SCHEDULES else Status.NOT_RUN
-        except Exception as error:  # noqa: BLE001 - what a user gives may raise anything
-            assert claimed is not None
-            self.note(claimed, kind, f"schedule {number}", Status.VIOLATED, _detail(error))
-            return
-        finally:
-            self._report.schedules += number
+        until = min(self.until, self._began + seconds)
+        while claimed and number < 200 and (number < _FEWEST_SCHEDULES or time.monotonic() <= until):
+            self._progress.say(len(self._report.findings), f"schedule {number + 1}")
+            status, detail = self._outcome(case, claimed, partial(case.run_schedule, number))
+            if status is Status.VIOLATED:
+                self.note(claimed, kind, f"schedule {number}", status, detail)
+                return
+            if status is Status.NOT_RUN:
+                status = Status.OK if number >= _FEWEST_SCHEDULES else status
+                break
+            number += 1
+            self._report.schedules += 1
         for promise in SCHEDULED:
             if isinstance(promise, self._report.promises):
                 self.note(promise, kind, "random schedules", status if promise is claimed else Status.NOT_CLAIMED)
+
+    def _outcome(self, case: Contract, promise: Promised, body: Callable[[], str | None]) -> tuple[Status, str]:
+        """Run a part of a case, which may return why it is not claimed; return how it fared, and the detail."""
+        try:
+            if time.monotonic() > self.until or self._report.violated & set(BUILDS_ON.get(promise, ())):
+                raise OutOfTime  # or what the promise builds on is broken
+            reason = body()
+            return (Status.NOT_CLAIMED, reason) if reason else (Status.OK, "")
+        except OutOfTime:
+            return Status.NOT_RUN, ""
+        except SkipTest as skipped:
+            return Status.NOT_CLAIMED, str(skipped)
+        except Exception as error:  # noqa: BLE001 - what a user gives may raise anything
+            return Status.VIOLATED, str(error) if isinstance(error, Violation) else f"raised {describe(error)}"
+        finally:
+            case.teardown_method()
 
     def note(self, promise: Promised, kind: str, where: str, status: Status, detail: str = "") -> None:
         self._report.findings.append(Finding(promise, kind, where, status, detail))
@@ -240,7 +233,3 @@ class SuiteRunner:
         self._progress.end()
         self._report.seconds = time.monotonic() - self._began
         (self._out or sys.stdout).write(str(self._report))
-
-
-def _detail(error: Exception) -> str:
-    return str(error) if isinstance(error, Violation) else f"raised {describe(error)}"

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.server]
 QUICK = ("--conf", "engine=in_process", "--conf", "batch_emit_interval_ms=500")
 WAIT = ("--wait", "--timeout", "80")
 
-NAMES = ("words", "told", "upgraded", "twice", "followed", "taken", "back")
+NAMES = ("words", "told", "upgraded", "followed", "back")
 _MADE = "{0} = made('{0}')\n"
 
 
@@ -34,7 +34,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineCluster
 
 
 def invoke(cluster: MachineCluster, *words: str, token: str = TOKEN, code: int = 0) -> Result:
-    """Run a command in this process and check its exit code."""
     variables = {"TRIDENT_CLUSTER": cluster.address, "TRIDENT_TOKEN": token, "COLUMNS": "300", "NO_COLOR": "1"}
     result = CliRunner().invoke(app, list(words), env={**variables, "TERM": "dumb"})
     assert result.exit_code == code, result.output
@@ -143,18 +142,6 @@ def test_what_fails_is_told_while_one_waits_and_by_errors(cluster: MachineCluste
 
 
 @pytest.mark.long
-def test_an_error_that_cannot_heal_ends_the_wait_after_one_driver(cluster: MachineCluster) -> None:
-    invoke(cluster, "submit", target(cluster, "taken"), "--name", "owner", *QUICK, *WAIT)
-    until(lambda: cluster.log("owner").is_there() and cluster.log("owner").refresh().txid > 0, "its state is there")
-    invoke(cluster, "kill", "owner", "-w", "0")
-    result = invoke(cluster, "submit", target(cluster, "taken"), "--name", "other", *QUICK, *WAIT, code=1)
-    assert "error: topology 'other' is failed: " in result.stderr
-    assert len(cluster.client.errors("other")) == 1
-    assert "failed" in invoke(cluster, "list").stdout
-    invoke(cluster, "kill", "other", "-w", "0")
-
-
-@pytest.mark.long
 def test_an_upgrade_that_was_taken_back_is_no_success(cluster: MachineCluster) -> None:
     invoke(cluster, "submit", target(cluster, "back"), *QUICK, *WAIT)
     write_module(
@@ -201,20 +188,6 @@ def test_a_wrong_use_is_told(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert said in " ".join(invoke(cluster, *words, code=code).stderr.split())
-
-
-@pytest.mark.long
-def test_settings_and_names_are_checked_before_anything_is_sent(cluster: MachineCluster) -> None:
-    kept = set((cluster.folder / "code").iterdir())
-    told = invoke(cluster, "submit", target(cluster, "twice"), "--conf", "max_spout_pendin=1", code=2).stderr
-    assert "did you mean" in told
-    told = invoke(cluster, "submit", target(cluster, "twice"), "--name", "x", token="wrong", code=1).stderr
-    assert "error: the token is wrong" in told
-    assert set((cluster.folder / "code").iterdir()) == kept
-    invoke(cluster, "submit", target(cluster, "twice"), *QUICK)
-    told = invoke(cluster, "submit", target(cluster, "twice"), code=1).stderr
-    assert "error: the cluster has a topology 'twice'. Give another name (--name), kill it first" in told
-    invoke(cluster, "kill", "twice", "-w", "0")
 
 
 @pytest.mark.long

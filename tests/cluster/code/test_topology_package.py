@@ -79,13 +79,6 @@ def test_the_same_code_gives_the_same_package_wherever_and_whenever(folder: Path
     assert make_package(f"{elsewhere}/counts.py:topology").sha256 != before.sha256
 
 
-@pytest.mark.long
-def test_a_module_is_packed_as_a_file_is(folder: Path) -> None:
-    assert list(make_package("counts:topology").manifest.files) == list(
-        make_package("counts.py:topology").manifest.files
-    )
-
-
 def test_spouts_and_bolts_are_described_by_their_executors_and_tasks(tmp_path: Path) -> None:
     write_files(tmp_path, {"words.py": BOLTS})
     manifest = make_package(f"{tmp_path}/words.py:builder").manifest

@@ -28,7 +28,6 @@ def log_of(cluster: MachineCluster, name: str = "counting") -> LogState | None:
 
 
 def committed(cluster: MachineCluster, name: str = "counting") -> int:
-    """Return the last batch that the log holds."""
     log = log_of(cluster, name)
     return 0 if log is None else log.txid
 

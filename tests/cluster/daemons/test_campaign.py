@@ -48,28 +48,20 @@ def ledgers_survive(
             say("\n".join(f"  {line}" for line in drivers))
 
 
-@pytest.mark.long
 @pytest.mark.server
-def test_four_faults_in_a_row_leave_both_ledgers_exact(tmp_path: Path, redis_url: str) -> None:
-    address = str(tmp_path / "cluster")
+@pytest.mark.parametrize(
+    ("place", "faults", "machines"),
+    [
+        pytest.param("a file", (4, 1), 2, marks=pytest.mark.long),
+        pytest.param("a file", (_FAULTS, _SEED), 3, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+        pytest.param("ZooKeeper", (_FAULTS, _SEED), 3, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+    ],
+)
+def test_faults_in_a_row_leave_both_ledgers_exact(
+    tmp_path: Path, redis_url: str, place: str, faults: tuple[int, int], machines: int, request: pytest.FixtureRequest
+) -> None:
+    ensemble = [request.getfixturevalue("ensemble")] if place == "ZooKeeper" else []
+    address = f"zookeeper://{ensemble[0].hosts}/campaign" if ensemble else str(tmp_path / "cluster")
     with MachineCluster(tmp_path, address, MOVED_AFTER_S, max_deaths=_MANY, LEDGER_REDIS=redis_url) as cluster:
-        cluster.up(machines=2, nimbuses=2)
-        ledgers_survive(cluster, redis_url, (4, 1))
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_fifty_faults_on_an_embedded_state(tmp_path: Path, redis_url: str) -> None:
-    address = str(tmp_path / "cluster")
-    with MachineCluster(tmp_path, address, MOVED_AFTER_S, max_deaths=_MANY, LEDGER_REDIS=redis_url) as cluster:
-        cluster.up(machines=3, nimbuses=2)
-        ledgers_survive(cluster, redis_url, (_FAULTS, _SEED))
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_fifty_faults_on_zookeeper(tmp_path: Path, redis_url: str, ensemble: ZooKeeperEnsemble) -> None:
-    address = f"zookeeper://{ensemble.hosts}/campaign"
-    with MachineCluster(tmp_path, address, MOVED_AFTER_S, max_deaths=_MANY, LEDGER_REDIS=redis_url) as cluster:
-        cluster.up(machines=3, nimbuses=2)
-        ledgers_survive(cluster, redis_url, (_FAULTS, _SEED), ensemble)
+        cluster.up(machines=machines, nimbuses=2)
+        ledgers_survive(cluster, redis_url, faults, *ensemble)

@@ -58,19 +58,6 @@ def cluster(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> Iterator[MachineClus
         yield made
 
 
-def test_a_member_dies_and_nothing_happens(cluster: MachineCluster, ensemble: ZooKeeperEnsemble, storm_id: str) -> None:
-    driver, before = cluster.driver_of(storm_id), cluster.state.assignment_info(storm_id)
-    for member in ensemble.members:  # the leading one among them
-        until(lambda: ensemble.leader() is not None, "a member leads")
-        member.kill()
-        goes_on(cluster)
-        member.start()
-        goes_on(cluster)
-    assert cluster.driver_of(storm_id) == driver
-    assert cluster.state.assignment_info(storm_id) == before
-    assert len(cluster.state.supervisors()) == 3
-
-
 def test_drivers_outlast_a_majority_that_is_away(
     cluster: MachineCluster, ensemble: ZooKeeperEnsemble, storm_id: str
 ) -> None:

@@ -29,20 +29,15 @@ from trident.cluster_state.cluster_records import Assignment, NodePort
 from trident.errors import ClusterError
 
 
-def test_a_supervisor_keeps_its_id(tmp_path: Path) -> None:
+def test_a_supervisor_keeps_its_id_and_no_other_shares_its_folder(tmp_path: Path) -> None:
     first = MachineFolder(tmp_path)
+    with pytest.raises(ClusterError, match="another supervisor runs in"):
+        MachineFolder(tmp_path)
     first.close()
     first.close()
     second = MachineFolder(tmp_path)
     assert second.id == first.id
     second.close()
-
-
-def test_two_supervisors_cannot_share_a_folder(tmp_path: Path) -> None:
-    first = MachineFolder(tmp_path)
-    with pytest.raises(ClusterError, match="another supervisor runs in"):
-        MachineFolder(tmp_path)
-    first.close()
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -84,13 +79,10 @@ def test_the_end_of_a_log_begins_with_a_whole_line(tmp_path: Path) -> None:
     assert read_log(file, int(str(part["next"])))["text"] == ""
 
 
-def test_a_log_that_was_begun_again_is_read_from_its_begin(tmp_path: Path) -> None:
+def test_a_log_that_was_begun_again_is_read_from_its_begin_and_none_is_empty(tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.write_text("new\n" * 20)
     assert read_log(file, 5000, limit=40) == {"text": "new\n" * 10, "offset": 0, "next": 40, "lineEnd": 40}
-
-
-def test_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert read_log(tmp_path / "none", 7) == {"text": "", "offset": 0, "next": 0, "lineEnd": 0}
 
 
@@ -132,9 +124,19 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_what_a_driver_had_started_is_killed_when_it_has_died(parent: DriverProcess) -> None:
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_what_a_driver_had_started_is_killed_when_it_has_died_or_is_killed(
+    parent: DriverProcess, is_stopped: bool
+) -> None:
     assert not parent.has_ended()
-    os.kill(parent.pid, signal.SIGKILL)
+    if is_stopped:
+        os.kill(parent.pid, signal.SIGSTOP)
+        until(lambda: psutil.Process(parent.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
+        parent.end()  # it cannot hear that
+        assert not parent.has_ended()
+        parent.kill()
+    else:
+        os.kill(parent.pid, signal.SIGKILL)
     until(parent.has_ended, "its end is noticed")
     assert parent.how == "it was ended by SIGKILL"
     others: list[int] = parent.others  # type: ignore[attr-defined]
@@ -189,17 +191,6 @@ def test_what_keeps_a_driver_from_its_start_is_told_once(tmp_path: Path) -> None
         ("t-1-5", "t-1-5 cannot be started yet: no files"),
     ]
     folder.close()
-
-
-def test_a_stopped_driver_is_killed_with_all_that_it_started(parent: DriverProcess) -> None:
-    os.kill(parent.pid, signal.SIGSTOP)
-    until(lambda: psutil.Process(parent.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
-    parent.end()  # it cannot hear that
-    assert not parent.has_ended()
-    parent.kill()
-    until(parent.has_ended, "its end is noticed")
-    others: list[int] = parent.others  # type: ignore[attr-defined]
-    until(lambda: all(map(gone, others)), "what it had started is gone")
 
 
 def test_a_driver_is_adopted_by_its_name_and_only_while_it_runs(tmp_path: Path, parent: DriverProcess) -> None:

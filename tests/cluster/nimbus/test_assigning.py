@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,20 +32,8 @@ NOW = 10_000.0
 
 
 def base(launched: float = 0.0, status: WantedStatus | None = None, generation: int = 1, before: str = "") -> StormBase:
-    return StormBase(
-        "name",
-        launched,
-        status or WantedStatus("active", 0.0),
-        1,
-        {},
-        "trident",
-        "m:t",
-        "code",
-        {},
-        generation,
-        "",
-        before,
-    )
+    wanted = status or WantedStatus("active", 0.0)
+    return StormBase("name", launched, wanted, 1, {}, "trident", "m:t", "code", {}, generation, "", before)
 
 
 def assignment(slot: tuple[str, int], start: float = NOW - 100, generation: int = 1) -> Assignment:
@@ -175,14 +164,7 @@ def pictures(draw: st.DrawFn) -> Picture:
         for name, slot in zip(names, taken, strict=False)
         if draw(st.booleans())
     }
-    status = st.sampled_from(
-        [
-            WantedStatus("active", 0.0),
-            WantedStatus("inactive", 0.0),
-            WantedStatus("killed", 0.0),
-            WantedStatus("failed", 0.0),
-        ]
-    )
+    status = st.builds(WantedStatus, st.sampled_from(["active", "inactive", "killed", "failed"]), st.just(0.0))
     return picture(
         {name: base(number, draw(status), draw(st.integers(1, 2))) for number, name in enumerate(names)},
         assigned,
@@ -194,18 +176,14 @@ def pictures(draw: st.DrawFn) -> Picture:
 
 
 @given(pictures())
-def test_no_two_topologies_ever_get_one_slot_and_every_slot_exists(seen: Picture) -> None:
+def test_each_topology_that_may_run_gets_one_slot_that_exists_and_no_other_has(seen: Picture) -> None:
     after = {name: (each.slot.node, each.slot.port) for name, each in seen.assignments.items()}
-    given_now = {each.storm_id: (each.slot.node, each.slot.port) for each in decide(seen) if isinstance(each, Assign)}
+    assigned = [each for each in decide(seen) if isinstance(each, Assign)]
+    given_now = {each.storm_id: (each.slot.node, each.slot.port) for each in assigned}
     after.update(given_now)
+    assert len(given_now) == len(assigned)
     assert len(set(after.values())) == len(after)
     assert all(node in seen.supervisors and port in seen.supervisors[node].meta for node, port in given_now.values())
-
-
-@given(pictures())
-def test_only_topologies_that_may_run_are_assigned_and_each_at_most_once(seen: Picture) -> None:
-    given_now = [each.storm_id for each in decide(seen) if isinstance(each, Assign)]
-    assert len(set(given_now)) == len(given_now)
     assert all(seen.bases[name].status.kind in ("active", "inactive") for name in given_now)
 
 
@@ -216,75 +194,55 @@ def beat(told: float, start: float = _START) -> WorkerHeartbeat:
     return WorkerHeartbeat(told, 1.0, "x", "host", 1, 1, start, "active", "", {})
 
 
-class Looks:
-    """Looks once a second; times of heartbeats are those of another machine, whose clock is wrong."""
-
-    def __init__(self) -> None:
-        self.health, self.now = DriverHealth(timeout_s=5, launch_s=20), 100.0
-        self.assignment: Assignment = assignment(("a", 1), start=_START)
-
-    def look(self, told: WorkerHeartbeat | None, seconds: float = 1.0) -> str:
-        found = ""
-        for _ in range(int(seconds)):
-            self.now += 1
-            found = self.health.observe(self.now, {"x": self.assignment}, {"x": told})["x"]
-        return found
+def is_told(*beats: tuple[float, int], start: float = _START) -> list[tuple[float | None, int, float]]:
+    """Heartbeats, each with the seconds for which it is looked at; their times are of a machine whose clock is wrong."""
+    return [(told, seconds, start) for told, seconds in beats]
 
 
-def test_a_driver_is_alive_while_its_heartbeat_changes_whatever_its_clock_says() -> None:
-    looks = Looks()
-    assert {looks.look(beat(5_000_000.0 - number), 4) for number in range(10)} == {"alive"}
+LOOKS: dict[str, tuple[list[Any], list[str]]] = {
+    "it is alive while its heartbeat changes, whatever its clock says": (
+        is_told(*((5_000_000.0 - number, 4) for number in range(10))), ["alive"] * 10,
+    ),
+    "a heartbeat that stays the same is stale after the timeout": (
+        is_told((1.0, 5), (1.0, 1), (2.0, 1)), ["alive", "stale", "alive"],
+    ),
+    "it may take longer to its first heartbeat": ([(None, 20, _START), (None, 1, _START)], ["starting", "stale"]),
+    "heartbeats of the driver before do not count": (
+        is_told((1.0, 20), (2.0, 1), start=_START - 1), ["starting", "stale"],
+    ),
+    "a new assignment begins again": ([*is_told((1.0, 6)), "assigned", *is_told((1.0, 1))], ["stale", "starting"]),
+    "time in which this process was paused does not count": (
+        [*is_told((1.0, 3)), 1000.0, *is_told((1.0, 1), (1.0, 3))], ["alive", "alive", "stale"],
+    ),
+    "after it was forgotten it has the whole timeout again": (
+        [*is_told((1.0, 5)), "forgotten", *is_told((1.0, 5), (1.0, 1))], ["alive", "alive", "stale"],
+    ),
+    "it is stale although rounds are as far apart as they may be": (
+        [*is_told((1.0, 1)), _MAX_PAUSE_S, *is_told((1.0, 1)), _MAX_PAUSE_S, *is_told((1.0, 1))],
+        ["alive", "stale", "stale"],
+    ),
+}  # fmt: skip
 
 
-def test_a_heartbeat_that_stays_the_same_is_stale_after_the_timeout() -> None:
-    looks = Looks()
-    assert looks.look(beat(1.0), 5) == "alive"
-    assert looks.look(beat(1.0), 1) == "stale"
-    assert looks.look(beat(2.0), 1) == "alive"
-
-
-def test_a_driver_may_take_longer_to_its_first_heartbeat() -> None:
-    looks = Looks()
-    assert looks.look(None, 20) == "starting"
-    assert looks.look(None, 1) == "stale"
-
-
-def test_heartbeats_of_the_driver_before_do_not_count() -> None:
-    looks = Looks()
-    assert looks.look(beat(1.0, start=_START - 1), 20) == "starting"
-    assert looks.look(beat(2.0, start=_START - 1), 1) == "stale"
-
-
-def test_a_new_assignment_begins_again() -> None:
-    looks = Looks()
-    assert looks.look(beat(1.0), 6) == "stale"
-    looks.assignment = assignment(("b", 1), start=_START + 1)
-    assert looks.look(beat(1.0), 1) == "starting"
-
-
-def test_time_in_which_this_process_was_paused_does_not_count() -> None:
-    looks = Looks()
-    assert looks.look(beat(1.0), 3) == "alive"
-    looks.now += 1000
-    assert looks.look(beat(1.0), 1) == "alive"
-    assert looks.look(beat(1.0), 3) == "stale"
-
-
-def test_after_forget_every_driver_has_the_whole_timeout_again() -> None:
-    looks = Looks()
-    assert looks.look(beat(1.0), 5) == "alive"
-    looks.health.forget()
-    assert looks.look(beat(1.0), 5) == "alive"
-    assert looks.look(beat(1.0), 1) == "stale"
-
-
-def test_a_silent_driver_is_stale_although_rounds_are_as_far_apart_as_they_may_be() -> None:
-    looks = Looks()
-    found = [looks.look(beat(1.0), 1)]
-    for _ in range(2):
-        looks.now += _MAX_PAUSE_S
-        found.append(looks.look(beat(1.0), 1))
-    assert found == ["alive", "stale", "stale"]
+@pytest.mark.parametrize("what", LOOKS)
+def test_whether_a_driver_is_alive(what: str) -> None:
+    steps, expected = LOOKS[what]
+    health, now, assigned = DriverHealth(timeout_s=5, launch_s=20), 100.0, assignment(("a", 1), start=_START)
+    found: list[str] = []
+    for step in steps:
+        match step:
+            case (told, seconds, start):  # looks once a second
+                beats = {"x": None if told is None else beat(told, start)}
+                seen = [health.observe(now + second, {"x": assigned}, beats)["x"] for second in range(1, seconds + 1)]
+                found.append(seen[-1])
+                now += seconds
+            case "assigned":
+                assigned = assignment(("b", 1), start=_START + 1)
+            case "forgotten":
+                health.forget()
+            case pause:
+                now += pause
+    assert found == expected
 
 
 _ID = "words-1-1"

@@ -212,25 +212,6 @@ def test_a_topology_that_was_removed_leaves_its_name_and_takes_its_number(submis
     assert submissions.cluster.find_storm("mine")[0] == again
 
 
-def test_what_is_not_there_is_told_with_what_is(submissions: Submissions) -> None:
-    with pytest.raises(NoSuchTopology, match="no topology 'mine' in this cluster; its topologies are: none"):
-        submissions.activate("mine")
-    submissions.submit(packed(submissions), "one")
-    submissions.submit(packed(submissions), "two")
-    with pytest.raises(NoSuchTopology, match="no topology 'a/../b' in this cluster; its topologies are: one, two"):
-        submissions.kill("a/../b")
-
-
-def test_a_topology_is_paused_and_goes_on(submissions: Submissions) -> None:
-    submissions.submit(packed(submissions), "mine")
-    for _ in range(2):
-        base = submissions.deactivate("mine")
-        assert (base.status.kind, base.generation) == ("inactive", 1)
-    for _ in range(2):
-        base = submissions.activate("mine")
-        assert (base.status.kind, base.generation) == ("active", 1)
-
-
 def _fail(submissions: Submissions, reason: str) -> None:
     storm_id, _ = submissions.cluster.find_storm("mine")
     status = WantedStatus("failed", 1.0, reason=reason)
@@ -379,13 +360,6 @@ def test_an_upgrade_to_the_other_kind_is_refused(submissions: Submissions) -> No
     submissions.submit(packed(submissions), "mine")
     with pytest.raises(UpgradeRefused, match="is of kind trident, and the new code is of kind bolts"):
         submissions.upgrade("mine", packed(submissions, "2", **BOLTS))
-
-
-def test_changes_side_by_side_are_all_made(submissions: Submissions) -> None:
-    submissions.submit(packed(submissions), "mine")
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda n: submissions.rebalance("mine", workers=n), range(1, 33)))
-    assert submissions.cluster.find_storm("mine")[1].generation == 33
 
 
 def test_code_is_kept_while_a_topology_runs_it_or_may_return_to_it(submissions: Submissions) -> None:

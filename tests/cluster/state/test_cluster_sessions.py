@@ -112,36 +112,6 @@ def test_sequential_names_of_several_processes_are_all_different(opening: Openin
 
 
 @pytest.mark.sample(1)
-def test_exactly_one_of_several_processes_sets_each_version(opening: Opening, processes: Processes) -> None:
-    looks, many = opening(), [processes() for _ in range(3)]
-    looks.state.set_data("/a", b"0")
-    for number, each in enumerate(many):
-        each.begin(
-            f"[found.version for _ in range(150) if (found := state.get_node('/a'))"
-            f" and state.compare_and_set('/a', b'{number}', found.version)]"
-        )
-    won = [each.result() for each in many]
-    versions = sorted(version for each in won for version in each)
-    assert versions == list(range(len(versions)))
-    found = looks.state.get_node("/a")
-    assert found is not None
-    assert found.version == len(versions)
-    last = next(number for number, each in enumerate(won) if len(versions) - 1 in each)
-    assert found == StoredNode(b"%d" % last, len(versions))
-
-
-@pytest.mark.sample(1)
-def test_one_of_several_processes_creates_a_node(processes: Processes) -> None:
-    many = [processes() for _ in range(3)]
-    for each in many:
-        each.ask("state.mkdirs('/all')")
-    for each in many:
-        each.begin("[n for n in range(60) if state.compare_and_set(f'/all/{n}', b'', None)]")
-    won = [each.result() for each in many]
-    assert sorted(number for each in won for number in each) == list(range(60))
-
-
-@pytest.mark.sample(1)
 def test_events_of_concurrent_writers_are_told_once(opening: Opening, processes: Processes) -> None:
     looks, writers = opening(), [processes() for _ in range(2)]
     for writer in writers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 import pytest
 
@@ -180,13 +179,18 @@ def test_nothing_can_be_below_an_ephemeral_node(opened: Opened) -> None:
     assert state.get_children("/a") == []
 
 
-def test_a_closed_state_says_so_and_can_be_closed_again(opened: Opened) -> None:
-    opened.state.close()
-    opened.state.close()
+def test_a_closed_state_says_so_is_told_nothing_and_can_be_closed_again(opening: Opening) -> None:
+    one, other = opening(), opening()
+    one.state.get_data("/a", watch=True)
+    one.state.close()
+    one.state.close()
+    other.state.set_data("/a", b"")
+    other.settled()
+    assert one.take() == []
     with pytest.raises(ClusterError, match="is closed"):
-        opened.state.get_data("/a")
+        one.state.get_data("/a")
     with pytest.raises(ClusterError, match="is closed"):
-        opened.state.set_data("/a", b"")
+        one.state.set_data("/a", b"")
 
 
 def test_a_closed_state_leaves_no_thread(opening: Opening) -> None:
@@ -222,15 +226,3 @@ def test_what_is_persistent_outlasts_all_sessions(opening: Opening) -> None:
     assert other.state.get_data("/a") == b"1"
     assert other.state.get_data(sequential) == b"2"
     assert other.state.create_sequential("/e", b"3") > sequential
-
-
-@pytest.mark.long
-def test_a_session_outlasts_its_timeout_while_its_process_is_well(opening: Opening) -> None:
-    one, other = opening(1.0), opening(1.0)
-    one.state.set_ephemeral_node("/a", b"1")
-    other.state.get_data("/a", watch=True)
-    deadline = time.monotonic() + 1.5
-    while time.monotonic() < deadline:
-        assert other.state.get_data("/a") == b"1"
-    assert other.settled() == []
-    assert one.settled() == []

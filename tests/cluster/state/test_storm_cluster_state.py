@@ -76,7 +76,6 @@ def cluster(opened: Opened) -> StormClusterState:
 
 @pytest.fixture
 def raw(opening: Opening) -> Opened:
-    """Another session, which looks at the nodes and changes them."""
     return opening()
 
 
@@ -266,10 +265,13 @@ def test_report_error_keeps_the_last_ten(cluster: StormClusterState) -> None:
     assert cluster.errors("a", "count") == [ERROR]
 
 
-def test_report_error_takes_any_text(cluster: StormClusterState) -> None:
-    cluster.report_error("a", "split", replace(ERROR, error="\udc80 " + "x" * 2_000_000))
-    (found,) = cluster.errors("a", "split")
-    assert found.error == "? " + "x" * 49_998
+def test_an_error_and_the_reason_of_a_death_may_be_any_text_of_any_length(cluster: StormClusterState) -> None:
+    """A supervisor reports it until it is there, and starts no driver before that."""
+    text = "\udc80 \0" + "x" * 2_000_000
+    cluster.report_error("a", "split", replace(ERROR, error=text))
+    cluster.report_death("a", DriverDeath(10.0, "node", 6700, 1, 0.0, 1.0, False, text))
+    (error,), (death,) = cluster.errors("a", "split"), cluster.all_deaths()["a"]
+    assert error.error == death.reason == text.replace("\udc80", "?")[:50_000]
 
 
 def test_what_failed_is_stored_without_secrets(cluster: StormClusterState, raw: Opened) -> None:
@@ -283,40 +285,7 @@ def test_what_failed_is_stored_without_secrets(cluster: StormClusterState, raw: 
     assert cluster.all_deaths()["a"][0].reason == "no answer from redis://***@host/0"
 
 
-def test_errors(cluster: StormClusterState) -> None:
-    assert cluster.errors("a", "split") == []
-    cluster.report_error("a", "split", ERROR)
-    assert cluster.errors("a", "split") == [ERROR]
-    assert cluster.errors("a", "spli") == []
-    assert cluster.all_errors("a") == {"split": [ERROR]}
-    assert cluster.all_errors("b") == {}
-
-
 # ---- the session, watches, names ---------------------------------------------------------------------------------------
-
-
-def test_disconnect(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told(cluster)
-    cluster.assignments(watch=True)
-    cluster.disconnect()
-    cluster.disconnect()
-    set_assignment(StormClusterState(raw.state), "a", ASSIGNMENT)
-    raw.settled()
-    assert told.calls == 0
-    with pytest.raises(ClusterError, match="is closed"):
-        cluster.active_storms()
-
-
-def test_a_change_is_told_once_however_often_it_is_watched(
-    cluster: StormClusterState, opened: Opened, raw: Opened
-) -> None:
-    for _ in range(3):
-        cluster.assignment_info("a", watch=True)
-    writer = StormClusterState(raw.state)
-    for _ in range(3):
-        set_assignment(writer, "a", ASSIGNMENT)
-    opened.until(lambda told: len(told) > 0)
-    assert opened.settled() == [("changed", "/assignments/a")]
 
 
 def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
@@ -454,29 +423,13 @@ def test_a_record_of_another_version_is_an_error_that_names_both(cluster: StormC
 
 def test_what_is_no_record_is_an_error_that_names_the_node(cluster: StormClusterState) -> None:
     filled(cluster)
+    where_names_belong = json.dumps({**SHAPES["/assignments/a"], "executor->node+port": [1]}).encode()
+    damaged = b"", b"\xff", b"{", b"[]", b'"text"', b"1", b"null", b'{"version": 1}', b'{"version":1,"status":3}'
     for path, read in READS.items():
-        for data in (
-            b"",
-            b"\xff",
-            b"{",
-            b"[]",
-            b'"text"',
-            b"1",
-            b"null",
-            b'{"version": 1}',
-            b'{"version":1,"status":3}',
-        ):
+        for data in (*damaged, where_names_belong):
             cluster.state.set_data(path, data)
             with pytest.raises(ClusterError, match=f"{path}: the .* cannot be read"):
                 read(cluster)
-
-
-def test_a_list_where_names_are_expected_is_an_error(cluster: StormClusterState) -> None:
-    filled(cluster)
-    broken = {**SHAPES["/assignments/a"], "executor->node+port": [1]}
-    cluster.state.set_data("/assignments/a", json.dumps(broken).encode())
-    with pytest.raises(ClusterError, match="/assignments/a: the assignment cannot be read"):
-        cluster.all_assignments()
 
 
 def test_deaths_are_read_in_order_and_once_without_what_another_version_wrote(cluster: StormClusterState) -> None:
@@ -489,12 +442,3 @@ def test_deaths_are_read_in_order_and_once_without_what_another_version_wrote(cl
     assert cluster.all_deaths() == {"x": [first, second]}
     cluster.remove_storm("x")
     assert cluster.all_deaths() == {}
-
-
-def test_the_reason_of_a_death_may_be_of_any_length(opened: Opened) -> None:
-    """A supervisor reports it until it is there, and starts no driver before that."""
-    cluster = StormClusterState(opened.state)
-    death = DriverDeath(10.0, "node", 6700, 1, 0.0, 1.0, False, "it broke: \udc80" + "\0" * 2_000_000)
-    cluster.report_death("x", death)
-    (found,) = cluster.all_deaths()["x"]
-    assert found.reason == death.reason.replace("\udc80", "?")[:50_000]

@@ -209,7 +209,6 @@ def table(outcomes: Sequence[TaskOutcome]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a part of the campaign; see above."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--part", default="few", choices=PARTS)
     parser.add_argument("--seed", type=int, default=0)

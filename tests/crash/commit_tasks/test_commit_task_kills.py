@@ -46,14 +46,12 @@ class Campaign:
         return found
 
     def ends(self) -> int:
-        """Return its exit code, once it has ended."""
         assert self._process.stdout is not None
         self.lines += self._process.stdout
         sys.stdout.write("".join(self.lines))
         return self._process.wait()
 
     def close(self) -> None:
-        """Kill it, if it runs; its Spark ends with it."""
         self._process.kill()
         self._process.communicate()
 

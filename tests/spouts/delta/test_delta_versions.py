@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import datetime
 import json
-import pickle
 import random
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spouts import DeltaSpout
-from states.memory import MemoryMapState
-from tests.spouts.reading import batches, definitions, first_batch, is_plain, opened, rows_of
-from trident import TridentTopology
-from trident.operations import Sum
+from tests.spouts.reading import batches, definitions, first_batch, rows_of
 from trident.spout import Lag, TransactionAttempt
 
 pytestmark = pytest.mark.slow
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
@@ -39,16 +32,6 @@ def append(path: Path, start: int, end: int, **arguments: Any) -> None:
 
 def ids(found: list[list[Any]]) -> list[list[int]]:
     return [sorted(row[0] for row in batch) for batch in found]
-
-
-def test_it_is_a_transactional_spout_of_the_columns_of_the_table(tmp_path: Path) -> None:
-    append(tmp_path, 0, 2)
-    spout = pickle.loads(pickle.dumps(DeltaSpout(tmp_path)))
-    coordinator = opened(spout, "id: bigint, name: string")
-    (made,) = definitions(coordinator)
-    assert is_plain(made)
-    assert rows_of(spout, coordinator, made) == [(0, "n0"), (1, "n1")]
-    assert coordinator.size(made) == sum(file.stat().st_size for file in tmp_path.glob("*.parquet"))
 
 
 def test_first_the_table_then_what_is_appended_however_often_it_is_compacted(tmp_path: Path) -> None:
@@ -240,6 +223,7 @@ def test_row_groups_of_a_file_are_for_several_tasks(tmp_path: Path) -> None:
     spout = DeltaSpout(tmp_path, "id")
     coordinator, made = first_batch(spout)
     assert len(coordinator.parts(TransactionAttempt(1, 0), made, 2)) == 2
+    assert coordinator.size(made) == sum(file.stat().st_size for file in tmp_path.glob("*.parquet"))
     for parallelism in (1, 2, 8):
         assert sorted(rows_of(spout, coordinator, made, parallelism)) == [(k,) for k in range(300_000)]
 
@@ -285,17 +269,6 @@ def test_the_log_may_have_checkpoints_and_lose_what_was_read(tmp_path: Path) -> 
     append(tmp_path, 2, 3)
     assert ids(batches(spout, first)) == [[1, 2]]
     assert ids(batches(DeltaSpout(tmp_path))) == [[0, 1, 2]]
-
-
-def test_it_runs_on_spark(spark: SparkSession, tmp_path: Path) -> None:
-    for start in range(0, 3000, 1000):
-        append(tmp_path / "in", start, start + 1000)
-    topology = TridentTopology("delta")
-    stream = topology.new_stream("rows", DeltaSpout(tmp_path / "in", max_batch_files=2))
-    total = stream.persistent_aggregate(MemoryMapState(), "id", Sum(), "sum")
-    with topology.start(log_dir=tmp_path / "log") as running:
-        running.process_all_available()
-        assert (running.state(total).get(), running.txid) == (2999 * 1500, 2)
 
 
 def entry_of(path: Path, version: int) -> Path:

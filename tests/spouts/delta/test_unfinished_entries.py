@@ -156,24 +156,18 @@ def check(bucket: Bucket, proxy: WithheldApart, start: Any, number: int, how: Ho
     return found
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("start", ["earliest", "latest", 1])
-@pytest.mark.timeout(300)
-def test_no_version_is_skipped_if_an_answer_is_withheld(bucket: Bucket, proxy: WithheldApart, start: Any) -> None:
-    requests = check(bucket, proxy, start, 0, "error")
-    for number in range(3, requests + 1, 19):
-        check(bucket, proxy, start, number, ("error", "dropped")[number % 2])
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    "how", [pytest.param(None, marks=pytest.mark.long), *(pytest.param(how, marks=pytest.mark.soak) for how in HOW)]
+)
 @pytest.mark.parametrize("start", ["earliest", "latest", 1])
 @pytest.mark.timeout(1800)
-def test_no_version_is_skipped_whichever_answer_is_withheld(
-    bucket: Bucket, proxy: WithheldApart, start: Any, how: How
+def test_no_version_is_skipped_if_an_answer_is_withheld(
+    bucket: Bucket, proxy: WithheldApart, start: Any, how: How | None
 ) -> None:
-    for number in range(check(bucket, proxy, start, 0, how) + 1):
-        check(bucket, proxy, start, number, how)
+    """Whichever it is; without `how` some of them, in two ways."""
+    requests = check(bucket, proxy, start, 0, how or "error")
+    for number in range(3, requests + 1, 19) if how is None else range(requests + 1):
+        check(bucket, proxy, start, number, how or HOW[number % 2])
 
 
 def test_a_table_in_a_bucket_is_read_as_one_in_a_folder(bucket: Bucket) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import pickle
 import tempfile
 from decimal import Decimal
 from pathlib import Path
@@ -15,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts import CsvFileSpout
+from spouts import CsvFileSpout, JsonFileSpout
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import run_all
 from tests.spouts.files.test_text_files import append, write
-from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
+from tests.spouts.reading import batches, definitions, rows, rows_of
 from trident import TridentTopology
 from trident.errors import BadDataError, BatchFailedError, ConfigError, ReplayMismatchError, SpoutError, TopologyError
 from trident.operations import Sum
@@ -27,13 +26,13 @@ from trident.operations import Sum
 FIELDS = "id: bigint, name: string"
 
 
-def test_it_is_a_transactional_spout_whose_coordinator_knows_size_and_lag(tmp_path: Path) -> None:
+def test_the_fields_of_bad_lines_and_of_the_file_come_last(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", b"id,name\n1,x\n")
-    spout = pickle.loads(pickle.dumps(CsvFileSpout(tmp_path, FIELDS, with_file=True, bad_lines="bad")))
-    coordinator = opened(spout, "id: bigint, name: string, bad: string, file: string")
-    (made,) = definitions(coordinator)
-    assert is_plain(made)
-    assert rows_of(spout, coordinator, made) == [(1, "x", None, str(tmp_path / "a.csv"))]
+    spout = CsvFileSpout(tmp_path, FIELDS, with_file=True, bad_lines="bad")
+    assert str(spout.get_output_fields()) == "id: bigint, name: string, bad: string, file: string"
+    assert rows(spout) == [(1, "x", None, str(tmp_path / "a.csv"))]
+    write(tmp_path / "a.jsonl", b'{"id": 1, "name": "x"}\n')
+    assert rows(JsonFileSpout(tmp_path, FIELDS, with_file=True)) == [(1, "x", str(tmp_path / "a.jsonl"))]
 
 
 def test_columns_are_found_by_the_header_of_each_file_in_any_order(tmp_path: Path) -> None:
@@ -201,6 +200,15 @@ def test_a_header_without_a_field_is_refused_with_the_choices_or_gives_null(tmp_
     write(tmp_path / "a.csv", b"id,id,name\n1,1,x\n")
     with pytest.raises(SpoutError, match="has the column 'id' 2 times"):
         rows(CsvFileSpout(tmp_path, FIELDS))
+
+
+def test_a_header_is_one_line_and_a_mark_before_a_quoted_name_is_no_part_of_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", b'\xef\xbb\xbf"id",name,"a\nb,c"\n1,x,2\n')
+    assert rows(CsvFileSpout(path, FIELDS, multiline=True)) == [(1, "x")]
+    with pytest.raises(
+        BadDataError, match=r"header of .*a.csv cannot be read \(a quoted name goes on in the next line"
+    ):
+        rows(CsvFileSpout(path, FIELDS))
 
 
 def test_rows_below_a_header_that_is_an_empty_line_are_bad_and_none_is_taken_for_names(tmp_path: Path) -> None:

@@ -165,3 +165,22 @@ def test_moments_in_int96_beside_a_column_whose_name_has_a_point(tmp_path: Path)
     moment = DAY.replace(tzinfo=dt.UTC)
     assert rows(ParquetFileSpout(tmp_path, "a, `a.b`")) == [({"b": moment}, moment)]
     assert rows(ParquetFileSpout(tmp_path, "a")) == [({"b": moment},)]
+
+
+@pytest.mark.parametrize("key", ["legacyDateTime", "version"])
+def test_days_that_spark_wrote_by_the_julian_calendar_are_refused(tmp_path: Path, key: str) -> None:
+    days = [dt.date(1582, 10, 14), dt.date(1582, 10, 15)]
+    moments = [dt.datetime(1899, 12, 31, 23, tzinfo=dt.UTC), dt.datetime(1900, 1, 1, tzinfo=dt.UTC)]
+    for at in (0, 1):
+        table = pa.table({"d": days[at:], "t": moments[at:], "l": [[day] for day in days[at:]]})
+        spark = {f"org.apache.spark.{key}": "2.4.8"}
+        pq.write_table(table.replace_schema_metadata(spark), tmp_path / "a.parquet")
+        for name in table.schema.names:
+            spout = ParquetFileSpout(tmp_path, name)
+            if at:
+                assert len(rows(spout)) == 1
+                continue
+            with pytest.raises(
+                SpoutError, match=f"column '{name}' of .*a.parquet has days before 1582-10-15, or moments"
+            ):
+                rows(spout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import pickle
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,19 +11,10 @@ import pytest
 
 from spouts import JsonFileSpout
 from tests.spouts.files.test_text_files import write
-from tests.spouts.reading import definitions, is_plain, opened, rows, rows_of
+from tests.spouts.reading import rows
 from trident.errors import SpoutError, TopologyError
 
 FIELDS = "id: bigint, name: string"
-
-
-def test_it_is_a_transactional_spout_of_the_declared_fields(tmp_path: Path) -> None:
-    write(tmp_path / "a.jsonl", b'{"id": 1, "name": "x"}\n')
-    spout = pickle.loads(pickle.dumps(JsonFileSpout(tmp_path, FIELDS, with_file=True)))
-    coordinator = opened(spout, "id: bigint, name: string, file: string")
-    (made,) = definitions(coordinator)
-    assert is_plain(made)
-    assert rows_of(spout, coordinator, made) == [(1, "x", str(tmp_path / "a.jsonl"))]
 
 
 def test_members_are_read_by_name_missing_ones_are_null_and_others_are_passed_over(tmp_path: Path) -> None:

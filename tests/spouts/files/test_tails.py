@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from trident.operations import Count, Filter, Sum, col
 from trident.spout import Definition
 from trident.tuples import TridentTuple
 
-Make = Callable[..., Any]
 NAMES = {"csv": CsvFileSpout, "json": JsonFileSpout, "text": TextFileSpout}
 
 
@@ -113,7 +111,10 @@ def test_half_of_a_compressed_file_is_held_until_the_rest_is_there(tmp_path: Pat
         assert reader.after(11) == [("one",)] + [("two",)] * 9
 
 
-@pytest.mark.parametrize(("begin", "rest"), [(b'v\n"a\n', b'b"\n'), (b"v\n1\n2\n", b""), (b"v", b"\n1\n")])
+@pytest.mark.parametrize(
+    ("begin", "rest"),
+    [(b'v\n"a\n', b'b"\n'), (b"v\n1\n2\n", b""), (b"v", b"\n1\n"), (b'\xef\xbb\xbf"x,y",v\n1,2\n', b"")],
+)
 def test_a_file_of_rows_of_several_lines_is_read_once_it_is_whole(tmp_path: Path, begin: bytes, rest: bytes) -> None:
     reader = Reader(write(tmp_path / "a.csv", begin), "v: string", multiline=True)
     assert bool(reader.after(1000)) == (not rest)

@@ -14,7 +14,7 @@ import pytest
 from spouts import TextFileSpout
 from spouts.files.file_coordinator import FileCoordinator
 from spouts.files.ranges import FileRange, cut
-from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
+from tests.spouts.reading import batches, definitions, is_plain, rows, rows_of
 from trident.spout import Definition, TransactionAttempt
 
 LONG_AGO = 1_000_000_000
@@ -36,11 +36,6 @@ def append(path: Path, data: bytes, at: float = LONG_AGO) -> None:
 
 def lines(spout: TextFileSpout) -> list[Any]:
     return [row[0] if len(row) == 1 else row for row in rows(spout)]
-
-
-def test_it_is_a_transactional_spout_of_one_field(tmp_path: Path) -> None:
-    write(tmp_path / "a", b"x\n")
-    opened(TextFileSpout(tmp_path, output_field="sentence"), "sentence: string")
 
 
 def test_the_lines_of_all_files_come_by_path_and_directories_are_entered(tmp_path: Path) -> None:
@@ -242,17 +237,6 @@ def test_small_batches_are_one_part(tmp_path: Path) -> None:
     assert len(coordinator.parts(TransactionAttempt(1, 0), definition, 8)) == 1
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_compressed_files_are_read_whole(tmp_path: Path) -> None:
-    write(tmp_path / "a.gz", gzip.compress(b"1\n2\n") + gzip.compress(b"3"))
-    write(tmp_path / "b", b"4\n")
-    big = "".join(f"{random.Random(k).random()}\n" for k in range(100_000)).encode()
-    write(tmp_path / "c.gz", gzip.compress(big, 1))
-    found = [[line for (line,) in one] for one in batches(TextFileSpout(tmp_path, max_batch_bytes=1000), parallelism=4)]
-    assert found == [["1", "2", "3", "4"], big.decode().splitlines()]
-
-
 def test_without_follow_nothing_is_looked_for_again(tmp_path: Path) -> None:
     write(tmp_path / "a", b"1\n")
     spout = TextFileSpout(tmp_path, follow=False)
@@ -430,14 +414,6 @@ def test_what_was_read_with_follow_is_not_read_again_without(tmp_path: Path) -> 
     second = coordinator.initialize_transaction(2, first)
     assert rows_of(spout, coordinator, second) == [("2",)]
     assert spout.get_coordinator({}).initialize_transaction(3, second) is None
-
-
-def test_a_start_without_files_may_be_allowed(tmp_path: Path) -> None:
-    spout = TextFileSpout(tmp_path, allow_empty=True)
-    coordinator = spout.get_coordinator({})
-    assert coordinator.initialize_transaction(1, None) is None
-    write(tmp_path / "a", b"1\n")
-    assert rows_of(spout, coordinator, coordinator.initialize_transaction(1, None)) == [("1",)]
 
 
 def lags(coordinator: FileCoordinator, made: list[Definition]) -> list[int]:

@@ -11,44 +11,30 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from states.memory import MemoryMapState
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
-from tests.harness.topology_runs import Keep, RowsState, start
+from tests.harness.topology_runs import Keep, Points, RowsState, start
 from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.operations import Count, Function
-from trident.spout.interfaces import TransactionAttempt
 from trident.state import StateType
 
-__all__ = ["HEADER", "POINTS", "Outcome", "kill_a_broker"]
+__all__ = ["POINTS", "RECORDS", "Outcome", "kill_a_broker"]
 
 POINTS = ("processing", "commit")
 PARTITIONS, RECORDS, BATCH = 4, 4000, 200
-HEADER = "spout           killed in   copies  batch  longest pause  batches while it was away  records  exact"
 _LIMIT_S = 100.0
 
 
 class Outcome(NamedTuple):
     """What came of a run: `meanwhile` batches were recorded before the broker was back, or at all if it stayed away."""
 
-    promise: str
-    point: str
-    copies: int
-    batch: int
-    pause_s: float
     meanwhile: int
     records: int
     exact: bool
-
-    def __str__(self) -> str:
-        return (
-            f"{self.promise:15} {self.point:11} {self.copies:6} {self.batch:6} {self.pause_s:12.1f} s"
-            f" {self.meanwhile:26} {self.records:8}  {'yes' if self.exact else 'NO'}"
-        )
 
 
 class _Killer:
@@ -96,23 +82,6 @@ class _KillingKeep(Keep):
             _killers[self.topic].count(len(tuples))
 
 
-class _Records:
-    """When which batch was recorded."""
-
-    def __init__(self) -> None:
-        self.at: list[float] = []
-        self.txid = 0
-
-    def __call__(self, step: str, attempt: TransactionAttempt) -> None:
-        if step == "recorded":
-            self.at.append(time.monotonic())
-            self.txid = attempt.txid
-
-    def longest_pause(self, since: float) -> float:
-        after = [since, *(at for at in self.at if at > since)]
-        return max((later - before for before, later in pairwise(after)), default=0.0)
-
-
 def _topology(bootstrap: str, topic: str, promise: str, point: str) -> tuple[TridentTopology, RowsState, Any]:
     spouts = {"transactional": TransactionalTridentKafkaSpout, "opaque": OpaqueTridentKafkaSpout}
     spout = spouts[promise](
@@ -132,7 +101,7 @@ def _topology(bootstrap: str, topic: str, promise: str, point: str) -> tuple[Tri
 
 def kill_a_broker(cluster: KafkaCluster, promise: str, point: str, copies: int, seed: int) -> Outcome:
     """Run a topology over a topic, kill a broker on the way, and compare what was counted with the topic itself."""
-    rng, topics, seen = random.Random(seed), Topics(cluster.bootstrap), _Records()
+    rng, topics, seen = random.Random(seed), Topics(cluster.bootstrap), Points()
     topic = topics.create(PARTITIONS, copies=copies)
     topics.produce(
         topic, [Record(b"%d" % n, b"key-%d" % (n % 17), n // 7 % PARTITIONS) for n in range(RECORDS)]
@@ -144,21 +113,22 @@ def kill_a_broker(cluster: KafkaCluster, promise: str, point: str, copies: int, 
         with start(topology, "in_process", seen) as running:
             while not killer.done.wait(0.1):
                 assert running.is_active, "it ended before the broker was killed"
-            killed, batch, recorded = time.monotonic(), seen.txid, len(seen.at)
+            killed, recorded = time.monotonic(), _recorded(seen)
             if copies == 1:
                 victim.start()
-            meanwhile = len(seen.at) - recorded
+            meanwhile = _recorded(seen) - recorded
             while len(kept.rows) < RECORDS and time.monotonic() < killed + _LIMIT_S:
                 running.process_all_available()
             if copies > 1:
-                meanwhile = len(seen.at) - recorded
+                meanwhile = _recorded(seen) - recorded
             found = dict(zip(_keys(), running.state(counts).multi_get(_keys()), strict=True))
     finally:
         cluster.restart()
-    return Outcome(
-        promise, point, copies, batch, seen.longest_pause(killed), meanwhile, len(kept.rows),
-        _is_exact(topics, topic, kept, found),
-    )  # fmt: skip
+    return Outcome(meanwhile, len(kept.rows), _is_exact(topics, topic, kept, found))
+
+
+def _recorded(seen: Points) -> int:
+    return sum(point == "recorded" for point, _ in seen.reached)
 
 
 def _keys() -> list[tuple[str]]:

@@ -7,12 +7,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from tests.spouts.reading import Row, is_plain, rows_of
 from trident.errors import SourceAwayError
 from trident.spout import Definition
 
 Spout = OpaqueTridentKafkaSpout | TransactionalTridentKafkaSpout
+Kind = type[OpaqueTridentKafkaSpout] | type[TransactionalTridentKafkaSpout]
+BOTH = pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout])
 
 
 class Batches:

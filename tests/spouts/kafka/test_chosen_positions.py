@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 
-from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from tests.harness.kafka_topics import Record, Topics
-from tests.spouts.kafka.kafka_batches import batches
+from tests.spouts.kafka.kafka_batches import BOTH, Kind, batches
 
-Kind = type[OpaqueTridentKafkaSpout] | type[TransactionalTridentKafkaSpout]
-BOTH = pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout])
 OLD, NEW = [b"old"] * 20, [b"new"] * 20
 
 

@@ -16,7 +16,7 @@ from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from states.memory import MemoryMapState
 from tests.harness.kafka_servers import KafkaCluster, KafkaNode
 from tests.harness.kafka_topics import Record, Topics
-from tests.spouts.kafka.kafka_batches import Batches, batches, spans
+from tests.spouts.kafka.kafka_batches import Batches, batches
 from tests.spouts.reading import Row
 from trident import TridentTopology
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
@@ -92,46 +92,6 @@ def test_a_transactional_spout_waits_for_a_partition_and_then_gives_the_same_rec
         assert read_when_led(made, first) == before
         assert len(made.until(100)) == 100
         check_epochs(made, kafka_cluster, spread)
-
-
-@pytest.mark.long
-def test_an_opaque_spout_goes_on_without_a_partition_until_it_is_back(kafka_cluster: KafkaCluster, spread: str) -> None:
-    spout = OpaqueTridentKafkaSpout(
-        kafka_cluster.bootstrap,
-        spread,
-        max_batch_records=100,
-        partition_timeout_s=0.5,
-        refresh_s=0.001,
-        fields="partition",
-    )
-    with batches(spout) as made:
-        made.next()
-        node = killed(kafka_cluster, spread, 1)
-        try:
-            assert made.rest() == [(0,)] * 50
-            assert spans(made.definitions[-1])[1] == (1, 50, 50)
-        finally:
-            node.start()
-        assert made.until(50) == [(1,)] * 50
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", [TransactionalTridentKafkaSpout, OpaqueTridentKafkaSpout])
-def test_a_topology_survives_a_broker_that_is_away_for_longer_than_its_attempts_last(
-    kafka_cluster: KafkaCluster, spread: str, kind: type[OpaqueTridentKafkaSpout]
-) -> None:
-    topology = TridentTopology("survivor")
-    spout = kind(kafka_cluster.bootstrap, spread, max_batch_records=10, partition_timeout_s=0.2, refresh_s=0.1)
-    counts = topology.new_stream("records", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
-    with topology.start(engine="in_process", max_batch_attempts=2, retry_backoff_ms=10) as running:
-        node = killed(kafka_cluster, spread, 0)
-        try:
-            time.sleep(3)  # more than two attempts of 0.2 seconds
-            assert running.is_active
-        finally:
-            node.start()
-        running.process_all_available()
-        assert running.state(counts).get() == 200
 
 
 # ---- a broker that hangs keeps its connections ----------------------------------------------------------------------------
@@ -249,11 +209,11 @@ def test_a_broker_that_does_not_know_yet_that_another_leads_is_not_believed(
         ranges = made.definitions[-1]["topics"][topic]["ranges"]
         ranges[2:] = [15, ranges[3] + 1]  # as if the other one had given five more records
         assert made.next() is None
-        assert made.coordinator.skipped == 0
+        assert made.coordinator._positions.skipped == 0
         ranges[3] -= 1  # the same without another leader: those five were lost
         if on_data_loss == "fail":
             with pytest.raises(SpoutError, match="5 offsets that were read were lost in Kafka"):
                 made.next()
         else:
             made.next()
-            assert made.coordinator.skipped == 5
+            assert made.coordinator._positions.skipped == 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any, Literal
 
@@ -51,44 +50,47 @@ def test_an_unknown_setting_of_the_client_is_named(kafka_topics: Topics) -> None
         OpaqueTridentKafkaSpout(kafka_topics.bootstrap, "t", config={"sasl.pasword": "x"}).get_coordinator({})
 
 
-def test_records_that_retention_deleted_before_they_were_read_are_told(kafka_topics: Topics) -> None:
+@pytest.fixture
+def hundred(kafka_topics: Topics) -> str:
+    """Return a topic of a hundred records, which are their numbers."""
     topic = kafka_topics.create()
     kafka_topics.produce(topic, [b"%d" % n for n in range(100)])
-    with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=10)) as made:
+    return topic
+
+
+def test_records_that_retention_deleted_before_they_were_read_are_told_or_skipped(
+    kafka_topics: Topics, hundred: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, hundred, max_batch_records=10)) as made:
         made.next()
-        kafka_topics.delete_records(topic, 50)
+        kafka_topics.delete_records(hundred, 50)
         made.restart()
         with pytest.raises(
             SpoutError, match=r"read up to offset 10, and begins at 50 now: 40 offsets were deleted.*on_data_loss"
         ):
             made.next()
-
-
-def test_skipping_is_said_and_counted(kafka_topics: Topics, caplog: pytest.LogCaptureFixture) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, [b"%d" % n for n in range(100)])
-    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=10, on_data_loss="skip")
-    with batches(spout) as made, caplog.at_level(logging.WARNING):
-        made.next()
-        kafka_topics.delete_records(topic, 50)
-        made.restart()
+        made.restart(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, hundred, on_data_loss="skip"))
         assert [int(value) for (value,) in made.rest()] == list(range(50, 100))
-        assert made.coordinator.skipped == 40
+        assert made.coordinator._positions.skipped == 40
     assert "reading goes on at offset 50 (40 offsets skipped)" in caplog.text
 
 
-def test_a_replay_of_records_that_are_gone_is_refused(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, [b"%d" % n for n in range(100)])
-    with batches(TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic)) as made:
+def test_a_replay_of_records_that_are_gone_is_refused_or_without_them(
+    kafka_topics: Topics, hundred: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with batches(TransactionalTridentKafkaSpout(kafka_topics.bootstrap, hundred)) as made:
         definition = made.define()
+        assert definition is not None
         assert len(made.read(definition)) == 100
-        kafka_topics.delete_records(topic, 30)
+        kafka_topics.delete_records(hundred, 30)
         made.restart()
         with pytest.raises(
             ReplayMismatchError, match=r"offsets 0 to 100 of .* which has 30 to 100 now: its first 30 offsets"
         ):
             made.read(definition)
+        made.restart(TransactionalTridentKafkaSpout(kafka_topics.bootstrap, hundred, on_data_loss="skip"))
+        assert [int(value) for (value,) in made.read(definition)] == list(range(30, 100))
+    assert f"offsets 0 to 30 of partition 0 of topic '{hundred}' are gone and were left out" in caplog.text
 
 
 def test_a_topic_that_was_created_again_is_told_apart(kafka_topics: Topics) -> None:
@@ -175,18 +177,6 @@ def test_an_opaque_spout_reads_what_compaction_left(kafka_topics: Topics) -> Non
     assert emitted == sorted(set(emitted))
     assert set(after) <= set(emitted) <= set(before)
     assert len(left) < 30
-
-
-def test_a_defined_batch_is_read_without_what_is_gone_if_skipping_was_chosen(
-    kafka_topics: Topics, caplog: pytest.LogCaptureFixture
-) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, [b"%d" % n for n in range(100)])
-    with batches(TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic, on_data_loss="skip")) as made:
-        definition = made.define()
-        kafka_topics.delete_records(topic, 30)
-        assert [int(value) for (value,) in made.read(definition)] == list(range(30, 100))
-    assert f"offsets 0 to 30 of partition 0 of topic '{topic}' are gone and were left out" in caplog.text
 
 
 @pytest.mark.parametrize("on_data_loss", ["fail", "skip"])

@@ -131,9 +131,7 @@ def _all_of(task: Task) -> list[Any]:
     """Acknowledge everything that comes until the task's partitions are at their ends."""
     work = task.spout._opened._queue._work
     ends = dict.fromkeys(work, 1)
-    return task.drain(
-        lambda: all(work[spot].window.low >= end for spot, end in ends.items()) and not task.spout.pending
-    )
+    return task.drain(lambda: all(work[spot].low >= end for spot, end in ends.items()) and not task.spout.pending)
 
 
 def test_latest_begins_behind_what_is_there_also_after_an_early_restart(place: KafkaPlace) -> None:
@@ -305,7 +303,7 @@ def test_it_goes_on_after_a_restart_of_the_broker(kafka_server: KafkaCluster, pl
         kafka_server.restart()
     place.fill([6])
     (work,) = task.spout._opened._queue._work.values()
-    seen = task.drain(lambda: work.window.position == 7 and task.spout.pending == 3 and _offsets(place) == [3])
+    seen = task.drain(lambda: work.position == 7 and task.spout.pending == 3 and _offsets(place) == [3])
     assert sorted(values[0] for values in seen) == ["w2", "w6"]
     assert len(task.errors) == 1
     task.close()

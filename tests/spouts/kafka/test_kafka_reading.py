@@ -7,22 +7,15 @@ import re
 import time
 from typing import Any
 
-import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from spouts.kafka.range_coordinator import BatchLimits
 from spouts.kafka.range_reader import READERS
-from states.memory import MemoryMapState
 from tests.harness.kafka_topics import Record, Topics
-from tests.spouts.kafka.kafka_batches import Batches, batches, spans
+from tests.spouts.kafka.kafka_batches import BOTH, Batches, Kind, batches, spans
 from tests.spouts.reading import Row
-from trident import TridentTopology
-from trident.operations import Count
 from trident.spout import Lag, SpoutType, TransactionAttempt
-
-BOTH = pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout])
-Kind = type[OpaqueTridentKafkaSpout] | type[TransactionalTridentKafkaSpout]
 
 
 def numbered(count: int, partitions: int = 1, start: int = 0) -> list[Record]:
@@ -263,16 +256,3 @@ def test_seconds_bound_a_batch_by_the_speed_of_those_before_it() -> None:
     unbounded.note_defined(1, 10_000)
     unbounded.note_done(1)
     assert unbounded.records == 40_000  # and grows by steps
-
-
-def test_progress_of_a_topology_has_the_lag(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create(4)
-    kafka_topics.produce(topic, numbered(100, 4))
-    topology = TridentTopology("first-batch")
-    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic)
-    counts = topology.new_stream("records", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
-    with topology.start(engine="in_process") as running:
-        running.process_all_available()
-        assert running.state(counts).get() == 100
-        (source,) = (running.last_progress or {})["sources"]
-        assert source["lag"]["amount"] == 0

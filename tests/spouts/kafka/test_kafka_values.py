@@ -6,7 +6,6 @@ import datetime
 import decimal
 import io
 import json
-import time
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,22 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spouts import KafkaSpout
 from spouts.kafka import Avro, ByColumns, ByRecord, Json, OpaqueTridentKafkaSpout
 from spouts.kafka.options import COLUMNS
 from spouts.kafka.record_tables import RecordTables
 from spouts.kafka.value_formats import AvroRecords, BadValue, Format, KafkaRecord, Plain, format_of
 from spouts.messages import decode_all
 from tests.harness import kafka_topics as written
-from tests.harness.kafka_topics import Record, Topics
+from tests.harness.kafka_topics import Topics
 from tests.harness.topology_runs import keep, start
-from tests.spouts.driving import LIMIT_S
 from tests.spouts.kafka.kafka_batches import batches
 from trident import TridentTopology
 from trident.arrow import arrow_type
 from trident.errors import ConfigError, SpoutError
 from trident.run.dead_letters import DeadLetters
-from trident.storm import BaseRichBolt, LocalCluster, TopologyBuilder, Tuple
 
 ACCOUNTS = Json("account: string, amount: bigint")
 SCHEMA = {
@@ -368,6 +364,14 @@ def test_messages_have_the_values_that_batches_have(case: str) -> None:
             assert [(type(each), each) for each in row or ()] == [(type(each), each) for each in rows[0].values()]
 
 
+@pytest.mark.quick
+def test_a_map_of_avro_is_a_dict_in_a_message() -> None:
+    schema: Any = {"type": "record", "name": "r", "fields": [{"name": "m", "type": {"type": "map", "values": "long"}}]}
+    tables = RecordTables(OpaqueTridentKafkaSpout("h:1", "t", value=Avro(schema), fields="value")._options)
+    message: Any = SimpleNamespace(value=lambda: encoded({"m": {"a": 1}}, schema), offset=lambda: 0)
+    assert tables.rows([message]) == [({"a": 1},)]
+
+
 def halved(record: KafkaRecord) -> tuple[str, int] | None:
     number = int(record.value or b"0")
     return None if number % 2 else (f"{record.topic[:5]}/{record.offset}", number // 2)
@@ -505,63 +509,3 @@ def test_json_that_is_not_as_declared_is_told_in_the_words_of_the_value(value: b
     assert (error.value.at, error.value.why) == (
         1, f'its value is not JSON of the declared fields: {why}; on_bad="null" would read it as None'
     )  # fmt: skip
-
-
-def test_a_key_that_is_no_text_is_named(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, [written.Record(b"v", b"k"), written.Record(b"v", b"\xff")])
-    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, key="text", fields="key")
-    with batches(spout) as made, pytest.raises(SpoutError, match=r"offset 1 in .*: its key is not text"):
-        made.rest()
-
-
-# ---- every value of every type can travel in a topology -------------------------------------------------------------------
-
-
-_SEEN: list[Any] = []
-
-
-class _Sees(BaseRichBolt):
-    def execute(self, tuple: Tuple) -> None:
-        _SEEN.append(tuple.values)
-        self.collector.ack(tuple)
-
-
-def _seen(spout: KafkaSpout) -> Any:
-    _SEEN.clear()
-    builder = TopologyBuilder()
-    builder.set_spout("records", spout)
-    builder.set_bolt("sees", _Sees(), 2).fields_grouping("records", spout._fields.names[0])
-    with LocalCluster() as cluster:
-        cluster.submit_topology("values", None, builder.create_topology())
-        deadline = time.monotonic() + LIMIT_S
-        while not _SEEN:
-            assert time.monotonic() < deadline
-    return _SEEN[0]
-
-
-def test_all_that_a_record_has(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, [Record(b"v", "é".encode(), 0, (("h", b"1"), ("n", None)), 5000)])
-    fields = "value, key, timestamp, partition, offset, topic, headers"
-    found = _seen(KafkaSpout(kafka_topics.bootstrap, topic, group_id="g", fields=fields, key="text"))
-    headers = [{"key": "h", "value": b"1"}, {"key": "n", "value": None}]
-    assert found == (b"v", "é", datetime.datetime.fromtimestamp(5, datetime.UTC), 0, 0, topic, headers)
-
-
-def test_all_types_of_json(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create()
-    text = b'{"s": "x", "b": true, "d": 1.5, "t": "2024-02-29T01:02:03Z", "m": "1.50", "a": [1, 2], "o": {"x": 1}}'
-    kafka_topics.produce(topic, [text])
-    declared = "s: string, b: boolean, d: double, t: timestamp, m: decimal(9,2), a: array<bigint>, o: struct<x:bigint>"
-    found = _seen(KafkaSpout(kafka_topics.bootstrap, topic, group_id="g", value=Json(declared)))
-    at = datetime.datetime(2024, 2, 29, 1, 2, 3, tzinfo=datetime.UTC)
-    assert found == ("x", True, 1.5, at, decimal.Decimal("1.50"), [1, 2], {"x": 1})
-
-
-def test_a_map_of_avro(kafka_topics: Topics) -> None:
-    schema: Any = {"type": "record", "name": "r", "fields": [{"name": "m", "type": {"type": "map", "values": "long"}}]}
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, [encoded({"m": {"a": 1}}, schema)])
-    spout = KafkaSpout(kafka_topics.bootstrap, topic, group_id="g", value=Avro(schema), fields="value")
-    assert _seen(spout) == ({"a": 1},)

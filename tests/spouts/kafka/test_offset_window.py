@@ -1,9 +1,10 @@
-"""Which offsets of a partition are done, against a set of single offsets; and what is committed beside them."""
+"""Which offsets of a partition are done, against sets of single offsets; and what is committed beside them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -16,26 +17,22 @@ from hypothesis import strategies as st
 from spouts import KafkaSpout
 from spouts.kafka import topic_queue
 from spouts.kafka.clients import OffsetBounds, Spot, TopicView
-from spouts.kafka.offset_commits import Commits, OffsetWindow, PartitionWork
+from spouts.kafka.offset_commits import Commits, PartitionWork
 from spouts.kafka.positions import GroupPositions
 from trident.errors import SourceAwayError, SpoutError
 
 SPOT = Spot("topic", 0)
-_RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)))
-
-
-def window_of(start: int, done: Sequence[tuple[int, int]]) -> OffsetWindow:
-    window = OffsetWindow(start)
-    for first, end in done:
-        window.finish(first, end)
-    return window
 
 
 def work_of(start: int, done: Sequence[tuple[int, int]], failures: dict[int, int]) -> PartitionWork:
-    work = PartitionWork(start, -1)
-    work.window, work.failures = window_of(start, done), failures
-    work.begin("i" * 22, 1000)
-    return work
+    """Return the work after a restart: some ranges behind the lowest offset are done already."""
+    numbers, before = [], start
+    for first, end in done:
+        numbers += [first - before, end - first]
+        before = end
+    told = [[at - start, count] for at, count in failures.items()]
+    notes = {"trident": 1, "topic": "i" * 22, "partitions": 1000, "failures": told, "done": numbers}
+    return PartitionWork.of(TopicPartition(*SPOT, start, json.dumps(notes)))
 
 
 def committed_by(work: PartitionWork) -> TopicPartition:
@@ -44,67 +41,39 @@ def committed_by(work: PartitionWork) -> TopicPartition:
     return commit
 
 
-@given(st.integers(0, 20), _RANGES)
-def test_it_knows_of_each_offset_whether_it_is_done(start: int, ranges: list[tuple[int, int]]) -> None:
-    window, done = OffsetWindow(start), set(range(start))
-    for first, length in ranges:
-        window.finish(first, first + length)
-        done.update(range(first, first + length))
-        lowest = next(offset for offset in range(100) if offset not in done)
-        assert window.low == lowest
-        behind = [offset for first, end in window.done for offset in range(first, end)]
-        assert behind == sorted(offset for offset in done if offset > lowest)
-        edges = [edge for pair in window.done for edge in pair]
-        assert edges == sorted(set(edges)), "ranges that touch each other are one"
-
-
-def test_what_is_committed_is_the_lowest_offset_that_is_not_done() -> None:
-    work = PartitionWork(0, -1)
-    for offset in range(3):
-        work.arrive(offset, None)
-    committed = []
-    for offset in (2, 0, 1):
-        work.finish(offset)
-        offset_to_commit = work.to_commit(SPOT)
-        assert offset_to_commit is not None
-        committed.append(offset_to_commit.offset)
-    assert committed == [0, 1, 3]
-
-
-@given(st.sets(st.integers(0, 40)), _RANGES)
-def test_only_records_that_are_not_done_are_processed(there: set[int], ranges: list[tuple[int, int]]) -> None:
-    done = [(first, first + length) for first, length in ranges]
-    window = window_of(0, done)
-    known = {offset for first, end in done for offset in range(first, end)}
-    taken = [offset for offset in sorted(there) if window.arrive(offset)]
-    assert taken == [offset for offset in sorted(there) if offset not in known]
-    for offset in taken:
-        assert window.low <= offset
-        assert not window.arrive(offset), "it came before"
-        window.finish(offset, offset + 1)
-    if there:
-        assert window.low >= max(there) + 1, "what is no record holds up nothing"
-        assert window.gap == 0
+@given(st.integers(0, 5), st.sets(st.integers(0, 40)), st.integers())
+def test_each_record_is_processed_until_it_is_done_across_restarts(start: int, there: set[int], seed: int) -> None:
+    random, work, done, given = Random(seed), PartitionWork(start, -1), set[int](), set[int]()
+    left = sorted(offset for offset in there if offset >= start)
+    coming = left
+    while left := [offset for offset in left if offset not in done]:
+        lowest = left[0] if left[0] in given else work.position
+        assert work.low == lowest
+        behind = {offset for first, end in work.done for offset in range(first, end)}
+        assert behind & there == {offset for offset in done if offset >= lowest}
+        assert not behind & {*left}
+        if random.random() < 0.1:
+            work.commit_again()
+            work = PartitionWork.of(committed_by(work))
+            coming, given = [offset for offset in sorted(there) if offset >= work.low], set()
+        elif coming and random.random() < 0.5:
+            offset, *coming = coming
+            assert work.arrive(offset, None) == (offset not in done)
+            assert not work.arrive(offset, None), "it came before"
+            given.add(offset)
+        elif pending := sorted(given - done):
+            done.add(offset := random.choice(pending))
+            work.finish(offset)
+    assert work.low == work.position, "what is no record holds up nothing"
 
 
 def test_the_end_of_a_partition_may_lie_behind_its_last_record() -> None:
-    window = OffsetWindow(3)
-    assert window.arrive(3)
-    window.skip_to(6)  # the mark of a transaction
-    assert (window.low, window.position, window.gap) == (3, 6, 3)
-    window.finish(3, 4)
-    assert (window.low, window.done) == (6, [])
-
-
-def test_many_acknowledgements_in_another_order_are_one_range() -> None:
-    window = OffsetWindow(0)
-    window.position = 1_000_000
-    for offset in range(100_000, 0, -1):
-        window.finish(offset, offset + 1)
-    assert window.done == [(1, 100_001)]
-    assert window.gap == 1_000_000
-    window.finish(0, 1)
-    assert (window.low, window.done) == (100_001, [])
+    work = PartitionWork(3, -1)
+    assert work.arrive(3, None)
+    work.skip_to(6)  # the mark of a transaction
+    assert (work.low, work.position) == (3, 6)
+    work.finish(3)
+    assert (work.low, list(work.done)) == (6, [])
 
 
 @given(
@@ -119,10 +88,10 @@ def test_notes_are_read_as_they_were_written(
     for distance, length in steps:
         done.append((at + distance, at + distance + length))
         at = done[-1][1]
-    work = work_of(offset, done, {offset + each: count for each, count in failures.items()})
-    read = PartitionWork.of(committed_by(work))
+    failures = {offset + each: count for each, count in failures.items()}
+    read = PartitionWork.of(committed_by(work_of(offset, done, failures)))
     assert (read.topic_id, read.partitions) == ("i" * 22, 1000)
-    assert (read.window.done, read.failures) == (done, work.failures)
+    assert (list(read.done), read.failures) == (done, failures)
     read.begin("i" * 22, 1000)
     assert read.to_commit(SPOT) is None, "it is committed already"
 
@@ -132,8 +101,9 @@ def test_notes_have_room_in_what_kafka_keeps_and_leave_out_what_is_farthest() ->
     commit = committed_by(work_of(10**12 - 1, done, {10**12 + at: 10**6 for at in range(1, 1000)}))
     assert len(commit.metadata or "") <= 4096
     read = PartitionWork.of(commit)
-    assert read.window.done == done[: len(read.window.done)]
-    assert len(read.window.done) > 500
+    found = list(read.done)
+    assert found == done[: len(found)]
+    assert len(found) > 500
     assert len(read.failures) == 60
 
 
@@ -143,27 +113,22 @@ def test_notes_have_room_in_what_kafka_keeps_and_leave_out_what_is_farthest() ->
 def test_what_another_program_committed_says_nothing(text: str | None) -> None:
     commit = TopicPartition("topic", 0, 5) if text is None else TopicPartition("topic", 0, 5, text)
     work = PartitionWork.of(commit)
-    assert (work.topic_id, work.partitions, work.failures, work.window.done, work.window.low) == ("", 0, {}, [], 5)
+    assert (work.topic_id, work.partitions, work.failures, list(work.done), work.low) == ("", 0, {}, [], 5)
 
 
 def test_what_was_done_from_an_offset_on_is_forgotten_where_a_partition_was_cut_off() -> None:
-    window = window_of(5, [(8, 12), (15, 20)])
-    window.position = 30
-    window.cut(10)
-    assert (window.low, window.position, window.done) == (5, 10, [(8, 10)])
-    assert window.arrive(10)
-    assert window.arrive(15)
-    window.cut(3)
-    assert (window.low, window.position, window.done) == (3, 3, [])
-
-
-def test_notes_of_what_lies_behind_a_cut_are_left_out() -> None:
     work = work_of(5, [(8, 12), (15, 20)], {9: 1, 16: 2})
-    assert (work.window.furthest, work.window.position) == (20, 5)
-    work.move(10, 5, 7)
-    assert (work.window.done, work.failures, work.window.position, work.epoch) == ([(8, 10)], {9: 1}, 5, 7)
-    work.move(8, 5, 7)
-    assert (work.window.furthest, work.window.position) == (5, 5)
+    assert work.furthest == 20
+    work.move(18, 5, 7)
+    assert (list(work.done), work.position, work.epoch) == ([(8, 12), (15, 18)], 5, 7)
+    for offset in (5, 6, 7, 12, 13):
+        assert work.arrive(offset, 7)
+    work.move(13, 13, 8)
+    work.finish(13)  # of the record that was there before
+    assert (list(work.done), work.failures, work.position, work.low) == ([(8, 12)], {9: 1}, 13, 5)
+    assert [work.arrive(offset, 8) for offset in (12, 13, 15)] == [False, True, True]
+    work.move(3, 3, 8)
+    assert (list(work.done), work.failures, work.position, work.low) == ([], {}, 3, 3)
 
 
 def test_of_a_partition_cut_and_grown_again_nothing_behind_the_position_is_done() -> None:
@@ -179,9 +144,10 @@ def test_of_a_partition_cut_and_grown_again_nothing_behind_the_position_is_done(
     )
     positions = GroupPositions(cast(Any, brokers), 0, 1)
     work = positions.starts({SPOT: True}, {SPOT.topic: TopicView("A", {0: 1}, {})}, True)[SPOT]
-    assert list(work.window.done) == [(35, 37)]
+    assert list(work.done) == [(35, 37)]
+    assert all(work.arrive(offset, 1) for offset in range(30, 35))  # and 35 is asked for
     assert positions.move(SPOT, work, None)
-    assert [offset for offset in range(30, 40) if work.arrive(offset, 2)] == [*range(30, 40)]
+    assert [offset for offset in range(30, 40) if work.arrive(offset, 2)] == [*range(35, 40)]
 
 
 # ---- a broker that goes away while a position is given up -----------------------------------------------------------------
@@ -198,7 +164,8 @@ class Taken:
 
 def queue_of(monkeypatch: pytest.MonkeyPatch, taken: Sequence[Taken], place: int) -> Any:
     """Return a queue of two partitions, one at a `place` whose records are gone; its second assignment fails."""
-    brokers, away = Mock(servers="kafka"), SourceAwayError("going on: no answer")
+    spout = KafkaSpout("kafka", SPOT.topic, group_id="g", on_data_loss="skip")
+    brokers, away = Mock(servers="kafka", options=spout._options), SourceAwayError("going on: no answer")
     brokers.consumer.consume.side_effect = [taken, []]
     works = {SPOT: PartitionWork(0, 0), Spot(SPOT.topic, 1): PartitionWork(place, 0)}
     for work in works.values():
@@ -213,8 +180,7 @@ def queue_of(monkeypatch: pytest.MonkeyPatch, taken: Sequence[Taken], place: int
     monkeypatch.setattr(topic_queue, "assign", Mock(side_effect=[None, away, None]))
     monkeypatch.setattr(GroupPositions, "starts", lambda *_: works)
     monkeypatch.setattr(Commits, "begin", lambda *_: None)
-    spout = KafkaSpout("kafka", SPOT.topic, group_id="g", on_data_loss="skip")
-    return topic_queue.TopicQueue(spout._options, 0, 1, None, spout._limits)
+    return topic_queue.TopicQueue(spout._options, 0, 1)
 
 
 def test_records_before_an_error_are_given_once_the_broker_is_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,17 +15,15 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 from spouts import KafkaSpout
-from spouts.kafka import Json, OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
+from spouts.kafka import Json, OpaqueTridentKafkaSpout
 from spouts.kafka.clients import LogPosition, Spot, assign, truncation_of
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Topics
 from tests.spouts.driving import Task
-from tests.spouts.kafka.kafka_batches import Batches, batches
+from tests.spouts.kafka.kafka_batches import BOTH, Batches, Kind, batches
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.spout import Definition
 
-Kind = type[OpaqueTridentKafkaSpout] | type[TransactionalTridentKafkaSpout]
-BOTH = pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout])
 TEXTS = Json("word: string")
 
 
@@ -134,7 +132,7 @@ def test_records_that_took_the_numbers_of_lost_ones_are_read_if_losses_may_be(el
     ) as made:
         made.definitions = copy.deepcopy(election.definitions)
         assert made.rest() == words("b", 0, 60)
-        assert made.coordinator.skipped == 40
+        assert made.coordinator._positions.skipped == 40
         made.restart()
         assert made.next() is None
 

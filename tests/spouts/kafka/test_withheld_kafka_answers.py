@@ -36,14 +36,12 @@ from tests.harness.kafka_proxy import (
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
 from tests.spouts.driving import Task
-from tests.spouts.kafka.kafka_batches import Batches, batches
+from tests.spouts.kafka.kafka_batches import BOTH, Batches, Kind, batches
 from trident import TridentTopology
 from trident.errors import SourceAwayError, SpoutError
 from trident.operations import Count
 from trident.spout import Definition
 
-Kind = type[OpaqueTridentKafkaSpout] | type[TransactionalTridentKafkaSpout]
-BOTH = pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout])
 NOON = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
 QUICK = {"reconnect.backoff.max.ms": 100, "socket.timeout.ms": 2000}
 NOON_MS = int(NOON.timestamp() * 1000)

@@ -45,7 +45,6 @@ class Batches:
         return self.coordinator.initialize_transaction(self.txid + 1, pickle.loads(pickle.dumps(self.previous)))
 
     def rows(self, definition: Definition, parallelism: int = 1) -> list[Any]:
-        """Read the next batch."""
         return rows_of(self.spout, self.coordinator, definition, parallelism, self.txid + 1)
 
     def run(self) -> list[list[Any]]:

@@ -172,19 +172,6 @@ def test_entries_that_were_never_read_are_missed_and_skipped_only_on_demand(
     skipping.close()
 
 
-def test_entries_that_were_read_may_be_trimmed(redis_server: Server, client: Any) -> None:
-    batches = Batches(spout_of(redis_server, max_entries=4))
-    fill(client, range(1, 11))
-    batches.commit(batches.define())
-    client.xtrim("s", minid="5-0", approximate=False)
-    assert numbers(batches.run()) == [[5, 6, 7, 8], [9, 10]]
-    client.xtrim("s", maxlen=0)
-    assert batches.run() == []
-    fill(client, [11])
-    assert numbers(batches.run()) == [[11]]
-    batches.close()
-
-
 def test_a_stream_that_is_trimmed_whole_before_it_was_read_is_missed(redis_server: Server, client: Any) -> None:
     batches = Batches(spout_of(redis_server, max_entries=4))
     fill(client, range(1, 11))

@@ -61,20 +61,16 @@ def check(proxy: Withheld, client: Any, first: str, number: int, how: How) -> No
     assert all(isinstance(error, SourceAwayError) or life.coordinator is None for error in life.errors)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("first", ["0", "$"])
-@pytest.mark.timeout(300)
-def test_no_entry_is_skipped_if_an_answer_is_withheld(proxy: Withheld, client: Any, first: str) -> None:
-    check(proxy, client, first, 0, "never")
-    for number in (*range(1, 12), *range(12, proxy.requests + 1, 9)):  # the first look, and some of what follows
-        check(proxy, client, first, number, HOW[number % len(HOW)])
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    "how", [pytest.param(None, marks=pytest.mark.long), *(pytest.param(how, marks=pytest.mark.soak) for how in HOW)]
+)
 @pytest.mark.parametrize("first", ["0", "$"])
 @pytest.mark.timeout(900)
-def test_no_entry_is_skipped_whichever_answer_is_withheld(proxy: Withheld, client: Any, first: str, how: How) -> None:
-    check(proxy, client, first, 0, how)
-    for number in range(1, proxy.requests + 1):
-        check(proxy, client, first, number, how)
+def test_no_entry_is_skipped_if_an_answer_is_withheld(
+    proxy: Withheld, client: Any, first: str, how: How | None
+) -> None:
+    """Whichever it is; without `how` those of the first look and some of what follows, each in another way."""
+    check(proxy, client, first, 0, how or "never")
+    some = (*range(1, 12), *range(12, proxy.requests + 1, 9))
+    for number in some if how is None else range(1, proxy.requests + 1):
+        check(proxy, client, first, number, how or HOW[number % len(HOW)])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-import pickle
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,14 +12,8 @@ from hypothesis import strategies as st
 
 from spouts import RateSpout
 from spouts.rows.rate import RowSchedule
-from states.memory import MemoryMapState
-from tests.spouts.reading import definitions, is_plain, opened, rows_of
-from trident import TridentTopology
-from trident.operations import Sum
+from tests.spouts.reading import definitions, is_plain, rows_of
 from trident.spout import Lag, TransactionAttempt
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 BEGAN = 1_700_000_000.0
 
@@ -39,11 +31,6 @@ class Now:
 def seconds(row: tuple[Any, ...]) -> float:
     moment: datetime.datetime = row[1]
     return moment.timestamp() - BEGAN
-
-
-def test_it_is_a_transactional_spout_of_a_value_and_a_time() -> None:
-    spout = pickle.loads(pickle.dumps(RateSpout(10)))
-    opened(spout, "value: bigint, timestamp: timestamp")
 
 
 def test_rows_of_a_second_come_when_it_is_over_with_the_time_they_were_due() -> None:
@@ -186,12 +173,3 @@ def test_parts_are_as_many_as_said_and_have_all_rows() -> None:
 def test_a_wrong_argument_is_refused_by_its_name(arguments: dict[str, Any], part: str) -> None:
     with pytest.raises(ValueError, match=part):
         RateSpout(**arguments)
-
-
-def test_it_runs_on_spark(spark: SparkSession, tmp_path: Path) -> None:
-    topology = TridentTopology("rate")
-    stream = topology.new_stream("rows", RateSpout(rows_per_batch=40_000, rows=100_000))
-    total = stream.persistent_aggregate(MemoryMapState(), "value", Sum(), "sum")
-    with topology.start(log_dir=tmp_path / "log") as running:
-        running.process_all_available()
-        assert (running.state(total).get(), running.txid) == (99_999 * 100_000 // 2, 3)

@@ -33,8 +33,6 @@ from trident.spark.session import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROOT = Path(__file__).parent.parent.parent.parent
-
 
 class _Failing(Filter):
     def is_keep(self, tuple: Any) -> bool:

@@ -58,11 +58,6 @@ def test_every_value_comes_back(value: Any) -> None:
     assert encode(decode(data)) == data
 
 
-def test_nan_comes_back() -> None:
-    assert math.isnan(decode(encode(math.nan)))
-    assert same(decode(encode(Decimal("-sNaN123"))), Decimal("-sNaN123"))
-
-
 def test_a_named_zone_offset_keeps_its_name_and_a_foreign_zone_its_offset() -> None:
     named = dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2), "CEST"))
     assert decode(encode(named)).tzname() == "CEST"
@@ -235,19 +230,6 @@ def test_columns_are_those_of_whole_lists_or_none(data: list[bytes]) -> None:
     else:
         # A list of two may be spelt in more bytes than we write; only the way of one by one reads that.
         assert len(data) < 2 or not whole or any(one[1] != 0x92 for one in data)
-
-
-def test_what_one_value_lacks_its_neighbour_does_not_give() -> None:
-    head, parts = b"\x01\x92", [b"\x07", b"\xa1x", b"\xc4\x01y", b"\xc0"]
-    for cut in range(5):
-        data = [head + b"".join(parts[:cut]), head + b"".join(parts[cut:])]
-        if cut == 2:
-            assert decode_columns(data, 2) == [[7, b"y"], ["x", None]]
-            assert decode_many(data) == [[7, "x"], [b"y", None]]
-        else:
-            assert decode_columns(data, 2) is None
-            with pytest.raises(CorruptValueError, match="damaged or cut off"):
-                decode_many(data)
 
 
 def test_good_values_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,3 +417,16 @@ def test_nan_is_one_key_within_a_commit(kind: StateType) -> None:
         state.multi_update([(nan(),), (OTHER_NAN,)], [Add(1), Add(1)])
     state.commit(1)
     assert state.multi_get([(nan(),)]) == [2]
+
+
+def test_what_one_value_lacks_its_neighbour_does_not_give() -> None:
+    head, parts = b"\x01\x92", [b"\x07", b"\xa1x", b"\xc4\x01y", b"\xc0"]
+    for cut in range(5):
+        data = [head + b"".join(parts[:cut]), head + b"".join(parts[cut:])]
+        if cut == 2:
+            assert decode_columns(data, 2) == [[7, b"y"], ["x", None]]
+            assert decode_many(data) == [[7, "x"], [b"y", None]]
+        else:
+            assert decode_columns(data, 2) is None
+            with pytest.raises(CorruptValueError, match="damaged or cut off"):
+                decode_many(data)

@@ -45,8 +45,7 @@ ALL: list[tuple[Any, Any]] = [
     (JSONTransactionalSerializer(), TRANSACTIONAL),
     (JSONNonTransactionalSerializer(), BARE),
 ]
-KINDS = [(serializer, serializer.kind) for serializer, _ in ALL]
-STRICT = [serializer for serializer, kind in KINDS if kind is not StateType.NON_TRANSACTIONAL]
+STRICT = [serializer for serializer, _ in ALL if serializer.kind is not StateType.NON_TRANSACTIONAL]
 
 
 def label(item: object) -> str:
@@ -113,16 +112,6 @@ def test_a_long_misfit_is_cut_in_the_message() -> None:
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(("serializer", "kind"), KINDS, ids=label)
-def test_a_state_over_a_store_of_bytes(serializer: Any, kind: StateType) -> None:
-    store = DictMap()
-    state = map_for(kind, SerializedMap(store, serializer), "state", 0)
-    commit(state, Txid(1, 0, Winners(), "log"), a=5, b=1)
-    commit(state, Txid(2, 0, Winners(((1, 0),)), "log", Sentinel("log", 1, 0)), a=7)
-    assert state.multi_get([("a",), ("b",), ("c",)]) == [12, 1, None]
-    assert {type(data) for data in store.entries.values()} == {bytes}
-
-
 def test_errors_name_the_key_and_a_value_that_cannot_be_written_writes_nothing() -> None:
     store = DictMap({("a",): b"\x01\xff", ("b",): b"?"})
     state = SerializedMap(store, CodecSerializer())
@@ -173,15 +162,6 @@ def test_a_map_reads_many_as_it_reads_one_and_names_the_first_that_is_bad(
     keys = more.draw(st.permutations([*stored, ("absent",), ("missing",)]))
     state = SerializedMap(DictMap(stored), CodecSerializer())
     assert same(outcome(lambda: state.multi_get(keys)), outcome(lambda: [state.multi_get([key])[0] for key in keys]))
-
-
-@pytest.mark.parametrize("fields", [["a", 0, 1, 2], [1, "a", 1, 2], [True, 0, 1, 2], [1, 0.0, 1, 2]], ids=repr)
-def test_a_list_of_another_meaning_among_many_is_refused(fields: list[Any]) -> None:
-    data = [encode([1, 0, 1, 2]), encode(fields)]
-    with pytest.raises(CorruptValueError, match="not .* of an opaque state: .*another kind"):
-        CodecSerializer().deserialize_many(data)
-    with pytest.raises(CorruptValueError, match="not .* of a transactional state: .*another kind"):
-        CodecSerializer(StateType.TRANSACTIONAL).deserialize_many([encode([1, 0]), encode(["a", 0])])
 
 
 class Named(CodecSerializer):
@@ -309,3 +289,12 @@ EXACT, WEAK = [JSONOpaqueSerializer(), CodecSerializer()], WithoutAttempts()
 def test_a_replay_without_a_key_is_exact_unless_no_attempt_is_stored(serializer: Any, count: int) -> None:
     state = run(serializer, (1, 0, {"a": 5}), (2, 0, {"a": 7}), (2, 1, {"z": 1}), (3, 1, {"a": 1}))
     assert state.multi_get([("a",), ("z",)]) == [count, 1]
+
+
+@pytest.mark.parametrize("fields", [["a", 0, 1, 2], [1, "a", 1, 2], [True, 0, 1, 2], [1, 0.0, 1, 2]], ids=repr)
+def test_a_list_of_another_meaning_among_many_is_refused(fields: list[Any]) -> None:
+    data = [encode([1, 0, 1, 2]), encode(fields)]
+    with pytest.raises(CorruptValueError, match="not .* of an opaque state: .*another kind"):
+        CodecSerializer().deserialize_many(data)
+    with pytest.raises(CorruptValueError, match="not .* of a transactional state: .*another kind"):
+        CodecSerializer(StateType.TRANSACTIONAL).deserialize_many([encode([1, 0]), encode(["a", 0])])

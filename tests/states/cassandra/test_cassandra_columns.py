@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import math
 import re
 from dataclasses import replace
@@ -122,16 +121,6 @@ def test_a_colleague_reads_names_types_and_values(tables: Tables, tmp_path: Path
         assert running.state("total").get() == 6
 
 
-def test_an_opaque_row_is_what_the_kind_stores_and_a_replay_counts_once(tables: Tables) -> None:
-    state, log = tables.state(tables.conf()), Log()
-    commit(state, log, 1, {"man": 3, "dog": 4}, attempt=1)
-    commit(state, log, 2, {"man": 1, "apple": 9}, attempt=1, record=False)
-    commit(state, log, 2, {"man": 2}, attempt=2)  # the replay has other rows
-    assert values(state, "man", "dog", "none") == [5, 4, None]
-    assert state.map_state.backing.multi_get([("man",), ("none",)]) == [OpaqueValue(2, EPOCH + 2, 3, 5), None]
-    assert state.multi_get_at([("apple",)], Snapshot(2, log.winners)) == [None]
-
-
 def test_the_other_kinds_keep_less_and_are_found_empty_too(tables: Tables) -> None:
     for kind, columns, twice in (
         (StateType.TRANSACTIONAL, "word, count, trident_txid", ("the", 3, 2)),
@@ -228,28 +217,6 @@ def test_a_ttl_goes_with_every_row(tables: Tables) -> None:
     assert 99_000 < tables.one(conf, "TTL(count)", "word = 'cow'") <= 100_000
 
 
-@pytest.mark.long
-def test_batches_of_any_size_arrive_without_a_warning(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    state, sent = tables.state(tables.conf(), rows_per_read=4, buckets=2), list[int]()
-    rows: Any = state.map_state.backing._rows
-    whole = rows._batch
-
-    def noted(bucket: Any, some: Any, at: bytes) -> Any:
-        sent.append(len(some))
-        return whole(bucket, some, at)
-
-    monkeypatch.setattr(rows, "_batch", noted)
-    words = {"x" * 40_000: 1, **{f"w{n}": n for n in range(501)}, **{f"{n}" * 900: n for n in range(150)}}
-    with caplog.at_level(logging.WARNING):
-        commit(state, Log(), 1, words)
-    assert [record.getMessage() for record in caplog.records] == []
-    assert values(state, *words) == list(words.values())
-    assert sum(sent) == len(words)
-    assert max(sent) == 100
-
-
 # ---- what has no row -------------------------------------------------------------------------------------------------
 
 
@@ -315,11 +282,6 @@ def test_what_has_no_plain_form_is_refused_by_name(
     spec = CassandraState.opaque(**options)
     assert spec.facts.layout is not None
     assert spec.facts.layout(conf) == "binary columns key and value"
-
-
-def test_an_unknown_layout_is_refused_where_it_is_given() -> None:
-    with pytest.raises(ConfigError, match="layout='rows' of a Cassandra state: give 'binary' or 'columns'"):
-        CassandraState.opaque("localhost", layout="rows")  # type: ignore[arg-type]
 
 
 def test_layouts_are_never_taken_for_each_other(tables: Tables) -> None:
@@ -399,17 +361,3 @@ def test_what_a_replaced_writer_sends_late_loses(tables: Tables) -> None:
     backing._rows.put([("cow",)], [OpaqueValue(1, EPOCH, None, 100)], late, lambda: None)
     backing._rows.delete([("cow",)], late, lambda: None)
     assert new.multi_get_at([("cow",), ("old",)], Snapshot(1, log.winners)) == [1, None]
-
-
-def test_what_is_written_after_a_reset_stays(tables: Tables) -> None:
-    conf, log = tables.conf(), Log("old")
-    old = tables.state(conf)
-    for number in (1, 2):
-        commit(old, log, number, {"kept": 1, "gone": 1}, attempt=7 * EPOCH)
-    late, new = timestamp(old.map_state.backing._stamp, 9), tables.state(conf)
-    new.reset()
-    assert new.read_sentinel() is None
-    assert tables.rows(f"SELECT word FROM {tables.table(conf)}") == []
-    commit(new, Log("new"), 1, {"kept": 5})
-    old.map_state.backing._rows.put([("kept",)], [OpaqueValue(2, EPOCH, None, 9)], late, lambda: None)
-    assert values(tables.state(conf), "kept", "gone") == [5, None]

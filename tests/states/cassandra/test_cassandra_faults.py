@@ -26,7 +26,7 @@ from trident.errors import (
     StateMismatchError,
     UnsupportedOperation,
 )
-from trident.state import Key, Sentinel, Snapshot, StateConf, Txid
+from trident.state import Key, Sentinel, Snapshot, Txid
 from trident.state.encoding.codec import encode
 
 SMALL: dict[str, Any] = {"table": "two", "buckets": 2, "rows_per_batch": 2}  # a window of 16 keys
@@ -167,19 +167,28 @@ def test_calls_of_a_commit_out_of_their_order_are_refused(home: Home) -> None:
 # ---- losses ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("doing", ["put", "delete", "end"])
-def test_a_sentinel_that_disappears_in_a_commit_is_a_loss(home: Home, cql: CassandraConnection, doing: str) -> None:
-    backing = home.map(home.conf(), table=f"losing_{doing}")
-    txid = claim(backing, 1)
-    cql.define(f"TRUNCATE tests.losing_{doing}")
+@pytest.mark.parametrize(
+    ("doing", "how"),
+    [("put", "truncate"), ("delete", "truncate"), ("end", "truncate"), ("seal", "truncate"), ("seal", "reset")],
+)
+def test_a_sentinel_that_disappears_in_a_commit_is_a_loss(
+    home: Home, cql: CassandraConnection, doing: str, how: str
+) -> None:
+    conf, table = home.conf(), f"losing_{doing}"
+    backing, other, begun = home.map(conf, table=table), home.map(conf, table=table), Sentinel("log", 1, EPOCH)
+    if doing == "seal":
+        backing.move_sentinel(begun._replace(sealed=False))
+    txid = Txid(1, EPOCH, incarnation="log") if doing == "seal" else claim(backing, 1)
+    cql.define(f"TRUNCATE tests.{table}") if how == "truncate" else other.reset()
     acts = {
+        "seal": lambda: backing.move_sentinel(begun),
         "put": lambda: backing.multi_put([("k",)], [b"v"]),
         "delete": lambda: backing.multi_delete([("k",)]),
         "end": lambda: backing.end(txid),
     }
     with pytest.raises(StateLossDetected, match=rf"its sentinel \(batch 1 attempt {EPOCH} of .*\) is gone"):
         acts[doing]()
-    assert backing.multi_get([("k",)]) == [None]
+    assert (other.multi_get([("k",)]), other.read_sentinel()) == ([None], None)
 
 
 def test_a_foreign_record_is_named(home: Home, cql: CassandraConnection) -> None:
@@ -309,63 +318,7 @@ def test_after_an_error_nothing_more_is_sent(cql: CassandraConnection) -> None:
     assert len(taken) < 12
 
 
-# ---- a server that is killed: last, because every connection to it has to be made again -------------------------------
-
-
-@pytest.mark.long
-def test_a_server_that_is_killed_in_a_commit_loses_nothing_and_the_replay_is_exact(home: Home) -> None:
-    conf, log = StateConf("topology", "killed"), Log()
-    words = {f"w{n}": 1 for n in range(3000)}
-    options: dict[str, Any] = {"timeout_s": 5, "rows_per_batch": 10, "buckets": 16, "table": "killed"}
-    state = home.state(conf, **options)
-    for number in (1, 2):
-        commit(state, log, number, words)
-    txid = log.txid(3)
-    state.begin_commit(txid)
-    backing = state.map_state.backing
-    whole = backing.backing
-    seen = iter(range(10_000))
-    batch = whole._rows._batch
-
-    def killing(*arguments: Any) -> Any:
-        if next(seen) == 100:
-            home.server.kill()
-        return batch(*arguments)
-
-    whole._rows._batch = killing
-    with pytest.raises(BackendError) as failure:
-        update(state, words)
-    assert failure.value.retryable
-    state.close()
-    home.server.start()
-    again = home.state(conf, **options)
-    stored = again.map_state.backing.multi_get([(word,) for word in words])
-    assert {value.txid for value in stored} == {2, 3}  # it was killed in the middle
-    commit(again, log, 3, words, attempt=1)
-    assert values(again, *words) == [3] * len(words)
-    with pytest.raises(StateMismatchError):
-        home.state(StateConf("topology", "never"), **options).begin_commit(log.txid(4))
-
-
 # ---- the sentinel ----------------------------------------------------------------------------------------------------
-
-
-def empty(how: str, backing: CassandraBackingMap, other: CassandraBackingMap) -> None:
-    if how == "reset":
-        other.reset()
-    else:
-        backing._connection.define("TRUNCATE tests.emptied")
-
-
-@pytest.mark.parametrize("how", ["reset", "truncate"])
-def test_a_store_that_was_emptied_in_a_commit_is_not_sealed(home: Home, how: str) -> None:
-    conf = home.conf()
-    backing, other = home.map(conf, table="emptied"), home.map(conf, table="emptied")
-    backing.move_sentinel(Sentinel("log", 1, EPOCH, conf.prefix, False))
-    empty(how, backing, other)
-    with pytest.raises(StateLossDetected, match=r"its sentinel \(batch 1 .*\) is gone"):
-        backing.move_sentinel(Sentinel("log", 1, EPOCH, conf.prefix, True))
-    assert other.read_sentinel() is None
 
 
 def test_what_is_written_after_the_seal_is_later_than_what_came_before_it(home: Home) -> None:

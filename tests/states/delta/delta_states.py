@@ -20,7 +20,7 @@ from tests.harness.store_commits import update as update
 from tests.harness.store_commits import values as values
 from trident.state.interfaces import StateConf, StateType
 from trident.state.map_state import SnapshottableMap
-from trident.state.txid import Snapshot, Txid
+from trident.state.txid import Txid
 
 WORDS = StateConf("words", "counts", key_fields=(("word", "string"),), value_type="bigint")
 OPENED: list[Any] = []  # states that a test need not close
@@ -42,7 +42,6 @@ def begun_at(path: Path, **options: Any) -> tuple[Any, Log]:
 
 
 def count_men(state: Any, log: Log, numbers: Iterable[int], attempt: int = 1) -> None:
-    """Commit batches that each count one man."""
     for number in numbers:
         commit(state, log, number, attempt, {"man": 1})
 
@@ -55,6 +54,15 @@ def reader_at(path: Path, kind: StateType = StateType.OPAQUE) -> Any:
 def changes(path: Path) -> Path:
     """The table that holds the changes of a state, beside the one that people read."""
     return path / "_trident" / "changes"
+
+
+def people_read(path: Path) -> dict[Any, Any]:
+    """What a plain reader of the table at the path sees, as it would sum it up."""
+    rows = DeltaTable(path).to_pyarrow_table()
+    assert len(rows.column_names) == 2
+    keys, found = (column.to_pylist() for column in rows.columns)
+    assert len(set(keys)) == len(keys), "a key has two rows"
+    return dict(zip(keys, found, strict=True))
 
 
 def version_of(path: Path) -> int:
@@ -92,11 +100,11 @@ def records_in(path: Path) -> list[tuple[int, int]]:
     return [(int(line.split()[0]), int(line.split()[1])) for line in lines if line.endswith("\n")]
 
 
-def commit_until_killed(state: Any, records: Path, attempt: int, publishes: bool) -> None:
-    """Commit batches to a state without end; `publishes`: the state is told what is recorded.
+def commit_until_killed(state: Any, records: Path, attempt: int) -> None:
+    """Commit batches to a state without end.
 
-    The file of records is the log: a line `txid attempt` is written before the state is told of it. Each attempt adds one
-    to its own key, so what a lost attempt wrote would be seen.
+    The file of records is the log, of lines `txid attempt`. Each attempt adds one to its own key, so what a lost attempt wrote
+    would be seen.
     """
     log, done = Log(), records_in(records)
     for each in done:
@@ -111,5 +119,3 @@ def commit_until_killed(state: Any, records: Path, attempt: int, publishes: bool
             out.flush()
             os.fsync(out.fileno())
             log.record(txid)
-            if publishes:
-                state.recorded(Snapshot(number, log.winners))

@@ -1,4 +1,4 @@
-"""Commits by columns to a Delta table: whatever is committed, fails, is removed or opened again, rows give the same."""
+"""Commits by columns to a Delta table, in memory and beyond it: rows give the same, whatever fails or is opened again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spouts import FixedBatchSpout
+from states.delta import DeltaState
+from states.delta.beyond_memory.bucketed_base import BucketLimits
 from tests.harness.column_schedules import (
     NUMBERS,
     ColumnPromises,
@@ -18,23 +21,28 @@ from tests.harness.column_schedules import (
     sum_by_columns,
     update_numbers,
 )
+from tests.states.delta.beyond_memory.test_delta_beyond_memory import is_large
 from tests.states.delta.delta_states import state_at
+from tests.states.memory.test_struct_columns import SOME, TYPE, update
+from trident import TridentTopology
+from trident.operations import Avg, Count, Sum
 from trident.state import OpaqueValue, StateConf, StateType
 
 pytestmark = pytest.mark.usefixtures("always_columns")
-LETTERS = [*"abcde", None]
+LETTERS = [*"abcdefgh", None]
+BEYOND: dict[str, Any] = {"max_keys_in_memory": 2, "publish_every_s": 1000}
 
 
 def opened(path: Path, value_type: str = "bigint", width: int = 1, **options: Any) -> Any:
     fields = (("word", "string"), ("n", "int"))[:width]
-    options = {"fsync": False, "background_maintenance": False, "compact_after_commits": 5, **options}
+    options = {"fsync": False, "background_maintenance": False, "compact_after_commits": 3, **options}
     return state_at(path, StateConf("words", "counts", fields, value_type), StateType.OPAQUE, **options)
 
 
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
-def test_columns_and_rows_tell_the_same_of_any_schedule(tmp_path: Path, seed: int) -> None:
+def test_numbers_by_columns_and_by_rows_tell_the_same_of_any_schedule(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     value_type, width = dice.choice(list(NUMBERS)), dice.choice([1, 2])
     columns = commits_by_columns(
@@ -42,6 +50,34 @@ def test_columns_and_rows_tell_the_same_of_any_schedule(tmp_path: Path, seed: in
         ["sum", "sum", "sum", "min", "max", "put", "remove"], LETTERS, NUMBERS[value_type], number_keys(LETTERS, width),
     )  # fmt: skip
     assert columns > 3
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, BEYOND], ids=["memory", "beyond"])
+def test_structs_by_columns_and_by_rows_tell_the_same_of_any_schedule(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("states.delta.beyond_memory.bucketed_base.BucketLimits", lambda: BucketLimits(2))
+    columns = commits_by_columns(
+        random.Random(f"{options}"), partial(opened, tmp_path, TYPE, **options), "words/counts", update,
+        ["combine", "combine", "combine", "combine", "put", "remove"], LETTERS, SOME, number_keys(LETTERS, 1),
+    )  # fmt: skip
+    assert columns > 8
+    assert is_large(tmp_path) == bool(options)
+
+
+def test_a_topology_commits_several_aggregates_by_columns(tmp_path: Path) -> None:
+    topology = TridentTopology("columns")
+    rows = FixedBatchSpout("shop: string, euros: bigint", 40, *[(f"shop {at % 30}", at) for at in range(120)])
+    stream = topology.new_stream("orders", rows).group_by("shop")
+    together = {"revenue": Sum("euros"), "orders": Count(), "mean": Avg("euros")}
+    sales = stream.persistent_aggregate(DeltaState.opaque(tmp_path / "t", fsync=False), together, "sales")
+    with topology.start(engine="in_process", log_dir=tmp_path / "log") as running:
+        running.process_all_available()
+        found = dict(running.state(sales).get_tuples())
+    told = {shop: (each["revenue"], each["orders"], each["mean"]) for shop, each in found.items()}
+    assert told == {f"shop {at}": (4 * at + 180, 4, at + 45) for at in range(30)}
 
 
 def test_what_is_put_by_columns_is_read_by_everybody(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from states.delta import DeltaState, delta_state_at
 from tests.harness.withheld import How, WithheldApart
 from tests.states.delta.delta_bucket import Bucket
 from tests.states.delta.delta_states import WORDS, Log, commit, update, values
+from tests.states.delta.test_delta_staging import stage
 from trident.errors import BackendError, ConfigError, FencedError, StoreAwayError
 from trident.state.interfaces import StateConf
 
@@ -162,23 +163,20 @@ def test_a_url_that_lost_a_slash_is_refused(tmp_path: Path) -> None:
 
 def test_a_task_stages_in_a_bucket_and_the_driver_publishes_there(bucket: Bucket) -> None:
     task, driver, log = state_in(bucket), state_in(bucket), Log()
+
+    def files() -> int:
+        return sum("/_staged/" in name for name in bucket.facts()["names"])
+
     for number in (1, 2, 3):
         txid = log.txid(number, 1)
-        run = txid.of_run(f"{number:016x}")
-        task.begin_commit(run)
-        update(task, {"man": number})
-        staged = task.stage(run)
-        assert sum("/_staged/" in name for name in bucket.facts()["names"]) == 1
+        staged = stage(task, txid, {"man": number})
+        assert files() == 1
         driver.publish(txid, staged)
         log.record(txid)
         assert values(state_in(bucket, read_only=True), "man") == [sum(range(number + 1))]
-    assert not any("/_staged/" in name for name in bucket.facts()["names"])
-    lost = log.txid(4, 1).of_run("a" * 16)
-    task.begin_commit(lost)
-    update(task, {"man": 100})
-    task.stage(lost)
-    again = log.txid(4, 2).of_run("b" * 16)
-    task.begin_commit(again)
-    assert not any("/_staged/" in name for name in bucket.facts()["names"])
+    assert files() == 0
+    stage(task, log.txid(4, 1), {"man": 100})  # lost
+    task.begin_commit(log.txid(4, 2).of_run("b" * 16))
+    assert files() == 0
     for one in (task, driver):
         one.close()

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
-import signal
-import subprocess
 import threading
-import time
-from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,22 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import TableNotFoundError
 
 from spouts import DeltaSpout
 from states.delta.state_tables import PublishedTable
-from tests.harness.forked import command_of
 from tests.harness.store_commits import commit_by
 from tests.spouts.reading import batches
 from tests.states.delta.delta_states import (
-    ROOT,
     Log,
     changes,
     commit,
-    commit_until_killed,
     count_men,
+    people_read,
     reader_at,
-    records_in,
     state_at,
     update,
     values,
@@ -49,15 +40,6 @@ DUCKDB_DELTA = next((Path(duckdb.__file__).parent.parent / "duckdb_ext").rglob("
 EVERY_KIND = list(StateType)
 
 
-def read(path: Path) -> dict[Any, Any]:
-    """What a plain reader of the table sees, as it would sum it up."""
-    rows = DeltaTable(path).to_pyarrow_table()
-    assert len(rows.column_names) == 2
-    keys, found = (column.to_pylist() for column in rows.columns)
-    assert len(set(keys)) == len(keys), "a key has two rows"
-    return dict(zip(keys, found, strict=True))
-
-
 def publish(state: Any, log: Log, txid: int) -> None:
     """Say that the log has a batch, and wait until it is shown."""
     state.recorded(Snapshot(txid, log.winners))
@@ -66,24 +48,6 @@ def publish(state: Any, log: Log, txid: int) -> None:
 
 def batch_of(path: Path) -> str:
     return str(DeltaTable(path).history(1)[0]["trident.batch"])
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("kind", EVERY_KIND)
-def test_a_plain_reader_sees_one_row_for_each_key(tmp_path: Path, kind: StateType) -> None:
-    state, log, model = state_at(tmp_path, kind=kind), Log(), dict[str, int]()
-    for number in range(1, 30):
-        counts = {f"w{number % 7}": number, "man": 1}
-        commit(state, log, number, 1, counts)
-        model |= {word: model.get(word, 0) + n for word, n in counts.items()}
-    state.recorded(Snapshot(29, log.winners))
-    state.close()
-    assert read(tmp_path) == model
-    assert batch_of(tmp_path) == "29"
-    rows = DeltaTable(tmp_path).to_pyarrow_table()
-    assert rows.schema.names == ["word", "value"]
-    assert rows.schema.types == [pa.string(), pa.int64()]
-    assert DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows > len(model)
 
 
 def test_every_kind_of_reader_agrees(tmp_path: Path) -> None:
@@ -116,34 +80,34 @@ def test_a_batch_that_is_not_recorded_and_a_failed_attempt_are_never_shown(tmp_p
     state.recorded(Snapshot(1, log.winners))
     commit(state, log, 2, 1, {"man": 1, "lost": 1}, record=False)
     state.wait_for_maintenance()
-    assert read(tmp_path) == {"man": 1}
+    assert people_read(tmp_path) == {"man": 1}
     state.close()
-    assert read(tmp_path) == {"man": 1}
+    assert people_read(tmp_path) == {"man": 1}
     # The driver comes back. It says what its log holds, then tries the batch again.
     state = state_at(tmp_path, kind=kind)
     assert state.read_sentinel().txid == 2
     publish(state, log, 1)
-    assert read(tmp_path) == {"man": 1}
+    assert people_read(tmp_path) == {"man": 1}
     txid = log.txid(2, 2)
     state.begin_commit(txid)
     state.wait_for_maintenance()
-    assert read(tmp_path) == {"man": 1}
+    assert people_read(tmp_path) == {"man": 1}
     update(state, {"man": 5})
     state.commit(txid)
     state.wait_for_maintenance()
-    assert read(tmp_path) == {"man": 1}
+    assert people_read(tmp_path) == {"man": 1}
     log.record(txid)
     publish(state, log, 2)
-    assert read(tmp_path)["man"] == values(state, "man")[0]
+    assert people_read(tmp_path)["man"] == values(state, "man")[0]
     if kind is StateType.OPAQUE:
-        assert read(tmp_path) == {"man": 6}
+        assert people_read(tmp_path) == {"man": 6}
 
 
 def test_what_is_committed_is_known_at_the_next_commit_also_without_being_told(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     count_men(state, log, (1, 2, 3))
     state.wait_for_maintenance()
-    assert (read(tmp_path), batch_of(tmp_path)) == ({"man": 2}, "2")
+    assert (people_read(tmp_path), batch_of(tmp_path)) == ({"man": 2}, "2")
 
 
 def test_a_state_without_a_log_is_published_as_it_is(tmp_path: Path) -> None:
@@ -153,7 +117,7 @@ def test_a_state_without_a_log_is_published_as_it_is(tmp_path: Path) -> None:
         update(state, {"man": 1})
         state.commit(txid)
     state.close()
-    assert read(tmp_path) == {"man": 2}
+    assert people_read(tmp_path) == {"man": 2}
 
 
 def test_removed_keys_have_no_row(tmp_path: Path) -> None:
@@ -162,7 +126,7 @@ def test_removed_keys_have_no_row(tmp_path: Path) -> None:
     commit_by(state, log, 2, state.map_state.multi_remove, [("dog",)], attempt=1)
     state.recorded(Snapshot(2, log.winners))
     state.close()
-    assert read(tmp_path) == {"man": 1}
+    assert people_read(tmp_path) == {"man": 1}
 
 
 def test_a_key_field_named_like_a_column_of_ours_keeps_its_name(tmp_path: Path) -> None:
@@ -188,9 +152,9 @@ def test_emptying_the_state_empties_what_is_shown(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     commit(state, log, 1, 1, {"man": 1})
     publish(state, log, 1)
-    assert read(tmp_path) == {"man": 1}
+    assert people_read(tmp_path) == {"man": 1}
     state.reset()
-    assert read(tmp_path) == {}
+    assert people_read(tmp_path) == {}
 
 
 def test_what_others_did_to_the_table_is_undone_with_the_next_batch(tmp_path: Path) -> None:
@@ -201,7 +165,7 @@ def test_what_others_did_to_the_table_is_undone_with_the_next_batch(tmp_path: Pa
     commit(state, log, 2, 1, {"man": 1})
     state.recorded(Snapshot(2, log.winners))
     state.close()
-    assert read(tmp_path) == {"man": 2}
+    assert people_read(tmp_path) == {"man": 2}
     assert values(reader_at(tmp_path), "x", "man") == [None, 2]
 
 
@@ -225,10 +189,10 @@ def test_a_replaced_writer_that_wakes_up_shows_no_earlier_batch(
     commit(second, log, 2, 2, {"man": 1})
     second.recorded(Snapshot(2, log.winners))
     second.close()
-    assert read(tmp_path) == {"man": 2}
+    assert people_read(tmp_path) == {"man": 2}
     go_on.set()
     first.close()
-    assert (read(tmp_path), batch_of(tmp_path)) == ({"man": 2}, "2")
+    assert (people_read(tmp_path), batch_of(tmp_path)) == ({"man": 2}, "2")
 
 
 def test_publishing_that_fails_fails_no_batch_and_is_made_up_for(
@@ -247,7 +211,7 @@ def test_publishing_that_fails_fails_no_batch_and_is_made_up_for(
     commit(state, log, 2, 1, {"man": 1})
     state.recorded(Snapshot(2, log.winners))
     state.close()
-    assert read(tmp_path) == {"man": 2}
+    assert people_read(tmp_path) == {"man": 2}
 
 
 @pytest.mark.long
@@ -263,7 +227,7 @@ def test_old_files_go_and_the_changes_stay(tmp_path: Path) -> None:
     assert any((tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
     state.recorded(Snapshot(39, log.winners))
     state.close()
-    assert read(tmp_path) == {"man": 39}
+    assert people_read(tmp_path) == {"man": 39}
     assert values(state_at(tmp_path), "man") == [39]
     assert pc.max(DeltaTable(changes(tmp_path)).to_pyarrow_table()["_seq"]).as_py() == 39
 
@@ -288,56 +252,3 @@ def test_a_delta_spout_follows_what_is_shown(tmp_path: Path) -> None:
     assert changed == {
         ("man", 1, "delete"), ("dog", 1, "delete"), ("man", 2, "insert"), ("dog", 1, "insert"), ("cow", 1, "insert"),
     }  # fmt: skip
-
-
-# ---- writers that are killed -----------------------------------------------------------------------------------------
-
-
-def state_after(records: list[tuple[int, int]], txid: int) -> dict[str, int]:
-    model: Counter[str] = Counter()
-    for number, attempt in records[:txid]:
-        model.update({"all": 1, f"attempt {attempt}": 1, f"w{number % 5}": 1})
-    return dict(model)
-
-
-def shown(path: Path) -> tuple[int, dict[str, int]] | None:
-    """What the table shows: a batch, and its rows; None before the first one."""
-    try:
-        table = DeltaTable(path)
-    except TableNotFoundError:
-        return None
-    txid = table.transaction_version("trident/words/counts/shown")
-    if txid is None:
-        return None
-    rows = table.to_pyarrow_table()
-    keys = rows["word"].to_pylist()
-    assert len(set(keys)) == len(keys), "a key has two rows"
-    return int(txid), dict(zip(keys, rows["value"].to_pylist(), strict=True))
-
-
-def publish_until_killed(path: Path, records: Path, attempt: int) -> None:
-    commit_until_killed(state_at(path, publish_every_s=1), records, attempt, publishes=True)
-
-
-@pytest.mark.long
-def test_each_state_shown_is_of_a_committed_batch_whenever_the_writer_dies(tmp_path: Path) -> None:
-    path, records, seed = tmp_path / "state", tmp_path / "records", random.randrange(1 << 32)
-    chance, batches = random.Random(seed), [0]
-    for attempt in range(1, 4):
-        child = subprocess.Popen(command_of(publish_until_killed, path, records, attempt), cwd=ROOT)
-        try:
-            until, before = time.monotonic() + 60, batches[-1]
-            wanted = before + 1 + chance.randrange(3)
-            while batches[-1] <= wanted and time.monotonic() < until:
-                if (now := shown(path)) is not None:
-                    txid, rows = now
-                    assert rows == state_after(records_in(records), txid), (seed, attempt, txid)
-                    assert txid >= batches[-1], (seed, attempt)
-                    batches.append(txid)
-            time.sleep(chance.uniform(0, 0.3))  # anywhere in a commit, or in a publication
-        finally:
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-        assert batches[-1] > before, "nothing was shown in this life"
-    assert len(set(batches)) > 3
-    assert shown(path) is not None

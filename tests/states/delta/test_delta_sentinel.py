@@ -94,41 +94,31 @@ def test_a_sentinel_is_not_laid_on_a_table_that_lost_what_was_read(
         backing.move_sentinel(sentinel(3, 2), force)
 
 
-@pytest.mark.parametrize("lose", [wipe, empty])
-def test_a_table_that_is_emptied_within_a_commit_fails_it_as_a_loss(
-    tmp_path: Path, lose: Callable[[Path], None]
+def bring_back(path: Path) -> None:
+    wipe(path)
+    path.with_name("copy").rename(path)
+
+
+@pytest.mark.parametrize(("lose", "left"), [(wipe, None), (empty, None), (bring_back, 1)])
+def test_a_table_that_is_emptied_or_set_back_within_a_commit_fails_it_as_a_loss(
+    tmp_path: Path, lose: Callable[[Path], None], left: int | None
 ) -> None:
     table, log = tmp_path / "t", Log()
     state = state_at(table)
-    count_men(state, log, (1, 2))
+    count_men(state, log, [1])
+    state.wait_for_maintenance()
+    shutil.copytree(table, tmp_path / "copy")
+    count_men(state, log, [2])
     txid = log.txid(3, 1)
     state.begin_commit(txid)
     update(state, {"man": 1})
     state.wait_for_maintenance()
     lose(table)
-    with pytest.raises(StateLossDetected, match="its sentinel .* is gone"):
+    with pytest.raises(StateLossDetected, match="rolled back from batch 2" if left else "its sentinel .* is gone"):
         state.commit(txid)
-    assert reader_at(table).read_sentinel() is None
+    assert (values(reader_at(table), "man"), reader_at(table).read_sentinel() is None) == ([left], left is None)
     with pytest.raises(StateMismatchError):
         state.begin_commit(log.txid(3, 2))
-
-
-def test_a_table_that_is_replaced_by_an_older_copy_within_a_commit_gets_no_entry(tmp_path: Path) -> None:
-    table, copy, log = tmp_path / "t", tmp_path / "copy", Log()
-    state = state_at(table)
-    for number in range(1, 5):
-        commit(state, log, number, 1, {"man": 1})
-        if number == 2:
-            shutil.copytree(table, copy)
-    txid = log.txid(5, 1)
-    state.begin_commit(txid)
-    update(state, {"man": 1})
-    state.wait_for_maintenance()
-    shutil.rmtree(table)
-    copy.rename(table)
-    with pytest.raises(StateLossDetected, match="rolled back from batch 4"):
-        state.commit(txid)
-    assert values(reader_at(table), "man") == [2]
 
 
 def test_a_move_without_a_read_reads_by_itself_and_own_moves_follow_each_other(tmp_path: Path) -> None:
@@ -235,20 +225,43 @@ def test_a_state_below_another_table_in_a_bucket_is_refused() -> None:
         bucket.close()
 
 
-def test_a_paused_writer_is_fenced_once_its_successor_has_committed(tmp_path: Path) -> None:
-    old, new, log = state_at(tmp_path), state_at(tmp_path), Log()
+def clean_log(path: Path) -> None:
+    """Delete what a checkpoint holds, as Delta's own clean-up does."""
+    DeltaTable(changes(path)).create_checkpoint()
+    for entry in sorted((changes(path) / "_delta_log").glob("*.json"))[:-1]:
+        entry.unlink()
+
+
+FEW_VERSIONS = {"compact_after_commits": 8, "checkpoint_interval": 8, "retained_versions": 20, "fsync": False}
+BETWEEN: dict[str, tuple[dict[str, Any], int, bool]] = {
+    "one batch": ({}, 2, False),
+    "a compaction": ({"compact_after_commits": 2}, 2, False),
+    "batches of which the log was cleaned": ({"checkpoint_interval": 2}, 5, True),
+    "batches whose versions are gone": (FEW_VERSIONS, 60, False),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_a_paused_writer_is_fenced_once_its_successor_has_committed(tmp_path: Path, between: str) -> None:
+    options, last, is_cleaned = BETWEEN[between]
+    old, new, log = state_at(tmp_path), state_at(tmp_path, background_maintenance=False, **options), Log()
     commit(old, log, 1, 1, {"man": 1})
     paused = log.txid(2, 1)
     old.begin_commit(paused)
     update(old, {"man": 100})
-    commit(new, log, 2, 2, {"man": 1})
+    count_men(new, log, range(2, last + 1), 2)
+    if is_cleaned:
+        clean_log(tmp_path)
+    assert (changes(tmp_path) / "_delta_log" / f"{2:020}.json").exists() == (last == 2)
     rows, version = DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows, version_of(tmp_path)
-    with pytest.raises(FencedError, match="this writer is batch 2 attempt 1 .* but batch 2 attempt 2"):
+    with pytest.raises(
+        FencedError, match=f"this writer is batch 2 attempt 1 .* but batch {last} attempt 2 .*taken over"
+    ):
         old.commit(paused)
     assert (DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows, version_of(tmp_path)) == (rows, version)
     with pytest.raises(FencedError):
         old.begin_commit(paused)
-    assert values(state_at(tmp_path), "man") == [2]
+    assert values(state_at(tmp_path), "man") == [last]
 
 
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
@@ -306,20 +319,3 @@ def test_a_batch_is_refused_if_another_program_committed_and_its_replay_is_exact
         state.commit(txid)
     commit(state, log, 3, 2, {"man": 1})
     assert values(state_at(tmp_path), "man") == [3]
-
-
-def test_a_stale_writer_is_refused_after_the_log_was_cleaned(tmp_path: Path) -> None:
-    old, new, log = state_at(tmp_path), state_at(tmp_path, checkpoint_interval=2), Log()
-    commit(new, log, 1, 1, {"man": 1})
-    paused = log.txid(2, 1)
-    old.begin_commit(paused)
-    update(old, {"man": 100})
-    count_men(new, log, range(2, 6), 2)
-    DeltaTable(changes(tmp_path)).create_checkpoint()
-    entries = sorted((changes(tmp_path) / "_delta_log").glob("*.json"))
-    for entry in entries[:-1]:  # what the clean-up does with entries that a checkpoint holds
-        entry.unlink()
-    with pytest.raises(FencedError):
-        old.commit(paused)
-    assert not entries[2].exists()
-    assert values(state_at(tmp_path), "man") == [5]

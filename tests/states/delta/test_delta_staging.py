@@ -18,9 +18,18 @@ from states.delta.staging import STAGED
 from states.delta.state_table import StateTable
 from tests.harness.crashing_stores import tuples_at
 from tests.harness.forked import die, exit_code_of
-from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values, version_of
+from tests.states.delta.delta_states import (
+    Log,
+    changes,
+    commit,
+    people_read,
+    reader_at,
+    state_at,
+    update,
+    values,
+    version_of,
+)
 from trident.errors import BackendError, FencedError, SecondRunError
-from trident.state.interfaces import StateType
 from trident.state.txid import Snapshot, Txid
 
 pytestmark = pytest.mark.slow
@@ -86,25 +95,10 @@ def test_what_is_staged_is_seen_once_it_is_published_as_one_version(tmp_path: Pa
     assert found.transaction_version("trident/words/counts/0") == 2 + 1
     log.record(txid)
     assert values(state_at(tmp_path), "man", "dog") == [11, 5]
+    driver.recorded(Snapshot(2, log.winners))
+    driver.wait_for_maintenance()
+    assert people_read(tmp_path) == {"man": 11, "dog": 5}
     assert dict(reader_at(tmp_path).at(1).get_tuples()) == {"man": 1}
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", list(StateType))
-def test_tasks_and_the_driver_make_the_same_table(tmp_path: Path, kind: StateType) -> None:
-    task, driver, log = state_at(tmp_path / "a", kind=kind), state_at(tmp_path / "a", kind=kind), Log()
-    alone, own = state_at(tmp_path / "b", kind=kind), Log()
-    for number in range(1, 30):
-        counts = {f"w{number % 7}": number, "all": 1} | {f"k{n}": 1 for n in range(number)}
-        step(task, driver, log, number, 1, counts)
-        commit(alone, own, number, 1, counts)
-    rows = [
-        sorted(DeltaTable(changes(tmp_path / name)).to_pyarrow_table().to_pylist(), key=repr) for name in ("a", "b")
-    ]
-    assert rows[0] == rows[1]
-    assert len(rows[0]) > 29
-    assert sorted(reader_at(tmp_path / "a", kind).get_tuples()) == sorted(alone.get_tuples())
 
 
 def test_a_task_reads_the_rows_once_and_the_driver_never(tmp_path: Path, reads: list[str]) -> None:
@@ -228,17 +222,6 @@ def test_what_a_lost_task_staged_is_deleted_when_the_driver_commits_alone(tmp_pa
     assert values(reader_at(tmp_path), "man") == [11]
 
 
-def test_people_see_batches_that_tasks_staged(tmp_path: Path) -> None:
-    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
-    step(task, driver, log, 1, 1, {"man": 1, "dog": 2})
-    driver.recorded(Snapshot(1, log.winners))
-    driver.wait_for_maintenance()
-    assert sorted(DeltaTable(tmp_path).to_pyarrow_table().to_pylist(), key=str) == [
-        {"word": "dog", "value": 2},
-        {"word": "man", "value": 1},
-    ]
-
-
 _append = StateTable.append
 
 POINTS = {
@@ -296,8 +279,7 @@ def test_a_kill_at_each_point_loses_and_doubles_nothing(tmp_path: Path, point: s
     at_end = Snapshot(4, log.winners)
     driver.recorded(at_end)
     driver.close()
-    shown = {row["word"]: row["value"] for row in DeltaTable(tmp_path).to_pyarrow_table().to_pylist()}
-    assert shown == dict(tuples_at(reader_at(tmp_path), at_end)) == {"man": 4, "dog": 2, "lost": 5}
+    assert people_read(tmp_path) == dict(tuples_at(reader_at(tmp_path), at_end)) == {"man": 4, "dog": 2, "lost": 5}
 
 
 def test_a_compaction_while_a_task_reads_the_log_hides_no_batch(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -18,7 +16,7 @@ from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
 from states.memcached.fence import BaselineCodec, Health
 from states.memcached.servers import MemcachedConnection
 from tests.harness.proxy import Proxy
-from tests.harness.servers import Server, free_ports, start_memcached
+from tests.harness.servers import Server, free_ports
 from trident.errors import (
     BackendError,
     ConfigError,
@@ -27,7 +25,7 @@ from trident.errors import (
     FencedError,
     StateLossDetected,
 )
-from trident.state import Key, Sentinel, StateConf, StateSpec
+from trident.state import Sentinel, StateConf, StateSpec
 from trident.state.values import OpaqueValue
 from trident.storekit import SentinelRecord
 from trident.testing.backend.schedules import Add, Log
@@ -92,21 +90,6 @@ def test_what_is_stored_under_which_name(memcached_server: Server, client: Clien
     assert int(epoch) % 65536 == 0
     assert b'"sentinel":["contract-log",1,1048576,"tests/stored",true,""]' in client.get("p%20q!sentinel-0")
     assert f"VALUE p%20q:the {epoch.decode()} 18" in client.raw_command("get p%20q:the", "END\r\n").decode()
-
-
-def test_long_and_binary_keys_and_values_of_1_mb_come_back(memcached_server: Server) -> None:
-    spec, conf, log = MemcachedState.opaque(memcached_server.address), new_conf(), Log()
-    keys: list[Key] = [("k" * 5000,), (b"\x00\r\n " * 100,), ("é" * 300, 1), ("a b",), (b"\xff",), (), (None, 2.5)]
-    values: list[Any] = ["x" * 500_000, b"\r\nEND\r\n" * 70_000, None, [1, {"a": (2,)}], b"", 0, -1.5]
-    state, txid = opened(spec, conf), log.next()
-    state.begin_commit(txid)
-    state.multi_put(keys, values)
-    state.commit(txid)
-    found = opened(spec, conf).multi_get(keys)
-    assert found == values
-    bytes_map = MemcachedMap(MemcachedOptions(servers=(memcached_server.address,)), new_conf())
-    bytes_map.multi_put([("big",)], [b"\n" * 1_000_000])
-    assert bytes_map.multi_get([("big",), ("none",)]) == [b"\n" * 1_000_000, None]
 
 
 def test_a_long_key_never_gets_the_value_of_another(memcached_server: Server, client: Client) -> None:
@@ -265,40 +248,30 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_a_server_that_hangs_is_given_up_after_the_timeout(tmp_path: Path) -> None:
-    server = start_memcached(tmp_path)
-    try:
-        state = opened(MemcachedState.opaque(server.address, timeout_s=0.1, retries=0), new_conf())
-        commit(state, Log(), {"a": 1})
-        server.pause()
-        with pytest.raises(BackendError, match="timed out"):
-            read(state, "a")
-        server.resume()
-        assert read(state, "a") == [1]
-    finally:
-        server.kill()
+def test_a_server_that_hangs_is_given_up_after_the_timeout(start_own_memcached: Callable[..., Server]) -> None:
+    server = start_own_memcached()
+    state = opened(MemcachedState.opaque(server.address, timeout_s=0.1, retries=0), new_conf())
+    commit(state, Log(), {"a": 1})
+    server.pause()
+    with pytest.raises(BackendError, match="timed out"):
+        read(state, "a")
+    server.resume()
+    assert read(state, "a") == [1]
 
 
 @pytest.mark.server
-def test_of_two_servers_the_dead_one_is_named(tmp_path: Path) -> None:
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder in folders:
-        folder.mkdir()
-    servers = [start_memcached(folder) for folder in folders]
-    try:
-        spec, log = MemcachedState.opaque([server.address for server in servers], backoff_s=0.001), Log()
-        state = opened(spec, new_conf())
-        words = [f"word{number}" for number in range(2000)]
-        commit(state, log, dict.fromkeys(words, 1))
-        assert read(state, *words) == [1] * 2000
-        items = [Client(server.address).stats()[b"curr_items"] for server in servers]
-        assert min(items) > 700
-        servers[1].kill()
-        with pytest.raises(BackendError, match=f"memcached server {servers[1].address}"):
-            read(state, *words)
-    finally:
-        for server in servers:
-            server.kill()
+def test_of_two_servers_the_dead_one_is_named(start_own_memcached: Callable[..., Server]) -> None:
+    servers = [start_own_memcached() for _ in range(2)]
+    spec, log = MemcachedState.opaque([server.address for server in servers], backoff_s=0.001), Log()
+    state = opened(spec, new_conf())
+    words = [f"word{number}" for number in range(2000)]
+    commit(state, log, dict.fromkeys(words, 1))
+    assert read(state, *words) == [1] * 2000
+    items = [Client(server.address).stats()[b"curr_items"] for server in servers]
+    assert min(items) > 700
+    servers[1].kill()
+    with pytest.raises(BackendError, match=f"memcached server {servers[1].address}"):
+        read(state, *words)
 
 
 def test_something_else_that_answers_is_refused(redis_server: Server) -> None:
@@ -308,76 +281,54 @@ def test_something_else_that_answers_is_refused(redis_server: Server) -> None:
 
 
 @pytest.mark.server
-def test_memory_that_is_used_up_is_said(tmp_path: Path) -> None:
-    server = start_memcached(tmp_path, "-m", "4", "-M")
-    try:
-        state = MemcachedMap(MemcachedOptions(servers=(server.address,)), new_conf())
-        with pytest.raises(BackendError, match=r"out of memory for .* evicts nothing \(-M\)") as failed:
-            state.multi_put([(number,) for number in range(200)], [b"x" * 500_000] * 200)
-        assert failed.value.retryable
-    finally:
-        server.kill()
+def test_memory_that_is_used_up_is_said(start_own_memcached: Callable[..., Server]) -> None:
+    server = start_own_memcached("-m", "4", "-M")
+    state = MemcachedMap(MemcachedOptions(servers=(server.address,)), new_conf())
+    with pytest.raises(BackendError, match=r"out of memory for .* evicts nothing \(-M\)") as failed:
+        state.multi_put([(number,) for number in range(200)], [b"x" * 500_000] * 200)
+    assert failed.value.retryable
 
 
 @pytest.mark.server
-def test_a_server_without_cas_is_refused(tmp_path: Path) -> None:
-    server = start_memcached(tmp_path, "-C")
-    try:
-        with pytest.raises(EnvironmentProblem, match="runs without cas"):
-            opened(MemcachedState.opaque(server.address), new_conf()).begin_commit(Log().next())
-    finally:
-        server.kill()
+def test_a_server_without_cas_is_refused(start_own_memcached: Callable[..., Server]) -> None:
+    server = start_own_memcached("-C")
+    with pytest.raises(EnvironmentProblem, match="runs without cas"):
+        opened(MemcachedState.opaque(server.address), new_conf()).begin_commit(Log().next())
 
 
 @pytest.mark.server
-def test_a_server_without_room_for_the_record_of_a_state_takes_none_of_its_values(tmp_path: Path) -> None:
-    server = start_memcached(tmp_path, "-m", "4", "-M")
+def test_a_server_without_room_for_the_record_of_a_state_takes_none_of_its_values(
+    start_own_memcached: Callable[..., Server],
+) -> None:
+    server = start_own_memcached("-m", "4", "-M")
     client = Client(server.address, default_noreply=False)
-    try:
-        small = (client.set(f"small-{number}", b"") for number in count())
-        with pytest.raises(MemcacheServerError, match="out of memory"):  # for small items; larger ones still have room
-            all(small)
-        conf, log, word = new_conf(), Log(), "w" * 150
-        state = opened(MemcachedState.opaque(server.address), conf)
-        with pytest.raises(BackendError, match=r"out of memory for key \('the epoch',\) and evicts nothing \(-M\)"):
-            commit(state, log, {word: 1})
-        log.fail()
-        client.flush_all()
-        for _ in range(2):
-            commit(state, log, {word: 1})
-        assert read(state, word) == [2]
-    finally:
-        client.close()
-        server.kill()
+    small = (client.set(f"small-{number}", b"") for number in count())
+    with pytest.raises(MemcacheServerError, match="out of memory"):  # for small items; larger ones still have room
+        all(small)
+    conf, log, word = new_conf(), Log(), "w" * 150
+    state = opened(MemcachedState.opaque(server.address), conf)
+    with pytest.raises(BackendError, match=r"out of memory for key \('the epoch',\) and evicts nothing \(-M\)"):
+        commit(state, log, {word: 1})
+    log.fail()
+    client.flush_all()
+    for _ in range(2):
+        commit(state, log, {word: 1})
+    assert read(state, word) == [2]
+    client.close()
 
 
 def test_a_server_that_evicts_is_warned_of_once(
-    memcached_server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    memcached_server: Server, start_own_memcached: Callable[..., Server], caplog: pytest.LogCaptureFixture
 ) -> None:
-    safe = start_memcached(tmp_path, "-M")
-    try:
-        with caplog.at_level(logging.WARNING):
-            commit(opened(MemcachedState.opaque(safe.address), new_conf()), Log(), {"a": 1})
-            assert caplog.messages == []
-            state, log = opened(MemcachedState.opaque(memcached_server.address), new_conf()), Log()
-            commit(state, log, {"a": 1})
-            commit(state, log, {"a": 1})
-        assert [message for message in caplog.messages if "start it with -M" in message] == caplog.messages[:1]
-        assert len(caplog.messages) == 1
-    finally:
-        safe.kill()
-
-
-def test_a_missing_driver_says_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['pymemcache.client.base'] = None\n"
-        "from states.memcached.state import MemcachedState\n"
-        "from trident.state import StateConf\n"
-        "MemcachedState.opaque().factory.make_state(StateConf(), 0, 1)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "EnvironmentProblem: a Memcached state needs the package pymemcache" in done.stderr
-    assert "pip install 'trident-spark[memcached]'" in done.stderr
+    safe = start_own_memcached("-M")
+    with caplog.at_level(logging.WARNING):
+        commit(opened(MemcachedState.opaque(safe.address), new_conf()), Log(), {"a": 1})
+        assert caplog.messages == []
+        state, log = opened(MemcachedState.opaque(memcached_server.address), new_conf()), Log()
+        commit(state, log, {"a": 1})
+        commit(state, log, {"a": 1})
+    assert [message for message in caplog.messages if "start it with -M" in message] == caplog.messages[:1]
+    assert len(caplog.messages) == 1
 
 
 # ---- the surface -----------------------------------------------------------------------------------------------------
@@ -402,10 +353,8 @@ def test_servers_are_given_as_text_list_or_options() -> None:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    started = start_memcached(tmp_path)
-    yield started
-    started.kill()
+def server(start_own_memcached: Callable[..., Server]) -> Server:
+    return start_own_memcached()
 
 
 def map_on(address: str, conf: StateConf) -> MemcachedMap:
@@ -434,28 +383,21 @@ EMPTIED: dict[str, Callable[[Server, StateConf], None]] = {
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("move", ["the next", "the next, by force", "the seal"])
 @pytest.mark.parametrize("how", EMPTIED)
-def test_a_store_that_was_emptied_since_the_read_gets_no_sentinel(server: Server, how: str, force: bool) -> None:
-    conf = new_conf()
-    map_on(server.address, conf).move_sentinel(Sentinel("log", 1, 5))
-    late = map_on(server.address, conf)
-    assert late.read_sentinel() == Sentinel("log", 1, 5)
-    EMPTIED[how](server, conf)
-    with pytest.raises(StateLossDetected, match="was restarted|flush_all|its sentinel .*is gone"):
-        insist(late, Sentinel("log", 2, 5), force)
-    assert map_on(server.address, conf).read_sentinel() is None
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("how", EMPTIED)
-def test_a_store_that_was_emptied_in_a_commit_is_not_sealed(server: Server, how: str) -> None:
-    conf = new_conf()
+def test_a_store_that_was_emptied_since_the_read_or_in_a_commit_gets_no_sentinel(
+    server: Server, how: str, move: str
+) -> None:
+    conf, begun = new_conf(), Sentinel("log", 1, 5, "tests/a", move != "the seal")
     writer = map_on(server.address, conf)
-    writer.move_sentinel(Sentinel("log", 1, 5, "tests/a", False))
+    writer.move_sentinel(begun)
+    if move != "the seal":
+        writer = map_on(server.address, conf)
+        assert writer.read_sentinel() == begun
     EMPTIED[how](server, conf)
+    wanted = begun._replace(sealed=True) if move == "the seal" else begun._replace(txid=2)
     with pytest.raises(StateLossDetected, match="was restarted|flush_all|its sentinel .*is gone"):
-        insist(writer, Sentinel("log", 1, 5, "tests/a", True))
+        insist(writer, wanted, move == "the next, by force")
     assert map_on(server.address, conf).read_sentinel() is None
 
 

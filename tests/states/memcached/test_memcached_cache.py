@@ -7,8 +7,7 @@ import os
 import pickle
 import random
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,12 @@ from states.memcached.fence import Health, loss
 from states.memcached.state import MemcachedCache
 from tests.harness.commands import until
 from tests.harness.proxy import Proxy
-from tests.harness.servers import Server, start_memcached
+from tests.harness.servers import Server
 from tests.harness.sqlite_map import SQLiteMap, sqlite_state
 from tests.states.memcached.test_memcached import HEALTH, add, commit, new_conf, opened, read
 from tests.states.memcached.test_memcached_losses import evict
 from trident.errors import BackendError, ConfigError, StateLossDetected
-from trident.state import CodecSerializer, Key, OpaqueValue, SerializedMap, StateConf, StateSpec, StateType, map_state
+from trident.state import CodecSerializer, Key, SerializedMap, StateConf, StateSpec, StateType, map_state
 from trident.state.cached import ReadThroughMap
 from trident.state.map_state import MapStateFactory
 from trident.testing.backend.schedules import Log
@@ -36,10 +35,8 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = start_memcached(tmp_path, "-m", "4")
-    yield server
-    server.kill()
+def server(start_own_memcached: Callable[..., Server]) -> Server:
+    return start_own_memcached("-m", "4")
 
 
 @pytest.fixture
@@ -137,20 +134,6 @@ def test_a_dead_cache_does_not_stop_a_commit(
     assert len([message for message in caplog.messages if "not used until the next commit" in message]) == 1
 
 
-@pytest.mark.long
-def test_evictions_do_no_harm(server: Server, durable: StateSpec) -> None:
-    state, log = opened(MemcachedState.cache_for(durable, server.address), new_conf()), Log()
-    words = [f"{number}" + "x" * 3000 for number in range(3000)]  # 9 MB do not fit in 4 MB
-    for _ in range(2):
-        commit(state, log, dict.fromkeys(words, 1))
-    backing = state.map_state.backing
-    known = backing.cache.get(backing._space, [(word,) for word in words])
-    assert 0 < known.count(None) < len(words)
-    assert known[-1] == (OpaqueValue(2, log.attempt, 1, 2),)
-    commit(state, log, dict.fromkeys(words, 1))
-    assert read(state, *words) == [3] * len(words)
-
-
 @pytest.mark.parametrize("kind", list(StateType))
 def test_any_kind_may_have_a_cache(server: Server, tmp_path: Path, kind: StateType) -> None:
     def backing(conf: StateConf, partition: int, partitions: int) -> Any:
@@ -173,15 +156,6 @@ DISK = ("-m", "64", "-M", "-o")
 QUICK = "ext_item_age=0,ext_max_sleep=10000"
 
 
-@contextmanager
-def running(work: Path, *arguments: str) -> Iterator[Server]:
-    server = start_memcached(work, *arguments)
-    try:
-        yield server
-    finally:
-        server.kill()
-
-
 def disk(work: Path, *more: str, megabytes: int = 8) -> str:
     return ",".join([*more, QUICK, "ext_page_size=2,ext_wbuf_size=2", f"ext_path={work / 'disk'}:{megabytes}m"])
 
@@ -198,92 +172,93 @@ def put(state: Any, log: Log, first: int, many: int) -> None:
     ("more", "megabytes"), [((), 8), (("ext_drop_unread", "ext_compact_under=3", "ext_drop_under=3"), 16)]
 )
 def test_what_is_dropped_from_the_external_storage_fails_a_batch(
-    tmp_path: Path, more: tuple[str, ...], megabytes: int
+    start_own_memcached: Callable[..., Server], tmp_path: Path, more: tuple[str, ...], megabytes: int
 ) -> None:
-    with running(tmp_path, *DISK, disk(tmp_path, *more, megabytes=megabytes)) as server:
-        state, log = opened(MemcachedState.opaque(server.address), new_conf()), Log()
+    server = start_own_memcached(*DISK, disk(tmp_path, *more, megabytes=megabytes))
+    state, log = opened(MemcachedState.opaque(server.address), new_conf()), Log()
 
-        def batches() -> None:
-            for number in range(2000):  # the server moves values to the disk beside them, sooner or later
-                put(state, log, number % 40 * 500, 500)
+    def batches() -> None:
+        for number in range(2000):  # the server moves values to the disk beside them, sooner or later
+            put(state, log, number % 40 * 500, 500)
 
-        with pytest.raises(StateLossDetected, match=r"has evicted \d+ items"):
-            batches()
+    with pytest.raises(StateLossDetected, match=r"has evicted \d+ items"):
+        batches()
 
 
-def test_what_the_external_storage_cannot_give_back_fails_the_batch_that_asks_for_it(tmp_path: Path) -> None:
-    with running(tmp_path, *DISK, disk(tmp_path, megabytes=16)) as server:
-        state, log = opened(MemcachedState.opaque(server.address), new_conf()), Log()
-        for number in range(5):
-            put(state, log, number * 1000, 1000)
-        until(lambda: (tmp_path / "disk").stat().st_blocks * 512 > 2 << 20, "half of the values are on the disk")
-        os.truncate(tmp_path / "disk", 0)  # as a disk does that is broken, or was full
-        with pytest.raises(StateLossDetected, match=r"has evicted \d+ items"):
-            put(state, log, 0, 5000)
+def test_what_the_external_storage_cannot_give_back_fails_the_batch_that_asks_for_it(
+    start_own_memcached: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = start_own_memcached(*DISK, disk(tmp_path, megabytes=16))
+    state, log = opened(MemcachedState.opaque(server.address), new_conf()), Log()
+    for number in range(5):
+        put(state, log, number * 1000, 1000)
+    until(lambda: (tmp_path / "disk").stat().st_blocks * 512 > 2 << 20, "half of the values are on the disk")
+    os.truncate(tmp_path / "disk", 0)  # as a disk does that is broken, or was full
+    with pytest.raises(StateLossDetected, match=r"has evicted \d+ items"):
+        put(state, log, 0, 5000)
 
 
 def test_what_is_dropped_while_a_page_of_memory_moves_fails_the_batch(
-    tmp_path: Path,
+    start_own_memcached: Callable[..., Server],
 ) -> None:
-    with running(tmp_path, "-m", "8", "-M") as server:
-        state, log = opened(MemcachedState.opaque(server.address, timeout_s=0.3), new_conf()), Log()
-        commit(state, log, {"word": 1})
-        client = Client(server.address, default_noreply=False)
-        for number in range(1000):  # fills the memory with items of one class
-            try:
-                client.set(f"foreign-{number}", b"x" * 20_000)
-            except MemcacheServerError:
-                break
-        (source,) = {int(name.split(b":")[0]) for name, size in client.stats("slabs").items()
-                     if name.endswith(b":chunk_size") and 20_000 < size < 26_000}  # fmt: skip
-        asked = client.stats()[b"cmd_get"]
-        with socket.socket() as stuck:
-            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            stuck.connect(("127.0.0.1", server.port))
-            names = [b"foreign-%d" % n for n in range(0, number, 2)[::-1]]
-            # It takes no answer. That is more than the 4 MB that the kernel keeps, so every second item of the first page
-            # stays in use.
-            stuck.sendall(b"get %b\r\n" % b" ".join(3 * names))
-            before, alike = asked, 0
-            while alike < 50:  # until the server, which has one thread, waits for its client
-                now = client.stats()[b"cmd_get"]
-                before, alike = now, alike + 1 if now == before != asked else 0
-            assert client.raw_command(f"slabs reassign {source} 1") == b"OK"
-            until(lambda: client.stats()[b"slab_reassign_running"], "the page is being moved")
-            with pytest.raises((BackendError, StateLossDetected), match="moving one page|has evicted") as failed:
-                commit(state, log, {"word": 1})
-            assert isinstance(failed.value, BackendError)
-        client.close()
-        log.fail()
-        with pytest.raises(StateLossDetected, match=r"has evicted \d+ items"):
-            state.begin_commit(log.next())
+    server = start_own_memcached("-m", "8", "-M")
+    state, log = opened(MemcachedState.opaque(server.address, timeout_s=0.3), new_conf()), Log()
+    commit(state, log, {"word": 1})
+    client = Client(server.address, default_noreply=False)
+    for number in range(1000):  # fills the memory with items of one class
+        try:
+            client.set(f"foreign-{number}", b"x" * 20_000)
+        except MemcacheServerError:
+            break
+    (source,) = {int(name.split(b":")[0]) for name, size in client.stats("slabs").items()
+                 if name.endswith(b":chunk_size") and 20_000 < size < 26_000}  # fmt: skip
+    asked = client.stats()[b"cmd_get"]
+    with socket.socket() as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stuck.connect(("127.0.0.1", server.port))
+        names = [b"foreign-%d" % n for n in range(0, number, 2)[::-1]]
+        # It takes no answer. That is more than the 4 MB that the kernel keeps, so every second item of the first page
+        # stays in use.
+        stuck.sendall(b"get %b\r\n" % b" ".join(3 * names))
+        before, alike = asked, 0
+        while alike < 50:  # until the server, which has one thread, waits for its client
+            now = client.stats()[b"cmd_get"]
+            before, alike = now, alike + 1 if now == before != asked else 0
+        assert client.raw_command(f"slabs reassign {source} 1") == b"OK"
+        until(lambda: client.stats()[b"slab_reassign_running"], "the page is being moved")
+        with pytest.raises((BackendError, StateLossDetected), match="moving one page|has evicted") as failed:
+            commit(state, log, {"word": 1})
+        assert isinstance(failed.value, BackendError)
+    client.close()
+    log.fail()
+    with pytest.raises(StateLossDetected, match=r"has evicted \d+ items"):
+        state.begin_commit(log.next())
 
 
-def test_counters_that_were_reset_hide_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with running(tmp_path, "-m", "4") as server:
-        log = Log()
-        state = opened(MemcachedState.opaque(server.address), new_conf())
-        lenient = opened(MemcachedState.opaque(server.address, allow_eviction=True), new_conf())
-        commit(state, log, {"a": 1}, record=False)
-        commit(lenient, log, {"a": 1})
-        evict(server)
-        client = Client(server.address)
-        client.raw_command("stats reset")
-        client.close()
-        with pytest.raises(StateLossDetected, match=r"counters of server .* were reset \(stats reset\)"):
-            state.begin_commit(log.next())
-        caplog.clear()
-        commit(lenient, log, {"b": 1})
-        commit(lenient, log, {"b": 1})
+def test_counters_that_were_reset_hide_nothing(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    log = Log()
+    state = opened(MemcachedState.opaque(server.address), new_conf())
+    lenient = opened(MemcachedState.opaque(server.address, allow_eviction=True), new_conf())
+    commit(state, log, {"a": 1}, record=False)
+    commit(lenient, log, {"a": 1})
+    evict(server)
+    client = Client(server.address)
+    client.raw_command("stats reset")
+    client.close()
+    with pytest.raises(StateLossDetected, match=r"counters of server .* were reset \(stats reset\)"):
+        state.begin_commit(log.next())
+    caplog.clear()
+    commit(lenient, log, {"b": 1})
+    commit(lenient, log, {"b": 1})
     assert [message for message in caplog.messages if "were reset" in message] == caplog.messages
     assert len(caplog.messages) == 1
 
 
-def test_servers_that_drop_items_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        running(tmp_path, *DISK, disk(tmp_path) + ",tail_repair_time=3600") as server,
-        caplog.at_level(logging.WARNING),
-    ):
+def test_servers_that_drop_items_are_warned_of(
+    start_own_memcached: Callable[..., Server], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_own_memcached(*DISK, disk(tmp_path) + ",tail_repair_time=3600")
+    with caplog.at_level(logging.WARNING):
         commit(opened(MemcachedState.opaque(server.address), new_conf()), Log(), {"a": 1})
     storage, repair = caplog.messages
     assert "drops items when its external storage (ext_path) is full, also with -M" in storage

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -222,8 +221,3 @@ def test_names_spread_over_the_servers_and_few_move_when_one_is_added() -> None:
 def test_wrong_options_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         MemcachedOptions(**options)
-
-
-def test_options_survive_pickling() -> None:
-    options = MemcachedOptions(servers=("a:1",), ttl_s=60, allow_short_ttl=True)
-    assert pickle.loads(pickle.dumps(options)) == options

@@ -41,12 +41,6 @@ def test_factories_of_one_id_share_their_data() -> None:
     assert MemoryMapState("test-shared").make_state(CONF, 0, 1).multi_get([("a",)]) == [5]
 
 
-@pytest.mark.parametrize("factory", [MemoryMapState, MemoryMapState.Factory])
-def test_the_default_is_opaque(factory: Any) -> None:
-    assert factory().kind is StateType.OPAQUE
-    assert factory().make_state(CONF, 0, 1).kind is StateType.OPAQUE
-
-
 def test_it_is_also_a_single_value() -> None:
     state = open_state()
     state.begin_commit(1)
@@ -82,18 +76,6 @@ def test_an_lru_keeps_its_number_of_entries_for_each_partition() -> None:
     assert factory.make_state(CONF, 0, 3).multi_get(keys) == [1, 2] * 3
     commit(factory.make_state(CONF, 0, 1), 2, g=3)
     assert factory.make_state(CONF, 0, 1).multi_get([*keys, ("g",)]) == [None] * 5 + [2, 3]
-
-
-# ---- rows -------------------------------------------------------------------------------------------------------------
-
-
-@every_kind
-def test_rows_are_the_parts_of_the_key_and_the_value(kind: StateType) -> None:
-    state = open_state(kind)
-    state.begin_commit(1)
-    state.multi_put([("a", 1), ("b", 2), ("none", 0)], [10, 20, None])
-    state.commit(1)
-    assert sorted(state.get_tuples()) == [("a", 1, 10), ("b", 2, 20)]
 
 
 # ---- LRU -------------------------------------------------------------------------------------------------------------

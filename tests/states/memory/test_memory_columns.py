@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMapState
-from tests.harness.column_schedules import ColumnPromises
-from tests.harness.crashing_stores import DictMap, tuples_at
+from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryData, MemoryMapState
+from tests.harness.column_schedules import ColumnPromises, Update, commits_by_columns
+from tests.harness.crashing_stores import DictMap
 from trident.errors import FencedError
 from trident.operations import Max, Min, Sum
-from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
+from trident.state import OpaqueMap, OpaqueValue, StateConf, StateType, Txid
 from trident.state.number_columns import NumberForm
 from trident.state.number_table import NumberTable
 from trident.state.table import KeyColumns, as_list
@@ -33,61 +31,35 @@ MOST = (1 << 63) - 1
 
 # ---- one schedule, two maps ------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a commit: `sum`, `min`, `max`, `put` or `remove`."""
-
-    what: str
-    values: dict[Any, Any]
-
-
-@dataclass(frozen=True)
-class Attempt:
-    calls: list[Call]
-    wins: bool
-
-
-INTS = st.integers(-9, 9) | st.sampled_from([MOST, -MOST - 1, MOST // 2 + 1])
-FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, math.inf, -math.inf, math.nan, 1e308])
-LETTERS = st.sampled_from("abcdef")
-COMBINED = st.sampled_from(["sum", "sum", "sum", "min", "max"])
-
-
-def calls(numbers: st.SearchStrategy[Any], others: st.SearchStrategy[Any]) -> st.SearchStrategy[Call]:
-    combined = st.builds(Call, COMBINED, st.dictionaries(LETTERS | st.none(), numbers, min_size=1))
-    put = st.builds(Call, st.just("put"), st.dictionaries(LETTERS, numbers | others, min_size=1))
-    removed = st.builds(Call, st.just("remove"), st.dictionaries(LETTERS, st.none(), min_size=1))
-    return combined | combined | combined | put | removed
-
-
-def attempts(of: st.SearchStrategy[Call]) -> st.SearchStrategy[list[Attempt]]:
-    return st.lists(st.builds(Attempt, st.lists(of, min_size=1, max_size=3), st.booleans()), max_size=24)
-
-
-MIXED = attempts(calls(INTS, st.none() | FLOATS | st.booleans() | st.text(max_size=1) | st.just(MOST + 1)))
-BIGINT, DOUBLE = NumberForm(("bigint",)), NumberForm(("double",))
+REALS = [0.0, -0.0, 1.5, -2.25, math.inf, -math.inf, math.nan, 1e308]
+NUMBERS: dict[str, list[Any]] = {"bigint": [*range(-9, 10), MOST, -MOST - 1, MOST // 2 + 1], "double": REALS}
+ODD: list[Any] = [None, *REALS, True, "", "x", MOST + 1]
+WORDS = [*"abcdef", None]
 
 
 def key(part: Any, width: int) -> tuple[Any, ...]:
-    return (part,) if width == 1 else (part, 1)
+    return (part, 1)[:width]
 
 
-def apply(state: Any, call: Call, width: int, by_arrow: bool) -> Any:
-    keys = [key(part, width) for part in call.values]
-    values = list(call.values.values())
-    if call.what == "put":
-        return state.multi_put(keys, values)
-    if call.what == "remove":
-        return state.multi_remove(keys)
-    dtype = np.float64 if isinstance(values[0], float) else np.int64
-    parts: list[Any] = [list(call.values)] + [[1] * len(keys)] * (width - 1)
-    if by_arrow:
-        parts = [pa.array(part) for part in parts]
-    new = state.multi_combine(parts, np.array(values, dtype), call.what)
-    if new is not None:
-        return new.tolist()
-    return state.multi_update(keys, CombinerUpdates(combine_of(call.what), values))
+def update_as(numbers: list[Any], width: int, by_arrow: bool) -> Update:
+    """Return what does one update of a commit; `put odd` puts what no column of numbers takes."""
+
+    def update(state: Any, what: str, batch: dict[Any, int]) -> tuple[Any, bool]:
+        keys, values = [key(part, width) for part in batch], [numbers[at % len(numbers)] for at in batch.values()]
+        if what == "remove":
+            return state.multi_remove(keys), False
+        if what.startswith("put"):
+            odd = [ODD[at % len(ODD)] for at in batch.values()]
+            return state.multi_put(keys, odd if what == "put odd" else values), False
+        parts: list[Any] = [list(batch), [1] * len(keys)][:width]
+        if by_arrow:
+            parts = [pa.array(part) for part in parts]
+        new = state.multi_combine(parts, np.array(values, np.float64 if numbers is REALS else np.int64), what)
+        if new is not None:
+            return new.tolist(), True
+        return state.multi_update(keys, CombinerUpdates(combine_of(what), values)), False
+
+    return update
 
 
 def combine_of(what: str) -> Any:
@@ -97,57 +69,32 @@ def combine_of(what: str) -> Any:
     return combine
 
 
-def readable(state: OpaqueMap, committed: int, winners: Winners, width: int) -> str:
-    keys = [key(part, width) for part in (*"abcdefgh", None)]
-    snapshot = Snapshot(committed, winners)
-    everything = (
-        state.multi_get(keys),
-        state.multi_get_at(keys, snapshot),
-        list(state.get_tuples()),
-        list(tuples_at(state, snapshot)),
-        list(state.backing.multi_get(keys)),
-        state.read_sentinel(),
-    )
-    return repr(everything)  # tells -0.0 from 0.0 and 1 from 1.0, and NaN equals NaN
+def check_schedule(dice: random.Random, backing: Any, update: Update, calls: list[str], width: int, words: Any) -> int:
+    """Commit, fail and forget at random over a map of columns and over a dict; return how often it went by columns."""
+    keys = [key(part, width) for part in words]
+    return commits_by_columns(dice, lambda: OpaqueMap(backing), "state", update, calls, words, range(1000), keys)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("width", "by_arrow"), [(1, False), (1, True), (2, False), (2, True)])
-@settings(max_examples=150, deadline=None)
-@given(st.data())
 @pytest.mark.slow
-def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, by_arrow: bool, data: st.DataObject) -> None:
-    form = data.draw(st.sampled_from([BIGINT, DOUBLE]))
-    schedule = data.draw(attempts(calls(FLOATS if form is DOUBLE else INTS, st.none())) | MIXED)
-    memory = ColumnarMemoryMap(MemoryData(form=form))
-    check_schedule(memory, schedule, width, lambda state, call: apply(state, call, width, by_arrow))
-
-
-def check_schedule(backing: Any, schedule: Any, width: int, apply: Any) -> None:
-    """Commit the attempts of a schedule to a map of columns and to a dict, and compare all that each answers."""
-    states = [OpaqueMap(backing), OpaqueMap(MemoryBackingMap(MemoryData()))]
-    winners, committed, number, expected = Winners(), 0, 1 << 20, None
-    for attempt in schedule:
-        txid = Txid(committed + 1, number, winners, "log", expected)
-        answers = []
-        for state in states:
-            state.begin_commit(txid)
-            answers.append(repr([apply(state, call) for call in attempt.calls]))
-            answers[-1] += repr(state.multi_get([key(part, width) for part in "abcdefgh"]))
-            if attempt.wins:
-                state.commit(txid)
-        assert answers[0] == answers[1]
-        if attempt.wins:
-            committed, winners = committed + 1, winners.with_winner(committed + 1, number)
-            expected = Sentinel("log", committed, number)
-        else:
-            number += 1
-            for state in states:
-                state._forget()  # as in a process that starts anew: nothing is remembered of the commit that broke off
-        assert readable(states[0], committed, winners, width) == readable(states[1], committed, winners, width)
+@pytest.mark.parametrize("odd", [[], ["put odd"]], ids=["numbers", "and others"])
+@pytest.mark.parametrize(("width", "by_arrow"), [(1, False), (1, True), (2, False), (2, True)])
+@pytest.mark.parametrize("value_type", NUMBERS)
+def test_columns_and_a_dict_tell_the_same_of_any_schedule(
+    value_type: str, width: int, by_arrow: bool, odd: list[str]
+) -> None:
+    dice, columns = random.Random(f"{value_type} {width} {by_arrow} {odd}"), 0
+    update = update_as(NUMBERS[value_type], width, by_arrow)
+    for _ in range(3):
+        memory = ColumnarMemoryMap(MemoryData(form=NumberForm.of(value_type)))
+        calls = ["sum"] * 12 + ["min", "max", "put", "remove", *odd]
+        columns += check_schedule(dice, memory, update, calls, width, WORDS)
+    assert columns
 
 
 # ---- what columns hold, and what they do not ---------------------------------------------------------------------------
+
+
+BIGINT, DOUBLE = NumberForm(("bigint",)), NumberForm(("double",))
 
 
 def numbers() -> MemoryData:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from states.memory import ColumnarMemoryMap, MemoryBackingMap, MemoryData
-from tests.states.memory.test_memory_columns import MOST, Attempt, Call, attempts, check_schedule, key
+from tests.states.memory.test_memory_columns import MOST, WORDS, check_schedule, key
 from trident import Fields
 from trident.fields import struct_fields
 from trident.operations import Avg, Count, Max, Min, Sum
@@ -59,17 +58,13 @@ SOME = [
     value_with(3, (1 << 53) + 1, -1.5, 0.0, 0),
 ]
 
-REALS = st.sampled_from([0.0, -0.0, 1.5, -2.25, math.inf, math.nan, 1e308])
-TOTALS = st.integers(-9, 9) | st.sampled_from([MOST, -MOST - 1, (1 << 53) + 1, MOST // 2 + 1])
-PARTIALS = st.builds(value_with, st.integers(1, 5), TOTALS, REALS, REALS, st.integers(0, 3))
-WITHOUT_LEAST = st.builds(value_with, st.integers(1, 5), TOTALS, REALS, st.none(), st.integers(0, 3))
-LETTERS = st.sampled_from("abcdef")
-COMBINED = st.builds(Call, st.just("combine"), st.dictionaries(LETTERS | st.none(), PARTIALS, min_size=1))
-PUT = st.builds(Call, st.just("put"), st.dictionaries(LETTERS, PARTIALS | WITHOUT_LEAST | st.none(), min_size=1))
-ODD = st.builds(
-    Call, st.just("put"), st.dictionaries(LETTERS, st.just({"other": 1}) | st.just(7), min_size=1, max_size=1)
-)
-REMOVED = st.builds(Call, st.just("remove"), st.dictionaries(LETTERS, st.none(), min_size=1))
+REALS = [0.0, -0.0, 1.5, -2.25, math.inf, math.nan, 1e308]
+TOTALS = [*range(-9, 10), MOST, -MOST - 1, (1 << 53) + 1, MOST // 2 + 1]
+
+
+def drawn(dice: random.Random) -> dict[str, Any]:
+    real, least = dice.choices(REALS, k=2)
+    return value_with(dice.randint(1, 5), dice.choice(TOTALS), real, least, dice.randint(0, 3))
 
 
 def update(state: Any, what: str, batch: dict[Any, Any], width: int = 1) -> tuple[Any, bool]:
@@ -91,22 +86,26 @@ def combine(stored: Any, value: Any) -> Any:
     return value if odd else TOGETHER.combine(stored, value)
 
 
-@pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.parametrize("odd", [[], ["odd"]], ids=["structs", "and others"])
 @pytest.mark.parametrize("is_of_bytes", [False, True])
 @pytest.mark.parametrize("width", [1, 2])
-@settings(max_examples=80, deadline=None)
-@given(schedule=attempts(COMBINED | COMBINED | PUT | REMOVED) | attempts(COMBINED | COMBINED | COMBINED | PUT | ODD))
-def test_columns_and_a_dict_tell_the_same_of_any_schedule(
-    width: int, is_of_bytes: bool, schedule: list[Attempt]
-) -> None:
-    packed = SerializedMap(MemoryBackingMap(MemoryData()), CodecSerializer(), TYPE)
-    check_schedule(
-        packed if is_of_bytes else ColumnarMemoryMap(MemoryData(form=FORM)),
-        schedule,
-        width,
-        lambda state, call: update(state, call.what, call.values, width)[0],
-    )
+def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, is_of_bytes: bool, odd: list[str]) -> None:
+    dice, columns = random.Random(f"{width} {is_of_bytes} {odd}"), 0
+    values = [drawn(dice) for _ in range(1000)]
+
+    def update_by(state: Any, what: str, batch: dict[Any, int]) -> tuple[Any, bool]:
+        if what == "odd":
+            return update(state, "put", {word: [None, 7, {"other": 1}][at % 3] for word, at in batch.items()}, width)
+        without = {"least": None} if what == "put" and len(batch) == 2 else {}
+        return update(state, what, {word: {**values[at], **without} for word, at in batch.items()}, width)
+
+    for _ in range(3):
+        packed = SerializedMap(MemoryBackingMap(MemoryData()), CodecSerializer(), TYPE)
+        backing = packed if is_of_bytes else ColumnarMemoryMap(MemoryData(form=FORM))
+        calls = ["combine"] * 4 + ["put", "remove", *odd]
+        columns += check_schedule(dice, backing, update_by, calls, width, WORDS)
+    assert columns
 
 
 def summed(state: OpaqueMap, txid: int, values: Sequence[dict[str, Any]], functions: Any = FUNCTIONS) -> Any:

@@ -34,11 +34,9 @@ class Home:
         return StateConf(f"words{next(numbers)}", "count", **{**self._declared, **fields})
 
     def state(self, conf: StateConf, partition: int = 0, **options: Any) -> Any:
-        """Open an opaque state."""
         return self._kept(PostgresState.opaque(self._options(options)).factory.make_state(conf, partition, 2))
 
     def session(self, conf: StateConf, **options: Any) -> Session:
-        """Open a connection as a state does."""
         session: Session = self._kept(Session(self._options(options), "a state", conf.read_only))
         return session
 

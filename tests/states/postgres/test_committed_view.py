@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import re
 import textwrap
-import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,9 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.postgres import PostgresState
-from tests.crash.case import EXACT, Case, expected
-from tests.crash.driver_runs import DriverServer, run_killed_at_random
-from tests.harness.servers import Server
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
 from trident.log.log_address import open_log, open_reader
-from trident.log.log_state import LogState
 from trident.log.records import AdoptRecord, CommitRecord
 from trident.operations import Avg, Count, Max, Sum
 from trident.state import OpaqueValue
@@ -42,17 +36,20 @@ class Words:
     def view(self) -> str:
         return f'"{self.name}_committed"'
 
-    def topology(self, *fields: str) -> TridentTopology:
-        word, value = fields or ("word", "total")
+    def run(
+        self, several: Any = None, *more: Any, named: Any = ("word", "total"), rename: Any = None, **config: Any
+    ) -> None:
+        """Take all rows, for several aggregates or a sum; `named`: the field of the key, and the sum."""
+        word, given = named[0], (several,) if several else ("n", Sum(), named[1])
         spec = getattr(PostgresState, self.kind)(self.home.url, **self.options)
-        topology = TridentTopology(self.name)
-        stream = topology.new_stream("rows", FixedBatchSpout(f"{word}: string, n: bigint", 2, *ROWS))
-        stream.group_by(word).persistent_aggregate(spec, "n", Sum(), value, state_name="words")
-        return topology
-
-    def run(self, *fields: str, **config: Any) -> None:
-        with self.topology(*fields).start(**{"engine": "in_process", "log_dir": self.log, **config}) as running:
+        topology = TridentTopology(self.name, rename=rename)
+        stream = topology.new_stream("rows", FixedBatchSpout(f"{word}: string, n: bigint", 2, *ROWS, *more))
+        stream.group_by(word).persistent_aggregate(spec, *given, state_name="words")
+        with topology.start(**{"engine": "in_process", "log_dir": self.log, **config}) as running:
             running.process_all_available()
+
+    def read(self, *columns: str, of: str = "_committed") -> list[Any]:
+        return sorted(self.home.sql(f'SELECT word, {", ".join(columns)} FROM "{self.name}{of}"'), key=repr)
 
     def rows(self) -> list[Any]:
         return sorted(self.home.sql(f"SELECT * FROM {self.view}"), key=repr)
@@ -74,74 +71,37 @@ def test_any_program_reads_what_is_committed(home: Home, kind: str) -> None:
 
 @pytest.mark.server
 def test_table_and_view_follow_a_declaration_that_has_changed(home: Home) -> None:
-    name = f"view{next(numbers)}"
-
-    def run(aggregates: dict[str, Any], rows: list[Any], **rename: str) -> None:
-        topology = TridentTopology(name, rename=rename)
-        stream = topology.new_stream("rows", FixedBatchSpout("word: string, n: bigint", 2, *rows))
-        spec = PostgresState.opaque(home.url, table=name)
-        stream.group_by("word").persistent_aggregate(spec, aggregates, state_name="words")
-        with topology.start(engine="in_process", log_dir=f"{home.url}?topology={name}") as running:
-            running.process_all_available()
-
-    def read(of: str, *columns: str) -> list[Any]:
-        return sorted(home.sql(f'SELECT word, {", ".join(columns)} FROM "{of}" WHERE word IS NOT NULL'))
-
-    run({"total": Sum("n"), "rows": Count()}, ROWS)
-    run({"rows": Count(), "total": Sum("n"), "largest": Max("n")}, [*ROWS, ("the", 7)])
-    for of in (name, f"{name}_committed"):
-        assert read(of, "total", "rows", "largest") == [("cow", 2, 1, None), ("the", 11, 3, 7)]
-    run({"total": Sum("n"), "most": Max("n")}, [*ROWS, ("the", 7), ("old", 1)], largest="most")
-    run({"total": Sum("n"), "most": Max("n")}, [*ROWS, ("the", 7), ("old", 1), ("the", 9)])
-    assert read(f"{name}_committed", "total", "most") == [("cow", 2, None), ("old", 1, 1), ("the", 20, 9)]
+    words, later = Words(home), [("the", 7), ("old", 1), ("the", 9)]
+    words.run({"total": Sum("n"), "rows": Count()})
+    words.run({"rows": Count(), "total": Sum("n"), "largest": Max("n")}, *later[:1])
+    for of in ("", "_committed"):
+        found = words.read("total", "rows", "largest", of=of)
+        assert found == [("cow", 2, 1, None), ("the", 11, 3, 7), (None, 4, 1, None)]
+    words.run({"total": Sum("n"), "most": Max("n")}, *later[:2], rename={"largest": "most"})
+    words.run({"total": Sum("n"), "most": Max("n")}, *later)
+    assert words.read("total", "most") == [("cow", 2, None), ("old", 1, 1), ("the", 20, 9), (None, 4, None)]
 
 
 @pytest.mark.server
 def test_a_value_of_several_columns_is_read_as_it_is_committed(home: Home) -> None:
-    name = f"view{next(numbers)}"
-    topology = TridentTopology(name)
-    rows = topology.new_stream("rows", FixedBatchSpout("word: string, n: bigint", 2, *ROWS))
-    spec, several = PostgresState.opaque(home.url, table=name), {"total": Sum("n"), "mean": Avg("n")}
-    rows.group_by("word").persistent_aggregate(spec, several, state_name="words")
-    with topology.start(engine="in_process", log_dir=f"{home.url}?topology={name}") as running:
-        running.process_all_available()
-    query = f'SELECT word, total, mean, mean_count FROM "{name}_committed"'
+    words, columns = Words(home), ("total", "mean", "mean_count")
+    words.run({"total": Sum("n"), "mean": Avg("n")})
     committed = [("cow", 2, 2.0, 1), ("the", 4, 2.0, 2), (None, 4, 4.0, 1)]
-    assert sorted(home.sql(query), key=repr) == committed
+    assert words.read(*columns) == committed
     # A batch after the last recorded one, as a crash between state and record leaves it: a key of before, and a new one.
     befores = ", ".join(f"trident_before_{field} = {field}" for field in ("total", "mean", "mean_sum", "mean_count"))
-    home.sql(f'UPDATE "{name}" SET trident_txid = 3, trident_before_null = false, {befores}')
-    home.sql(f'UPDATE "{name}" SET total = 99, mean = NULL')
+    home.sql(f'UPDATE "{words.name}" SET trident_txid = 3, trident_before_null = false, {befores}')
+    home.sql(f'UPDATE "{words.name}" SET total = 99, mean = NULL')
     new = "(word, total, trident_null, trident_txid, trident_attempt, trident_before_null)"
-    home.sql(f"""INSERT INTO "{name}" {new} VALUES ('moon', 1, false, 3, 1048576, true)""")
-    assert sorted(home.sql(query), key=repr) == committed
-
-
-@pytest.mark.server
-def test_the_example_of_the_page_runs(home: Home) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "states" / "postgres.md").read_text()
-    home.sql("CREATE DATABASE page")
-    url = f"postgresql://trident@127.0.0.1:{home.port}/page"
-    program = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
-    namespace: dict[str, Any] = {}
-    exec(program.replace("postgresql://trident@localhost:5432/counts", url), namespace)
-    (query, _, *rows) = re.findall(r"    SELECT (\*.*_committed\".*?);\n(.*?)\n((?:     .*\n)+)", page)[0]
-    try:
-        with namespace["topology"].start(engine="in_process", log_dir=f"{url}?topology=word-count") as running:
-            running.process_all_available()
-        with psycopg.connect(url) as connection:
-            found = connection.execute(f"SELECT {query}".encode()).fetchall()
-    finally:
-        home.sql("DROP DATABASE page")
-    shown = [tuple(part.strip() for part in line.split("|")) for line in rows[0].splitlines()]
-    assert [(word, str(count)) for word, count in found] == shown == [("cow", "1"), ("moon", "1"), ("the", "2")]
+    home.sql(f"""INSERT INTO "{words.name}" {new} VALUES ('moon', 1, false, 3, 1048576, true)""")
+    assert words.read(*columns) == committed
 
 
 @pytest.mark.server
 def test_names_of_any_kind_are_those_of_the_view(home: Home) -> None:
     words = Words(home)
     words.options["table"] = f'{words.name} of "100 %s" {{own}}'
-    words.run("value", "select")
+    words.run(named=("value", "select"))
     name = words.options["table"].replace('"', '""')
     assert sorted(home.sql(f'SELECT value, "select" FROM "{name}_committed"'), key=repr) == [
         ("cow", 2),
@@ -240,74 +200,6 @@ def test_the_view_is_made_once_and_changes_with_its_statement(home: Home) -> Non
     words.run()
     assert home.sql(made) != before
     assert len(words.rows()) == 3
-
-
-# ---- while a topology runs, is killed and starts again ---------------------------------------------------------------
-
-
-class Watch:
-    """Reads the view all the time, beside the log: it must be what the batches up to the last recorded one have made."""
-
-    def __init__(self, case: Case, directory: Path) -> None:
-        self.case, self.directory, self.reads, self.wrong = case, directory, 0, list[str]()
-        table = case.table(directory, "weights")
-        self._query = (
-            f'SELECT log.txid, word, weight FROM trident_log_heads AS log LEFT JOIN "{table}_committed" ON true '
-            "WHERE topology = %s"
-        ).encode()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        reader = open_reader(self.case.log_dir(self.directory))
-        with psycopg.connect(self.case.database, autocommit=True) as connection, closing(reader):
-            while not self._ended.is_set():
-                try:
-                    found = connection.execute(self._query, (str(self.directory),)).fetchall()
-                except psycopg.errors.UndefinedTable:
-                    continue  # before the first commit
-                if found:
-                    self._compare(found, reader.refresh())
-
-    def _compare(self, found: list[Any], log: LogState) -> None:
-        batches = [record.spouts["rows"] for record in log.history if record.txid <= found[0][0]]
-        wanted = expected(self.case.seed, batches)["weights"]
-        seen = {(word,): weight for _, word, weight in found if word is not None}
-        self.reads += 1
-        if seen != wanted:
-            self.wrong.append(f"after batch {found[0][0]}: {seen}, not {wanted}")
-
-
-@pytest.mark.server
-@pytest.mark.long
-@pytest.mark.parametrize("reads", [200, pytest.param(5000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
-@pytest.mark.parametrize("store", [pytest.param("postgres", marks=pytest.mark.long), "postgres apart"])
-def test_no_read_of_the_view_under_load_and_kills_sees_what_is_not_committed(
-    reads: int, store: str, postgres_server: Server, tmp_path: Path, drivers: DriverServer
-) -> None:
-    log_at = f"postgresql://trident@{postgres_server.address}/postgres?topology="
-    done = crashes = run = 0
-    while done < reads:
-        run += 1
-        directory = tmp_path / str(run)
-        directory.mkdir()
-        case = Case("any", EXACT[3], store, "kill", 1 + 2 * (run % 2), run, log_at=log_at)
-        with Watch(case, directory) as watch:
-            outcome = run_killed_at_random(case, directory, drivers, random.Random(run))
-        assert not watch.wrong, watch.wrong[0]
-        assert not outcome.torn, outcome.torn
-        assert outcome.found == outcome.wanted, outcome.differences()
-        done, crashes = done + watch.reads, crashes + len(outcome.crashed_after)
-    logging.getLogger(__name__).info("%d reads, %d crashes, %d runs", done, crashes, run)
-    assert crashes >= run
 
 
 # ---- what pages show of a table --------------------------------------------------------------------------------------

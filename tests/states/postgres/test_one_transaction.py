@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import signal
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -16,10 +13,7 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from states.postgres import PostgresState
-from tests.crash.case import EXACT, Case
-from tests.crash.driver_runs import DriverServer, Outcome, life_of
-from tests.harness.proxy import Point, Proxy
-from tests.harness.servers import Server
+from tests.harness.proxy import Proxy
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
 from trident.config import Config
@@ -153,62 +147,6 @@ def test_a_table_emptied_before_the_transaction_is_found_and_not_recorded(home: 
     with pytest.raises(BatchFailedError, match="StateLossDetected: .* is gone"), counts.start(observe) as running:
         running.process_all_available()
     assert (counts.batches(), counts.counts()) == (2, [])
-
-
-# ---- kill -9 at every request ----------------------------------------------------------------------------------------
-
-
-def at_request(proxy: Proxy, number: int, point: Point, act: Callable[[], None]) -> None:
-    """Act at a request, or at its answer; it is counted from now on."""
-    left = [number]
-
-    def count() -> None:
-        left[0] -= 1
-        if left[0] > 0:
-            proxy.arm("held request", count)
-        elif point == "held request":
-            act()
-        else:
-            proxy.arm(point, act)
-
-    proxy.arm("held request", count)
-
-
-def kill_first(pids: list[int]) -> None:
-    os.kill(pids[0], signal.SIGKILL)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("point", ["reply", "held request"])
-def test_a_driver_killed_at_any_request_leaves_a_batch_whole_or_not_at_all(
-    step: int, point: Point, postgres_server: Server, proxy: Proxy, tmp_path: Path, drivers: DriverServer
-) -> None:
-    killed, number = 0, 30
-    while True:
-        directory = tmp_path / str(number)
-        directory.mkdir()
-        log_at = f"postgresql://trident@127.0.0.1:{proxy.port}/postgres?topology="
-        case = Case("any", EXACT[3], "postgres", seed=number, log_at=log_at)
-        outcome, pids = Outcome(case), list[int]()
-        at_request(proxy, number, point, partial(kill_first, pids))
-        pids.append(drivers.start(life_of(case, directory, 1, [])))
-        end = drivers.wait(pids[0])
-        is_over = proxy.disarm()
-        if end == {"ended": -signal.SIGKILL}:
-            killed += 1
-            log = case.log(directory)
-            outcome.crash(directory, log)
-            assert drivers.wait(drivers.start(life_of(case, directory, 2, []))) == {"ended": 0}
-        outcome.finish(directory, case.log(directory))
-        assert not outcome.torn, outcome.torn
-        assert outcome.found == outcome.wanted, outcome.differences()
-        if is_over:
-            break
-        number += step
-    assert killed >= 2
 
 
 # ---- when it is so ---------------------------------------------------------------------------------------------------

@@ -144,7 +144,6 @@ class Move:
             )
 
     def carry_all(self) -> None:
-        """Move all keys that are left."""
         self.carry(self.left())
 
     def arrive(self) -> None:

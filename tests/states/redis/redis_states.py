@@ -40,7 +40,6 @@ def state_at(server: Server, conf: StateConf = CONF, **options: Any) -> Any:
 
 
 def count(state: Any, log: Log, keys: Sequence[Key] = KEYS) -> None:
-    """Run one commit that adds 1 to each key."""
     txid = log.next()
     state.begin_commit(txid)
     values = state.multi_get(keys)

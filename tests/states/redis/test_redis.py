@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -67,15 +66,6 @@ def test_each_key_is_a_string_under_the_prefix_and_the_sentinels_are_one_hash(op
     backing.move_sentinel(Sentinel("inc", 3, 1 << 20, "words/counts"))
     sealed = b'["inc",3,1048576,0,true,"words/counts",""]'
     assert client.hgetall("words/counts:sentinels") == {b"0": sealed, b"1": other}
-
-
-def test_the_names_of_topology_and_state_cannot_be_confused(open_map: Open, client: Any) -> None:
-    pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c")]
-    for topology, state in pairs:
-        open_map(topology, state).multi_put([("k",)], [f"{topology} {state}".encode()])
-    assert [open_map(*pair).multi_get([("k",)]) for pair in pairs] == [[" ".join(pair).encode()] for pair in pairs]
-    assert client.dbsize() == len(pairs)
-    assert b"a/b/c:\x01\x91\xa1k" in set(client.scan_iter())
 
 
 @pytest.mark.parametrize("odd", ["a/b", "a:b", "a*", "a?", "[a]", "a\\", "a^-]", "é"])
@@ -144,46 +134,36 @@ def test_a_key_expires_after_its_last_write_and_the_sentinel_never(open_map: Ope
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("url", "options", "text"),
     [
-        ({"max_keys_per_call": 4_000}, "from 1 to 3900"),
-        ({"prefix": ""}, "control characters"),
-        ({"prefix": "a\x01"}, "control characters"),
-        ({"tls_ca_file": "ca.pem"}, "no TLS"),
-        ({"tls_verify": False}, "no TLS"),
-        ({"cluster": True, "database": 2}, "database 0 only"),
+        ("redis://localhost", {"max_keys_per_call": 4_000}, "from 1 to 3900"),
+        ("redis://localhost", {"prefix": ""}, "control characters"),
+        ("redis://localhost", {"prefix": "a\x01"}, "control characters"),
+        ("redis://localhost", {"tls_ca_file": "ca.pem"}, "no TLS"),
+        ("redis://localhost", {"tls_verify": False}, "no TLS"),
+        ("redis://localhost", {"cluster": True, "database": 2}, "database 0 only"),
+        *(
+            (bad, {}, "redis://host:port/database")
+            for bad in ("localhost:6379", "http://localhost", "", "unix+cluster://x")
+        ),
     ],
 )
-def test_an_impossible_option_is_refused_at_the_call(options: dict[str, Any], text: str) -> None:
+def test_an_impossible_option_is_refused_at_the_call(url: str, options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        RedisState.opaque("redis://localhost", **options)
+        RedisState.opaque(url, **options)
 
 
-@pytest.mark.parametrize("bad", ["localhost:6379", "http://localhost", "", "unix+cluster://x"])
-def test_a_url_of_another_scheme_is_refused(bad: str) -> None:
-    with pytest.raises(ConfigError, match="redis://host:port/database"):
-        RedisState.opaque(bad)
-
-
-def test_a_url_that_cannot_be_read_is_refused_without_its_password() -> None:
-    with pytest.raises(ConfigError, match="cannot be read") as caught:
-        RedisBackingMap(RedisOptions("redis://user:hush@localhost:port/0"))
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("redis://user:hush@localhost:port/0", "cannot be read"),
+        ("redis://:hush@localhost?no_such_option=1", "no_such_option"),
+    ],
+)
+def test_a_url_that_redis_py_cannot_read_is_refused_without_its_password(url: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        RedisBackingMap(RedisOptions(url))
     assert "hush" not in str(caught.value)
-
-
-def test_a_query_that_redis_py_does_not_know_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no_such_option"):
-        RedisBackingMap(RedisOptions("redis://localhost?no_such_option=1"))
-
-
-def test_a_short_ttl_is_taken_on_request_and_options_can_be_changed() -> None:
-    options = RedisOptions("redis://localhost", ttl_s=60, allow_short_ttl=True)
-    spec = RedisState.transactional(options, num_partitions=3)
-    assert spec.required_num_partitions == 3
-
-
-def test_options_do_not_show_the_password() -> None:
-    assert "hush" not in repr(RedisOptions("redis://user:hush@localhost", password="hush"))
 
 
 def test_the_database_of_the_option_is_used_in_place_of_that_of_the_url(open_map: Open, client: Any, url: str) -> None:
@@ -236,14 +216,6 @@ def test_tls_is_used_and_verified(tmp_path: Path) -> None:
         unchecked.close()
     finally:
         server.stop()
-
-
-def test_the_factory_is_pickled_and_connects_nowhere_before_the_first_call() -> None:
-    spec = pickle.loads(pickle.dumps(RedisState.opaque("redis://127.0.0.1:1", retries=0)))
-    state = spec.factory.make_state(StateConf(), 0, 1)
-    with pytest.raises(BackendError, match="127.0.0.1:1"):
-        state.read_sentinel()
-    state.close()
 
 
 def test_a_closed_map_opens_again(open_map: Open, client: Any) -> None:

@@ -1,7 +1,12 @@
-"""The Redis state on a cluster of three nodes."""
+"""The Redis state on a cluster: of three nodes, while slots are moved, and while replicas take the place of nodes."""
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from zlib import crc32
 
@@ -9,7 +14,10 @@ import pytest
 import redis
 
 from states.redis import RedisBackingMap, RedisOptions, RedisState
-from tests.states.redis.redis_cluster import Cluster, Move
+from tests.harness.crashing_stores import tuples_at
+from tests.states.redis.redis_cluster import SLOTS, Cluster, Move, wait_for
+from tests.states.redis.redis_states import CONF, count
+from tests.states.redis.redis_states import KEYS as FEW
 from tests.stores.test_order_of_sentinels import answer_each_case
 from trident.errors import BackendError, ConfigError, FencedError, SecondRunError, StateLossDetected
 from trident.state import OpaqueMap
@@ -237,3 +245,249 @@ def test_changes_of_all_buckets_are_given_by_batch_and_trimmed_and_forgotten(clu
 
 def test_the_copies_of_a_sentinel_keep_the_order(cluster: Cluster) -> None:
     answer_each_case(Store(RedisState.opaque(cluster.url)))
+
+
+# ---- slots that are moved while batches run --------------------------------------------------------------------------
+
+BUCKET = b"{words/counts:0}"
+LAYOUTS = [{}, {"ttl_s": 90_000}, {"layout": "fields"}]
+
+
+class Batches:
+    """Counts keys of a state, batch by batch, beside a plain counter.
+
+    Attributes
+    ----------
+    failures
+        How many attempts failed; each is followed by another one.
+    """
+
+    def __init__(self, cluster: Cluster, **options: Any) -> None:
+        given = {"retries": 0, "cluster_buckets": 4, **options}
+        self._make = RedisState.opaque(cluster.url, **given).factory.make_state
+        self._conf = StateConf("words", "counts", (("word", "string"),), "bigint")
+        self.state: Any = self._make(self._conf, 0, 1)
+        self.state.map_state.backing._wire._patience_s = 0.05
+        self.log, self.expected, self.failures = Log(), Counter[Key](), 0
+
+    def attempt(self, keys: list[Key]) -> bool:
+        """Try to add 1 to each key; return whether it was committed."""
+        txid = self.log.next()
+        try:
+            self.state.begin_commit(txid)
+            values = self.state.multi_get(keys)
+            self.state.multi_put(keys, [(value or 0) + 1 for value in values])
+            self.state.commit(txid)
+        except BackendError as error:
+            if not error.retryable:
+                raise
+            self.log.fail()
+            self.failures += 1
+            return False
+        self.log.record()
+        self.expected.update(keys)
+        return True
+
+    def check(self) -> None:
+        """Check what the writer and a new reader see."""
+        keys = list(self.expected)
+        expected = [self.expected[key] for key in keys]
+        assert self.state.multi_get(keys) == expected
+        reader = self._make(dataclasses.replace(self._conf, read_only=True), 0, 1)
+        assert reader.multi_get_at(keys, self.log.snapshot()) == expected
+        listed = sorted(tuples_at(reader, self.log.snapshot()))
+        assert listed == sorted((*key, count) for key, count in self.expected.items())
+        reader.close()
+
+    def close(self) -> None:
+        self.state.reset()
+        self.state.close()
+
+
+@pytest.fixture
+def move(cluster: Cluster) -> Iterator[Move]:
+    move = Move(cluster, redis.crc.key_slot(BUCKET))
+    yield move
+    move.back()
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("first", ["sentinel", "value"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_batches_are_exact_through_every_step_of_a_move(
+    cluster: Cluster, move: Move, layout: dict[str, Any], first: str
+) -> None:
+    batches = Batches(cluster, **layout)
+    keys: list[Key] = [(f"word {number}",) for number in range(24)]
+    assert batches.attempt(keys)
+
+    def carry_one() -> None:
+        move.carry([key for key in move.left() if key.endswith(b"sentinels") == (first == "sentinel")][:1])
+
+    for number, step in enumerate((move.open, carry_one, move.carry_all, move.arrive, move.close)):
+        step()
+        batches.attempt([*keys, (f"new {number}",)])
+        batches.attempt(keys)
+    assert batches.attempt(keys)
+    assert batches.failures > 0
+    batches.check()
+    batches.close()
+
+
+def test_a_commit_waits_for_a_slot_that_is_on_its_way(cluster: Cluster, move: Move) -> None:
+    batches = Batches(cluster)
+    batches.state.map_state.backing._wire._patience_s = 10
+    keys: list[Key] = [(f"word {number}",) for number in range(24)]
+    assert batches.attempt(keys)
+    source = cluster.clients[move.source]
+    source.config_resetstat()
+    move.open()
+    move.carry([key for key in move.left() if not key.endswith(b":sentinels")][:1])
+
+    def finish() -> None:
+        wait_for(lambda: "errorstat_TRYAGAIN" in source.info("errorstats"))
+        move.carry_all()
+        move.close()
+
+    with ThreadPoolExecutor(1) as another:
+        finished = another.submit(finish)
+        assert batches.attempt(keys)  # though `retries` is 0
+        finished.result()
+    batches.check()
+    batches.close()
+
+
+def test_a_key_that_moves_to_a_node_that_is_listed_already_is_listed(cluster: Cluster) -> None:
+    backing = RedisBackingMap(RedisOptions(cluster.url), StateConf("words", "counts"))
+    keys: list[Key] = [(f"word {number}",) for number in range(200)]
+    backing.multi_put(keys, [b"one"] * len(keys))
+    pages = backing.key_pages()
+    listed = list(next(pages))  # of the node that has the lowest slots
+    last = next(slot for slot in map(redis.crc.key_slot, backing._layout.stems) if slot > SLOTS * 2 // 3)
+    move = Move(cluster, last, cluster.owner(0))
+    move.whole()
+    try:
+        assert sorted([*listed, *(key for page in pages for key in page)]) == sorted(keys)
+    finally:
+        backing.reset()
+        assert cluster.sizes() == [0, 0, 0]
+        move.back()
+    backing.close()
+
+
+# ---- nodes that are replaced by their replicas -----------------------------------------------------------------------
+
+PRIMARY, SPARE, REPLICA = range(3)
+
+
+@pytest.fixture
+def replicated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One primary, a node without slots, and a replica of the first."""
+    cluster = Cluster(lambda: tmp_path_factory.mktemp("node"))
+    try:
+        cluster.join(0, SLOTS)
+        cluster.join()
+        cluster.replicate(PRIMARY)
+        cluster.wait()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def state_at(cluster: Cluster, **options: Any) -> Any:
+    spec = RedisState.opaque(cluster.url, cluster_buckets=4, backoff_s=0.01, **options)
+    return spec.factory.make_state(CONF, 0, 1)
+
+
+def wait_for_replica(cluster: Cluster) -> None:
+    """Wait until the replica has everything."""
+    offset = cluster.clients[PRIMARY].info("replication")["master_repl_offset"]
+    wait_for(lambda: cluster.clients[REPLICA].info("replication")["slave_repl_offset"] >= offset)
+
+
+def promote(cluster: Cluster) -> None:
+    """Make the replica the primary once it has everything, and wait until all know."""
+    wait_for_replica(cluster)
+    cluster.clients[REPLICA].execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+    wait_for(lambda: all(cluster.owner(0, node) == REPLICA for node in range(3)))
+
+
+def cut_off(cluster: Cluster) -> None:
+    """Keep the replica as it is now, whatever is written from now on."""
+    wait_for_replica(cluster)
+    # The replica knows no password, and those who are connected need none. So it cannot come back.
+    cluster.clients[PRIMARY].config_set("requirepass", "hush")
+    cluster.clients[PRIMARY].client_kill_filter(_type="replica")
+
+
+def crash(cluster: Cluster) -> None:
+    """End the primary; the replica takes its place."""
+    cluster.nodes[PRIMARY].kill()
+    cluster.clients[REPLICA].execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+    wait_for(lambda: cluster.owner(0, SPARE) == REPLICA)
+
+
+def test_a_replica_that_is_up_to_date_takes_over_within_a_topology_s_life(replicated: Cluster) -> None:
+    state, log = state_at(replicated), Log()
+    count(state, log)
+    promote(replicated)
+    count(state, log)
+    assert state.multi_get(FEW) == [2] * len(FEW)
+    state.close()
+
+
+def test_keys_that_left_a_node_which_was_then_replaced_are_not_taken_for_absent(replicated: Cluster) -> None:
+    state, log = state_at(replicated), Log()
+    count(state, log)
+    backing = state.map_state.backing
+    backing._wire._patience_s = 0.05
+    move = Move(replicated, redis.crc.key_slot(b"{words/counts:0}"), SPARE)
+    move.open()
+    values = [key for key in move.left() if not key.endswith(b":sentinels")]
+    move.carry(values)
+    assert values
+    promote(replicated)  # the replica knows nothing of the move
+    for act in (lambda: state.multi_get(FEW), lambda: count(state, log)):
+        with pytest.raises(BackendError, match="redis-cli --cluster fix") as caught:
+            act()
+        assert caught.value.retryable
+    log.fail()
+    subprocess.run(
+        ["redis-cli", "--cluster", "fix", replicated.nodes[SPARE].address], check=True, stdout=subprocess.DEVNULL
+    )
+    count(state, log)
+    assert state.multi_get(FEW) == [2] * len(FEW)
+    state.close()
+
+
+def test_a_node_replaced_by_an_older_copy_in_a_commit_is_a_loss_not_a_takeover(replicated: Cluster) -> None:
+    state, log = state_at(replicated, retries=5), Log()
+    count(state, log)
+    cut_off(replicated)
+    txid = log.next()
+    state.begin_commit(txid)
+    crash(replicated)
+    with pytest.raises(StateLossDetected, match="rolled back from batch 2 .* to batch 1"):
+        state.multi_put(FEW, [2] * len(FEW))
+    log.fail()
+    count(state, log)
+    assert state.multi_get(FEW) == [2] * len(FEW)
+    state.close()
+
+
+def test_writes_of_a_commit_that_a_replica_never_got_are_written_again(replicated: Cluster) -> None:
+    state, log = state_at(replicated, retries=5), Log()
+    count(state, log)
+    txid = log.next()
+    state.begin_commit(txid)
+    state.multi_put(FEW[:10], [2] * 10)
+    cut_off(replicated)
+    state.multi_put(FEW[10:], [2] * 30)
+    crash(replicated)
+    with pytest.raises(BackendError, match="lost writes of this very commit") as caught:
+        state.commit(txid)
+    assert caught.value.retryable
+    log.fail()
+    count(state, log)
+    assert state.multi_get(FEW) == [2] * len(FEW)
+    state.close()

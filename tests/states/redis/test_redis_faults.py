@@ -30,25 +30,14 @@ from trident.testing.backend.schedules import Log
 pytestmark = pytest.mark.server
 
 ATTEMPT = Sentinel("inc", 1, 5)
+SAFE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 # ---- the server ends in the middle of a commit -----------------------------------------------------------------------
 
 
-def test_a_killed_server_that_keeps_what_it_acknowledged_costs_nothing(start: Callable[..., Server]) -> None:
-    server = start("--appendonly", "yes", "--appendfsync", "always")
-    state, log = state_at(server, max_keys_per_call=1), Log()
-    count(state, log)
-    interrupting(state, partial(restart, server))
-    count(state, log)  # goes on over a new connection
-    assert state.multi_get(KEYS) == [2] * len(KEYS)
-    count(state, log)
-    assert state.multi_get(KEYS) == [3] * len(KEYS)
-    state.close()
-
-
 def test_a_commit_that_a_killed_server_broke_is_replayed_exactly(start: Callable[..., Server]) -> None:
-    server = start("--appendonly", "yes", "--appendfsync", "always")
+    server = start(*SAFE)
     state, log = state_at(server, max_keys_per_call=1, retries=0), Log()
     count(state, log)
     interrupting(state, server.kill)
@@ -101,26 +90,30 @@ def test_a_store_wiped_between_the_reads_and_the_puts_of_a_commit_is_found(
 # ---- writers that were replaced --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("disconnects", [False, True])
 @pytest.mark.parametrize("layout", [{}, {"ttl_s": 90_000}])
 def test_a_writer_replaced_between_two_calls_of_a_put_writes_nothing_more(
-    redis_server: Server, client: Any, layout: dict[str, Any]
+    redis_server: Server, client: Any, layout: dict[str, Any], disconnects: bool
 ) -> None:
     old, new = map_at(redis_server, **layout), map_at(redis_server, **layout)
     old.move_sentinel(ATTEMPT)
+    taken_over = ATTEMPT._replace(attempt=6)
 
     def replace() -> None:
-        new.move_sentinel(ATTEMPT._replace(attempt=6))
+        if disconnects:  # to make the connection again does not take the sentinel back
+            client.client_kill_filter(_type="normal")
+        new.move_sentinel(taken_over)
         new.multi_put(KEYS, [b"new"] * len(KEYS))
 
-    keys = Interrupted(KEYS, 30, replace)
-    with pytest.raises(FencedError, match=r"write 40 keys .*attempt 5 .*attempt 6 .*has taken over"):
+    keys, said = Interrupted(KEYS, 30, replace), "write again" if disconnects else "write 40 keys"
+    with pytest.raises(FencedError, match=f"{said} .*attempt 5 .*attempt 6 .*has taken over"):
         old.multi_put(keys, [b"old"] * len(KEYS))
     assert keys.acted
     with pytest.raises(FencedError):
         old.multi_put(KEYS[:1], [b"old"])
     with pytest.raises(FencedError):
         old.multi_delete(KEYS)
-    assert new.multi_get(KEYS) == [b"new"] * len(KEYS)
+    assert (new.read_sentinel(), new.multi_get(KEYS)) == (taken_over, [b"new"] * len(KEYS))
     for each in (old, new):
         each.close()
 
@@ -183,33 +176,6 @@ def test_what_a_broken_connection_delivers_late_is_refused(redis_server: Server,
     backing.close()
 
 
-def test_a_writer_replaced_while_disconnected_does_not_take_the_sentinel_back(
-    redis_server: Server, client: Any
-) -> None:
-    old, new = map_at(redis_server), map_at(redis_server)
-    old.move_sentinel(ATTEMPT)
-    taken_over = ATTEMPT._replace(attempt=6)
-
-    def replace() -> None:
-        client.client_kill_filter(_type="normal")
-        new.move_sentinel(taken_over)
-
-    with pytest.raises(FencedError, match="write again"):
-        old.multi_put(Interrupted(KEYS, 30, replace), [b"old"] * len(KEYS))
-    assert new.read_sentinel() == taken_over
-    assert new.multi_get(KEYS[31:]) == [None] * 9
-    for each in (old, new):
-        each.close()
-
-
-def test_an_idle_connection_that_the_server_closed_is_opened_again(redis_server: Server, client: Any) -> None:
-    backing = map_at(redis_server)
-    backing.multi_put(KEYS[:1], [b"one"])
-    assert client.client_kill_filter(_type="normal") >= 1
-    assert backing.multi_get(KEYS[:1]) == [b"one"]
-    backing.close()
-
-
 def test_a_server_that_has_forgotten_the_scripts_gets_them_again(redis_server: Server, client: Any) -> None:
     backing = map_at(redis_server)
     client.script_flush()
@@ -242,16 +208,6 @@ def test_an_unknown_host_is_named() -> None:
     with pytest.raises(BackendError, match=r"on Redis no-such-host\.invalid:7000/2") as caught:
         backing.read_sentinel()
     assert "hush" not in str(caught.value)
-
-
-def test_a_server_that_is_down_is_named_and_no_batch_is_spoken_of(start: Callable[..., Server]) -> None:
-    server = start()
-    server.kill()
-    backing = RedisBackingMap(RedisOptions(f"redis://{server.address}", retries=0), CONF)
-    with pytest.raises(BackendError, match=rf"Redis {server.address}: .*refused; is the server up") as caught:
-        backing.read_sentinel()
-    assert caught.value.retryable
-    assert "batch" not in str(caught.value)
 
 
 def test_a_wrong_or_missing_password_is_named_and_not_shown(start: Callable[..., Server]) -> None:
@@ -351,26 +307,27 @@ def test_a_server_that_runs_a_script_is_waited_for(start: Callable[..., Server])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("arguments", "read_only", "text"),
     [
-        ((), "there is no persistence"),
-        (("--save", "3600 1"), r"no append-only file.*\(save 3600 1\)"),
-        (("--appendonly", "yes"), "everysec.*last second"),
-        (("--appendonly", "yes", "--appendfsync", "no"), "appendfsync no"),
+        ((), False, "there is no persistence"),
+        (("--save", "3600 1"), False, r"no append-only file.*\(save 3600 1\)"),
+        (SAFE[:2], False, "everysec.*last second"),
+        ((*SAFE[:3], "no"), False, "appendfsync no"),
+        (SAFE, False, ""),
+        ((), True, ""),  # a reader is told nothing
     ],
 )
 def test_what_a_crash_would_lose_is_said_once(
-    start: Callable[..., Server], caplog: pytest.LogCaptureFixture, arguments: tuple[str, ...], text: str
+    start: Callable[..., Server], caplog: pytest.LogCaptureFixture, arguments: Any, read_only: bool, text: str
 ) -> None:
     server = start(*arguments)
     with caplog.at_level(logging.WARNING, "states"):
         for _ in range(2):
-            backing = map_at(server)
+            backing = RedisBackingMap(RedisOptions(f"redis://{server.address}"), StateConf(read_only=read_only))
             assert backing.read_sentinel() is None
             backing.close()
-    (record,) = caplog.records
-    assert server.address in record.getMessage()
-    assert re.search(text, record.getMessage())
+    assert len(caplog.records) == bool(text)
+    assert not text or re.search(f"{server.address}.*{text}", caplog.text)
 
 
 def test_it_is_said_where_a_state_begins_and_not_at_each_later_start(
@@ -385,18 +342,6 @@ def test_it_is_said_where_a_state_begins_and_not_at_each_later_start(
             state.close()
             warned.append(len(caplog.records))
     assert warned == [1, 1]
-
-
-def test_nothing_is_said_of_a_server_that_loses_nothing_nor_by_a_reader(
-    start: Callable[..., Server], caplog: pytest.LogCaptureFixture
-) -> None:
-    safe, unsafe = start("--appendonly", "yes", "--appendfsync", "always"), start()
-    reader = RedisBackingMap(RedisOptions(f"redis://{unsafe.address}"), StateConf(read_only=True))
-    with caplog.at_level(logging.WARNING, "states"):
-        for backing in (map_at(safe), reader):
-            assert backing.multi_get(KEYS[:1]) == [None]
-            backing.close()
-    assert caplog.records == []
 
 
 def test_a_server_that_does_not_tell_is_believed_to_keep_snapshots_at_most() -> None:
@@ -423,14 +368,36 @@ def evict(server: Server, keep: int | None) -> int:
         return int(evicted)
 
 
-def test_evictions_during_a_commit_are_found_and_stop_the_replay(start: Callable[..., Server]) -> None:
-    server = start("--maxmemory", "1gb", "--maxmemory-policy", "allkeys-random")
-    state, log = state_at(server), Log()
+def all_but_sealed(server: Server, **options: Any) -> tuple[Any, Log, Any]:
+    """Return a state with a commit of which only the seal is missing, its log and its number."""
+    state, log = state_at(server, **options), Log()
     count(state, log)
     txid = log.next()
     state.begin_commit(txid)
     state.multi_put(KEYS, [2] * len(KEYS))
-    assert evict(server, 8 << 20) > 0
+    return state, log, txid
+
+
+def evict_one(server: Server) -> None:
+    """Have the server evict what its policy lets it, as for want of memory."""
+    with redis.Redis(port=server.port) as raw:
+        raw.config_set("maxmemory", 1)
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            raw.set("one more", "x")
+        raw.config_set("maxmemory", "1gb")
+
+
+@pytest.mark.parametrize("is_set_later", [False, True])
+def test_evictions_during_a_commit_are_found_and_stop_the_replay(
+    start: Callable[..., Server], is_set_later: bool
+) -> None:
+    server = start(*([] if is_set_later else ["--maxmemory", "1gb", "--maxmemory-policy", "allkeys-random"]))
+    state, log, txid = all_but_sealed(server)  # without maxmemory nothing can be evicted yet
+    with redis.Redis(port=server.port) as raw:
+        raw.config_set("maxmemory-policy", "allkeys-random")
+        assert evict(server, 8 << 20) > 0
+        if is_set_later:
+            raw.config_set("maxmemory-policy", "noeviction")  # as if nothing had been
     with pytest.raises(StateLossDetected, match=r"[0-9]+ keys were evicted"):
         state.commit(txid)
     log.fail()
@@ -444,57 +411,24 @@ def test_evictions_that_are_accepted_or_hit_others_do_not_stop_a_commit(
     start: Callable[..., Server], policy: str, options: dict[str, Any]
 ) -> None:
     server = start("--maxmemory", "1gb", "--maxmemory-policy", policy, "--lfu-log-factor", "0")
-    state, log = state_at(server, **options), Log()
-    count(state, log)
-    txid = log.next()
-    state.begin_commit(txid)
-    state.multi_put(KEYS, [2] * len(KEYS))
-    if policy.startswith("allkeys"):
-        assert evict(server, None) > 0
-    else:
-        with redis.Redis(port=server.port) as raw:
+    state, _, txid = all_but_sealed(server, **options)
+    with redis.Redis(port=server.port) as raw:
+        if policy.startswith("allkeys"):
+            assert evict(server, None) > 0
+        else:
             raw.set("another's", "x", ex=1000)
-            raw.config_set("maxmemory", 1)
-            with pytest.raises(redis.exceptions.OutOfMemoryError):
-                raw.set("one more", "x")
+            evict_one(server)
             assert raw.info("stats")["evicted_keys"] == 1
-            raw.config_set("maxmemory", "1gb")
     state.commit(txid)
     state.close()
 
 
 def test_keys_that_expire_may_be_evicted_by_a_volatile_policy(start: Callable[..., Server]) -> None:
     server = start("--maxmemory", "1gb", "--maxmemory-policy", "volatile-ttl")
-    state, log = state_at(server, ttl_s=90_000), Log()
-    txid = log.next()
-    state.begin_commit(txid)
-    state.multi_put(KEYS, [1] * len(KEYS))
-    with redis.Redis(port=server.port) as raw:
-        raw.config_set("maxmemory", 1)
-        with pytest.raises(redis.exceptions.OutOfMemoryError):
-            raw.set("one more", "x")
-        raw.config_set("maxmemory", "1gb")
+    state, _, txid = all_but_sealed(server, ttl_s=90_000)
+    evict_one(server)
     with pytest.raises(StateLossDetected, match="40 keys were evicted"):
         state.commit(txid)
-    state.close()
-
-
-def test_evictions_after_maxmemory_was_set_while_a_writer_was_connected_are_found(start: Callable[..., Server]) -> None:
-    server = start()
-    state, log = state_at(server), Log()
-    count(state, log)  # no maxmemory, so nothing can be evicted yet
-    txid = log.next()
-    state.begin_commit(txid)
-    state.multi_put(KEYS, [2] * len(KEYS))
-    with redis.Redis(port=server.port) as raw:
-        raw.config_set("maxmemory-policy", "allkeys-random")
-        assert evict(server, 8 << 20) > 0
-        raw.config_set("maxmemory-policy", "noeviction")  # as if nothing had been
-    with pytest.raises(StateLossDetected, match=r"[0-9]+ keys were evicted"):
-        state.commit(txid)
-    log.fail()
-    with pytest.raises(StateMismatchError):
-        count(state, log)
     state.close()
 
 
@@ -516,8 +450,7 @@ def test_a_commit_asks_once_for_evictions(start: Callable[..., Server], policy: 
 @pytest.mark.parametrize("policy", ["noeviction", "allkeys-random"])
 @pytest.mark.parametrize("how", ["a restart", "a reset of the counters"])
 def test_what_sets_the_counters_back_hides_no_evictions(start: Callable[..., Server], how: str, policy: str) -> None:
-    keeps = ("--appendonly", "yes", "--appendfsync", "always")
-    server = start("--maxmemory", "1gb", "--maxmemory-policy", policy, *keeps)
+    server = start("--maxmemory", "1gb", "--maxmemory-policy", policy, *SAFE)
     state, log = state_at(server), Log()
     count(state, log)
     txid = log.next()

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from states.redis import RedisBackingMap, RedisOptions
 from states.redis.wire import Words, pack
-from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.states.memory.test_struct_columns import SOME, TYPE, summed
 from tests.states.redis.redis_states import Interrupted
@@ -25,7 +24,6 @@ from trident.state import CodecSerializer, Key, OpaqueMap, OpaqueValue
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import StateConf
 from trident.state.table import OpaqueTable
-from trident.testing.backend.schedules import Append, Log
 
 _names = itertools.count()
 NASTY = [
@@ -117,26 +115,6 @@ def test_many_structs_of_numbers_have_the_bytes_that_rows_have(redis_server: Ser
     assert news[0] == SOME * 100 != news[1]
     assert stored[0] == stored[1]
     assert None not in stored[0]
-
-
-@pytest.mark.server
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("point", ["reply", "half request"])
-def test_a_connection_that_is_cut_within_an_answer_costs_nothing(redis_server: Server, point: Any) -> None:
-    proxy, log = Proxy(redis_server.port), Log()
-    backing = map_of(proxy.port, max_keys_per_call=10)
-    state, keys = OpaqueMap(backing), [(f"word {number}",) for number in range(100)]
-    for batch in range(1, 5):
-        txid = log.next()
-        state.begin_commit(txid)
-        proxy.arm(point, lambda: None)
-        state.multi_update(keys, [Append(batch)] * len(keys))
-        assert not proxy.disarm()
-        state.commit(txid)
-        log.record()
-        assert state.multi_get(keys) == [list(range(1, batch + 1))] * len(keys)
-    backing.reset()
-    state.close()
 
 
 @pytest.mark.server

@@ -1,14 +1,17 @@
-"""`trident run` of spouts and bolts, as its users run it."""
+"""`trident run` of spouts and bolts, as its users run it: here, and on a standalone cluster one of whose machines goes away."""
 
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.harness.commands import started, trident, until, write_module
+from tests.harness.spark_cluster import SparkCluster, start_spark_cluster
 from tests.storm.spark.journaled import Journal
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -80,3 +83,86 @@ def test_options_and_settings_of_batches_are_refused(tmp_path: Path, journal: Jo
     assert none.returncode == 1
     assert "expected a TridentTopology or TopologyBuilder or StormTopology or a function" in none.stderr
     assert not journal.path.exists()
+
+
+# ---- on a standalone cluster -----------------------------------------------------------------------------------------
+
+
+_NUMBERED = """
+    import os
+    from pathlib import Path
+    from lines import append
+    from trident.storm import BaseBasicBolt, BaseRichSpout, TopologyBuilder
+
+    class Numbers(BaseRichSpout):
+        def open(self, conf, context, collector):
+            self.collector, self.number = collector, 0
+            append("spout", os.getpid())
+
+        def next_tuple(self):
+            self.number += 1
+            self.collector.emit([self.number], self.number)
+
+        def ack(self, msg_id):
+            append("acked", msg_id)
+
+        def declare_output_fields(self, declarer):
+            declarer.declare("number: bigint")
+
+    class Noted(BaseBasicBolt):
+        def prepare(self, conf, context):
+            append("bolt", os.getpid())
+
+        def execute(self, tuple, collector):
+            pass
+
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", Numbers())
+    builder.set_bolt("noted", Noted()).shuffle_grouping("numbers")
+"""
+_LINES = """
+    FOLDER = {folder!r}
+
+    def append(name, line):
+        with open(FOLDER + "/" + name, "a") as file:
+            file.write(f"{{line}}\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    cluster = start_spark_cluster(tmp_path_factory.mktemp("spark"), workers=3)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    write_module(tmp_path, "numbered", _NUMBERED)
+    write_module(tmp_path, "lines", _LINES.format(folder=str(tmp_path)))
+    return tmp_path
+
+
+def lines(folder: Path, name: str) -> list[str]:
+    return (folder / name).read_text().splitlines() if (folder / name).exists() else []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_machine_that_goes_away_is_replaced_by_another_one(spark_cluster: SparkCluster, folder: Path) -> None:
+    words = ("--master", spark_cluster.url, "--conf", "workers=2", "--conf", "max_spout_pending=20")
+    limits = ("--conf", "message_timeout_s=3", "--conf", "spark.executor.cores=1", "--conf", "spark.cores.max=2")
+    with started("run", "numbered:builder", *words, *limits, cwd=folder) as run:
+        until(lambda: len(lines(folder, "acked")) > 100, "it runs")
+        used = [node for node in spark_cluster.workers if node.executors()]
+        assert len(used) == 2
+        used[0].kill()
+        until(lambda: len(lines(folder, "spout")) + len(lines(folder, "bolt")) == 3, "its worker is back elsewhere")
+        before = len(lines(folder, "acked"))
+        until(lambda: len(lines(folder, "acked")) > before + 100, "it goes on")
+        run.signal(signal.SIGINT)
+        code, out, problems = run.end()
+    assert code == 130, problems
+    assert "numbered: stopped after " in out
+    until(lambda: not any(node.executors() for node in spark_cluster.workers if node.runs), "the executors have ended")

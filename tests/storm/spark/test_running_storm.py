@@ -148,11 +148,6 @@ class FailsOnce(CountBolt):
         super().execute(tuple)
 
 
-class FailsAlways(SplitBolt):
-    def execute(self, tuple: Tuple) -> None:
-        raise KeyError("no such word")
-
-
 class CannotBePrepared(SplitBolt):
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext, collector: Any) -> None:
         raise ConnectionError("the store is away")
@@ -180,12 +175,6 @@ class SlowToPrepareAgain(SplitBolt):
         self.lived.touch()
 
 
-class Unsendable(SplitBolt):
-    def execute(self, tuple: Tuple) -> None:
-        self.collector.emit([tuple["id"], "\ud800"], tuple)
-        self.collector.ack(tuple)
-
-
 def with_split(journal: Journal, split: BaseRichBolt) -> TopologyBuilder:
     builder = TopologyBuilder()
     builder.set_spout("sentences", QueueSpout(journal, 100))
@@ -210,21 +199,6 @@ def test_an_exception_is_reported_and_the_worker_comes_back_with_fresh_instances
     assert [line[1] for line in journal.lines() if line[0] == "O"].count("count") == 2
 
 
-@pytest.mark.long
-def test_workers_that_die_too_often_end_the_topology_with_their_cause(journal: Journal) -> None:
-    running = with_split(journal, FailsAlways()).start(settings(max_worker_deaths=2))
-    with pytest.raises(
-        TopologyDiedError, match="its workers died 3 times .* of: component 'split', task 2: execute .*no such"
-    ):
-        running.await_termination(60)
-    assert isinstance(running.exception(), TopologyDiedError)
-    assert not running.is_active
-    assert "failed: topology 'words' ended" in repr(running)
-    running.stop()
-    with pytest.raises(TopologyError, match="topology 'words' has ended"):
-        running.rebalance(workers=1)
-
-
 def test_a_bolt_that_cannot_be_prepared_fails_the_start(journal: Journal) -> None:
     with pytest.raises(TopologyDiedError, match="'split', task 2: prepare.*the store is away"):
         with_split(journal, CannotBePrepared()).start(settings(max_worker_deaths=1))
@@ -244,14 +218,6 @@ def test_a_spout_that_blocks_does_not_hang_the_stop_and_is_named(
     assert time.monotonic() - began < 30
     assert "worker 0 ended, but a call of its code does not return: sentences-1: in next_tuple (" in caplog.text
     assert "messages are still pending after drain_timeout_s=1" in caplog.text
-
-
-def test_a_value_that_cannot_be_sent_names_stream_and_field(journal: Journal) -> None:
-    builder = with_split(journal, Unsendable())
-    builder.set_bolt("count", CountBolt(journal)).shuffle_grouping("split")
-    running = builder.start(settings(max_worker_deaths=0))
-    with pytest.raises(TopologyDiedError, match="field 'word'.*lone surrogate"):
-        running.await_termination(60)
 
 
 def test_fewer_slots_than_workers_are_an_error_at_once(journal: Journal) -> None:

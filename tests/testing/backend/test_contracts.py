@@ -56,10 +56,6 @@ def open_sqlite(path: str, conf: StateConf, partition_index: int, num_partitions
     return SerializedMap(SQLiteMap(path, conf.prefix), CodecSerializer())
 
 
-def open_bytes(path: str, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
-    return SQLiteMap(path, conf.prefix)
-
-
 def dicts(store: type[DictMap]) -> Any:
     entries: dict[str, dict[Key, Any]] = {}
     return lambda conf, partition, partitions: store(entries.setdefault(conf.prefix, {}))
@@ -116,9 +112,8 @@ class TestAMethodAsFactory(SnapshottableContract):
 
 
 @pytest.mark.long
-def test_a_map_of_bytes_is_wrapped(folder: Path) -> None:
-    limits = Limits(raw_bytes=True)
-    check(partial(open_bytes, str(folder / "state.db")), kinds=["transactional"], limits=limits, seconds=0)
+def test_a_map_of_bytes_is_wrapped() -> None:
+    check(dicts(DictMap), kinds=["transactional"], limits=Limits(raw_bytes=True), seconds=0)
 
 
 @pytest.mark.long
@@ -129,9 +124,11 @@ def test_two_methods_keep_what_they_claim(store: type[DictMap]) -> None:
 
 
 @pytest.mark.long
-def test_json_is_a_store_without_all_types(folder: Path) -> None:
+def test_json_is_a_store_without_all_types() -> None:
+    of_bytes = dicts(DictMap)
+
     def open_json(conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
-        return SerializedMap(SQLiteMap(str(folder / "state.db"), conf.prefix), JSONOpaqueSerializer())
+        return SerializedMap(of_bytes(conf, partition_index, num_partitions), JSONOpaqueSerializer())
 
     check(open_json, limits=Limits(all_types=False), seconds=0)
     assert Promise.VALUES in backend_suite(open_json, limits=Limits(), seconds=0, out=io.StringIO()).violated

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tests.harness.crashing_stores import DictMap
 from tests.testing.backend.wrong_backends import LIMITS, WRONG, Factory, TakesAnOutageForAbsence
-from trident.state import Key, StateConf, StateType
+from trident.state import Key, StateType
 from trident.testing import Limits, Promise, Report, Status, Violation, backend_suite
 from trident.testing.__main__ import app
 from trident.testing.backend.store_under_test import Store, SuiteRun
@@ -71,11 +71,16 @@ def test_a_check_that_has_begun_ends_when_it_opens_the_next_map() -> None:
         store.map()
 
 
-def test_what_was_written_is_deleted_where_the_map_can() -> None:
-    entries, run = Entries(), SuiteRun()
-    write(over(entries, RemovableMap), run)
-    assert list(entries.values()) == [{}, {}]
-    assert run.left == {}
+def test_what_was_written_is_deleted_by_the_map_or_by_a_function() -> None:
+    entries: Entries = {}
+    for factory, run in (
+        (over(entries, RemovableMap), SuiteRun()),
+        (over(entries), SuiteRun(clean=lambda conf: entries[conf.prefix].clear())),
+        (lambda: over({}), SuiteRun()),  # a store that is thrown away
+    ):
+        write(factory, run)
+        assert (any(entries.values()), run.left) == (False, {})
+    assert len(entries) == 4
 
 
 def test_what_a_map_of_two_methods_leaves_is_told() -> None:
@@ -85,23 +90,6 @@ def test_what_a_map_of_two_methods_leaves_is_told() -> None:
     assert min(run.left.values()) >= 1500
     report = backend_suite(over({}), limits=Limits(repartitions=True), at_most=0.2, out=io.StringIO())
     assert f"{report.left} keys stay in the store" in str(report)
-
-
-def test_a_function_may_empty_the_states() -> None:
-    entries = Entries()
-
-    def clean(conf: StateConf) -> None:
-        del entries[conf.prefix]
-
-    run = SuiteRun(clean=clean)
-    write(over(entries), run)
-    assert (entries, run.left) == ({}, {})
-
-
-def test_a_store_that_is_thrown_away_leaves_nothing() -> None:
-    run = SuiteRun()
-    write(lambda: over({}), run)
-    assert run.left == {}
 
 
 class Terminal(io.StringIO):

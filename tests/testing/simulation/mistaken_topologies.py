@@ -126,7 +126,16 @@ class Bag(CombinerAggregator[list[float]]):
         return bag
 
 
-class ToList:
+class AddCounts:
+    """Adds to counts, in an updater of its own: a right one."""
+
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        counts = Counts((row[0],) for row in tuples)
+        before = state.multi_get(list(counts))
+        state.multi_put(list(counts), [(old or 0) + more for old, more in zip(before, counts.values(), strict=True)])
+
+
+class ToList(AddCounts):
     """Sends the words to a list, which stands for a mail server, and counts them."""
 
     def __init__(self, sent: list[str]) -> None:
@@ -134,9 +143,7 @@ class ToList:
 
     def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
         self.sent.extend(row[0] for row in tuples)
-        counts = Counts((row[0],) for row in tuples)
-        before = state.multi_get(list(counts))
-        state.multi_put(list(counts), [(old or 0) + more for old, more in zip(before, counts.values(), strict=True)])
+        super().update_state(state, tuples, collector)
 
 
 class PastTheRule:
@@ -264,11 +271,8 @@ class CountWords:
 
 class AddWeights:
     def update_state(self, state: InPlaceState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        weights: dict[str, list[float]] = {}
-        for row in tuples:
-            weights.setdefault(row[0], []).append(row[1])
-        for word, more in weights.items():
-            state.add(word, more)
+        for word, weight in tuples:
+            state.add(word, [weight])
 
 
 class OwnFactory:

@@ -9,7 +9,16 @@ from typing import Any
 from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.harness.topology_runs import RowsSpout
-from tests.testing.simulation.mistaken_topologies import FIELDS, DictMap, OwnFactory, counted, stream_of, updated
+from tests.testing.simulation.mistaken_topologies import (
+    FIELDS,
+    AddCounts,
+    DictMap,
+    InPlaceState,
+    OwnFactory,
+    counted,
+    stream_of,
+    updated,
+)
 from trident import TridentTopology
 from trident.operations import Avg, Count, MapGet, Max, Sum, TopN
 from trident.spout import SpoutType
@@ -35,15 +44,6 @@ def several_states() -> TridentTopology:
     rows.persistent_aggregate(MemoryMapState.opaque(), "weight", Max(), "heaviest")
     rows.persistent_aggregate(MemoryMapState.opaque(), TopN(2, "weight"), "top")
     return topology
-
-
-class AddCounts:
-    """Adds to counts, in an updater of its own."""
-
-    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        counts = Counter((row[0],) for row in tuples)
-        before = state.multi_get(list(counts))
-        state.multi_put(list(counts), [(old or 0) + more for old, more in zip(before, counts.values(), strict=True)])
 
 
 def an_updater_and_a_query() -> TridentTopology:
@@ -72,20 +72,10 @@ def windows() -> TridentTopology:
     return topology
 
 
-class TransactionalCounts:
+class TransactionalCounts(InPlaceState):
     """A state of its own that counts each batch of a transactional spout once."""
 
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.data = data
-        self.txid = 0
-
-    def begin_commit(self, txid: int) -> None:
-        self.txid = int(txid)
-
-    def commit(self, txid: int) -> None:
-        """Everything is written."""
-
-    def add(self, word: str, more: int) -> None:
+    def add(self, word: str, more: Any) -> None:
         written, count = self.data.get(word, (0, 0))
         if written < self.txid:
             self.data[word] = (self.txid, count + more)
@@ -103,5 +93,5 @@ class AddWords:
 
 
 def a_state_of_its_own() -> TridentTopology:
-    state = StateSpec(OwnFactory(TransactionalCounts))  # type: ignore[arg-type]
+    state = StateSpec(OwnFactory(TransactionalCounts))
     return updated(state, AddWords(), "count", promise=SpoutType.TRANSACTIONAL)

@@ -23,7 +23,6 @@ from tests.testing.simulation.mistaken_topologies import ROWS
 from trident import TridentTopology
 from trident.errors import BatchFailedError, ConfigError, InexactPairingError, TridentError
 from trident.log.log_interface import MemoryLog
-from trident.operations import Count
 from trident.run import recovery
 from trident.spout import SpoutType
 from trident.state import Key, OpaqueValue, StateSpec, map_commits, map_state
@@ -233,11 +232,12 @@ def test_the_data_of_a_map_in_this_process_are_after_a_run_what_they_were_before
     assert KEPT == {}
 
 
+def looked_up(word: str) -> int:
+    return LOOKED_UP.get(word, 0)
+
+
 def test_a_table_to_look_up_is_no_alarm() -> None:
-    topology = TridentTopology("looks-up")
-    found = mistaken.stream_of(topology).each("word", lambda word: LOOKED_UP.get(word, 0), "number: bigint")
-    found.group_by("number").persistent_aggregate(MemoryMapState(), Count(), "count")
-    assert simulate(topology, ROWS, seeds=20).seeds == 20
+    assert simulate(mistaken.summed(looked_up), ROWS, seeds=20).seeds == 20
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------------
@@ -249,32 +249,45 @@ class Unlisted(mistaken.CountingState):
     get_tuples: Any = None
 
 
-def test_a_pairing_that_is_not_exact_is_refused_as_at_a_start() -> None:
-    with pytest.raises(InexactPairingError, match="non-transactional"):
-        simulate(BARE_VALUES, ROWS)
+def raise_at_the_cow(word: str) -> int:
+    if word == "cow":
+        raise ValueError("no cows")
+    return 1
 
 
-def test_arguments_are_checked() -> None:
-    topology = WORD_COUNT
-    with pytest.raises(ConfigError, match=r"faults \['fire'\]: use some of 'crash'"):
-        simulate(topology, ROWS, faults=["fire"])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="engine: a simulation sets that itself"):
-        simulate(topology, ROWS, engine="spark")
-    with pytest.raises(ConfigError, match=r"rows of \['lines'\], but the topology has the streams \['rows'\]"):
-        simulate(topology, {"lines": ROWS})
-    with pytest.raises(ConfigError, match=r"has the streams \['rows', 'more'\]: give a dict"):
-        simulate(right.two_streams(), ROWS)
-    with pytest.raises(
-        TridentError, match=r"simulate, stream 'rows': row 1: 'x' is not of type double, that of field 'weight'"
-    ):
-        simulate(topology, [{"word": "a", "weight": 1.0}, {"word": "b", "weight": "x"}])
+HIDDEN: tuple[dict[Key, Any]] = ({},)  # in a tuple, where the simulation does not look for data
+NOT_EMPTY = mistaken.counted(map_state(lambda conf, partition, partitions: mistaken.DictMap(HIDDEN[0])))
+TOPIC = mistaken.updated(KafkaTopicState.transactional("no-such-host:9092", "out"), mistaken.CountWords(), "sent")
+UNLISTED = own_state(Unlisted, mistaken.CountWords(), "count")
+WRONG_ROW = [{"word": "a", "weight": 1.0}, {"word": "b", "weight": "x"}]
+REFUSED: dict[str, tuple[Declared, Any, dict[str, Any], type[Exception], str]] = {
+    "a kind of fault": (WORD_COUNT, ROWS, {"faults": ["fire"]}, ConfigError, r"faults \['fire'\]: use some of 'crash'"),
+    "an engine": (WORD_COUNT, ROWS, {"engine": "spark"}, ConfigError, "engine: a simulation sets that itself"),
+    "a stream": (WORD_COUNT, {"lines": ROWS}, {}, ConfigError, r"rows of \['lines'\], but the .* streams \['rows'\]"),
+    "a list for two": (right.two_streams(), ROWS, {}, ConfigError, r"the streams \['rows', 'more'\]: give a dict"),
+    "a row": (
+        WORD_COUNT, WRONG_ROW, {}, TridentError,
+        "simulate, stream 'rows': row 1: 'x' is not of type double, that of field 'weight'",
+    ),
+    "a pairing that is not exact": (BARE_VALUES, ROWS, {}, InexactPairingError, "non-transactional"),
+    "a state that cannot be listed": (
+        UNLISTED, ROWS, {}, ConfigError, r"state 'count' \(Unlisted\) cannot be compared: it has no get_tuples\(\)"
+    ),
+    "a store that is no map": (TOPIC, ROWS, {}, ConfigError, "state 'sent' of a _TopicFactory cannot be simulated"),
+    "a store that is not empty": (NOT_EMPTY, ROWS, {}, ConfigError, "give simulate a function that declares the topology"),
+    "code that raises": (mistaken.summed(raise_at_the_cow), ROWS, {}, BatchFailedError, "no cows"),  # as it is
+}  # fmt: skip
 
 
-def test_a_state_that_cannot_be_listed_is_refused() -> None:
-    topology = own_state(Unlisted, mistaken.CountWords(), "count")
-    with pytest.raises(ConfigError, match=r"state 'count' \(Unlisted\) cannot be compared: it has no get_tuples\(\)"):
-        simulate(topology, ROWS)
-    assert simulate(topology, ROWS, seeds=3, ignore=["count"]).seeds == 3
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_simulated_is_refused(name: str) -> None:
+    declared, rows, settings, error, said = REFUSED[name]
+    with pytest.raises(error, match=said):
+        simulate(declared, rows, **settings)
+
+
+def test_a_state_that_cannot_be_listed_may_be_ignored() -> None:
+    assert simulate(UNLISTED, ROWS, seeds=3, ignore=["count"]).seeds == 3
 
 
 def test_keys_of_several_types_are_several() -> None:
@@ -290,54 +303,21 @@ def test_keys_of_several_types_are_several() -> None:
     assert differences(one, other) == ["s: (1,): expected 'a', found 'b'; (1.0,): expected 'b', found 'a'"]
 
 
-def test_a_store_that_is_no_map_is_refused() -> None:
-    topology = mistaken.updated(
-        KafkaTopicState.transactional("no-such-host:9092", "words"), mistaken.CountWords(), "sent"
-    )
-    with pytest.raises(ConfigError, match="state 'sent' of a _TopicFactory cannot be simulated"):
-        simulate(topology, ROWS)
-
-
-def test_a_store_that_is_not_empty_at_the_begin_is_refused() -> None:
-    hidden: tuple[dict[Key, Any]] = ({},)  # in a tuple, where the simulation does not look for data
-    topology = mistaken.counted(map_state(lambda conf, partition, partitions: mistaken.DictMap(hidden[0])))
-    with pytest.raises(ConfigError, match="give simulate a function that declares the topology"):
-        simulate(topology, ROWS)
-
-
-def raise_at_the_cow(word: str) -> str:
-    if word == "cow":
-        raise ValueError("no cows")
-    return word
-
-
-def test_what_user_code_raises_without_a_fault_is_raised_as_it_is() -> None:
-    topology = TridentTopology("raises")
-    mistaken.stream_of(topology).each("word", raise_at_the_cow, "same: string").group_by("same").persistent_aggregate(
-        MemoryMapState(), Count(), "count"
-    )
-    with pytest.raises(BatchFailedError, match="no cows"):
-        simulate(topology, ROWS)
-
-
 class Tired:
     """Raises after a few more calls than a run without faults makes."""
 
     def __init__(self) -> None:
         self.calls = 0
 
-    def word(self, word: str) -> str:
+    def length(self, word: str) -> int:
         self.calls += 1
         if self.calls > len(ROWS):
             raise ValueError("tired")
-        return word
+        return len(word)
 
 
 def tired() -> TridentTopology:
-    topology = TridentTopology("tired")
-    words = mistaken.stream_of(topology).each("word", Tired().word, "same: string")
-    words.group_by("same").persistent_aggregate(MemoryMapState(), Count(), "count")
-    return topology
+    return mistaken.summed(Tired().length)
 
 
 def test_what_user_code_raises_at_a_replay_is_a_failure_of_its_seed() -> None:

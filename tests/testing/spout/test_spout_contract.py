@@ -107,16 +107,10 @@ def test_the_table_has_a_line_for_each_promise_and_a_column_for_each_spout() -> 
     reports = {name: spout_suite(source, seconds=0, out=io.StringIO()) for name, source in
                (("lines", LineSource), ("opaque", OpaqueLines))}  # fmt: skip
     lines = spout_table({**reports, "none": SpoutReport()}).splitlines()
-    assert [cell.strip() for cell in lines[0].strip("|").split("|")] == [
-        "promise",
-        "lines",
-        "opaque",
-        "none",
-        "meaning",
-    ]
+    assert lines[0].replace("|", "").split() == ["promise", "lines", "opaque", "none", "meaning"]
     assert len(lines) == 2 + len(SpoutPromise)
-    replay = next(line for line in lines if line.startswith("| replay "))
-    assert [cell.strip() for cell in replay.strip("|").split("|")][1:4] == ["ok", "not claimed", "–"]
+    (replay,) = [line for line in lines if line.startswith("| replay ")]
+    assert [cell.strip() for cell in replay.split("|")][2:5] == ["ok", "not claimed", "–"]
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ file, a line of JSON each; where to die is in the environment variable `TRIDENT_
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import importlib.machinery
 import importlib.util
 import json
@@ -288,25 +290,12 @@ class _Finder:
         others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
         spec = next(filter(None, others), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._test)  # type: ignore[assignment]
+            spec.loader = loader = copy.copy(spec.loader)  # it may be that of other modules too
+            loader.exec_module = functools.partial(self._exec_module, loader.exec_module)  # type: ignore[method-assign]
         return spec
 
-
-class _Loader:
-    """Loads a module by its own loader, which may be that of other modules too, and wraps its class."""
-
-    def __init__(self, loader: Any, test: _Test) -> None:
-        self._loader, self._test = loader, test
-
-    def create_module(self, spec: Any) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
+    def _exec_module(self, exec_module: Callable[[ModuleType], None], module: ModuleType) -> None:
+        exec_module(module)
         self._test.tell("loaded", module=module.__name__)
         os.environ.pop(_ASKED, None)  # what this process starts, Spark's workers among it, is left alone
         _WRAPPERS[module.__name__](self._test, module.DataStreamWriter)

@@ -23,7 +23,7 @@ from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.testing.simulation.compared_values import Contents, contents_of
 from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan
 from trident.testing.simulation.simulated_stores import Died, FaultHooks, SimulatedStore, watched_spec
-from trident.testing.stand_ins import GivenSpout, HandClock, Unheard, WatchedLog
+from trident.testing.stand_ins import GivenSpout, HandClock, Unheard, watch_records
 
 Places = Mapping[str, Contents]
 
@@ -97,7 +97,7 @@ class SimulatedDriver:
         reopened = lambda states: run.log.reopen(True)  # noqa: E731
         self.opened = opened = OpenedTopology(graph, make_plan(graph), run.config, reopened, in_threads=False)
         opened.committer.reach = hooks.reach
-        opened.log = WatchedLog(opened.log, hooks.reach)
+        watch_records(opened.log, hooks.reach)
         run.opened.append(opened)
         self.unfenced = tuple(name for name, each in opened.states.items() if not each[0].facts.fences)
         hooks.fences = not self.unfenced

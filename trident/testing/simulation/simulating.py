@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -33,7 +33,7 @@ GivenRows = Mapping[str, Sequence[Any]] | Sequence[Any]
 _SETTINGS: dict[str, Any] = {
     "engine": "in_process", "poll_interval_ms": 0, "retry_backoff_ms": 0, "retry_backoff_max_ms": 0, "max_batch_attempts": 20,
 }  # fmt: skip
-_LATER_S = 3600.0
+_LATER_S = 3600
 _NO_FAULT = (
     "This happens without any fault: the results depend on how the rows are cut into batches. Aggregators "
     "must give the same for any grouping of their input, and stores must keep what they are given. If that is "
@@ -319,19 +319,10 @@ class JudgedRuns:
         return SimulationFailed("\n".join(lines), plan.seed, last[0].trace)
 
 
-@contextmanager
-def _later() -> Iterator[None]:
-    """Let code that asks `time.time` find that an hour has passed."""
+def _later() -> AbstractContextManager[object]:
+    """Let code that asks `time.time` find in the block that an hour has passed."""
     clock, clock_ns = time.time, time.time_ns
-
-    def later() -> float:
-        return clock() + _LATER_S
-
-    def later_ns() -> int:
-        return clock_ns() + int(_LATER_S) * 10**9
-
-    with mock.patch.object(time, "time", later), mock.patch.object(time, "time_ns", later_ns):
-        yield
+    return mock.patch.multiple(time, time=lambda: clock() + _LATER_S, time_ns=lambda: clock_ns() + _LATER_S * 10**9)
 
 
 def _rows_by_stream(graph: Graph, rows: GivenRows) -> dict[str, Sequence[Any]]:

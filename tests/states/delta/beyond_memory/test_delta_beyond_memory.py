@@ -18,9 +18,8 @@ from states.delta.beyond_memory.bucketed_base import BucketFile, BucketLimits, O
 from states.delta.beyond_memory.merging import Merging, OpenedBase
 from states.delta.state_table import StateTable
 from states.delta.state_tables import PublishedTable
-from tests.harness.crashing_stores import tuples_at
 from tests.harness.store_commits import commit_by
-from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update
+from tests.states.delta.delta_states import Log, changes, commit, people_read, reader_at, state_at, update
 from trident.errors import BackendError, FencedError, StateError, StateMismatchError
 from trident.state import Snapshot, StateConf, StateType
 
@@ -42,13 +41,6 @@ def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def large_at(path: Path, kind: StateType = StateType.OPAQUE, background: bool = False, **options: Any) -> Any:
     return state_at(path, kind=kind, **{**OPTIONS, "background_maintenance": background, **options})
-
-
-def people_read(path: Path) -> dict[str, int]:
-    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
-    found = {row["word"]: row["value"] for row in rows}
-    assert len(found) == len(rows)
-    return found
 
 
 def is_large(path: Path) -> bool:
@@ -396,29 +388,6 @@ def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, m
 def test_listing_keys_goes_bucket_by_bucket(tmp_path: Path) -> None:
     state, model = filled(tmp_path, Log())
     assert sorted(state.get_tuples()) == sorted((word, count) for word, count in model.items())
-
-
-@pytest.mark.long
-def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
-    log = Log()
-    state, model = filled(tmp_path, log)
-    reader = reader_at(tmp_path)
-    for number in range(9, 40):
-        batch = dict.fromkeys(WORDS[number % 50 : number % 50 + 10], 1)
-        commit(state, log, number, 0, batch)
-        model.update(batch)
-        if number % 7 == 0:
-            state.begin_commit(log.txid(number + 1))
-            state.multi_remove([("w1",), (WORDS[number % 50],)])
-            state.commit(log.txid(number + 1))
-            snapshot = Snapshot(number, log.winners)
-            assert told(reader, snapshot) == told(state, snapshot) == model
-        log.epoch += 1
-        if number % 3 == 0:
-            assert told(reader, Snapshot(number, log.winners)) == model
-        state.recorded(Snapshot(number, log.winners))
-    for each in (reader, reader_at(tmp_path)):
-        assert sorted(tuples_at(each, Snapshot(39, log.winners))) == sorted(model.items())
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from states.delta.beyond_memory.large_index import LargeIndex
 from tests.harness.crashing_stores import tuples_at
-from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values
+from tests.states.delta.delta_states import Log, changes, commit, people_read, reader_at, state_at, update, values
 from tests.states.delta.test_delta_staging import stage, staged_files, step
 from trident.errors import BackendError
 from trident.state.interfaces import FormerTypes, StateConf, StateType
@@ -32,29 +32,6 @@ def large(path: Path, kind: StateType = StateType.OPAQUE, **options: Any) -> Any
 def merged(path: Path) -> int | None:
     found: int | None = DeltaTable(path).transaction_version("trident/merged")
     return found
-
-
-@pytest.mark.long
-def test_the_driver_keeps_the_state_in_files_and_merges_what_tasks_staged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("states.delta.beyond_memory.merging._SHARE", 1)
-    task, driver, log = large(tmp_path), large(tmp_path, publish_every_s=1), Log()
-    monkeypatch.setattr("states.delta.beyond_memory.merging.time.monotonic", iter(range(0, 10_000, 5)).__next__)
-    holds = []
-    for number in range(1, 30):
-        step(task, driver, log, number, 1, {KEYS[(number * 7 + n) % 60]: 1 for n in range(30)})
-        holds.append(merged(tmp_path))
-    assert holds[0] is None
-    assert len({*holds}) > 5
-    assert isinstance(task._backing._index.values, LargeIndex)
-    assert task._backing._index.values.changes < 120  # it dropped what is merged
-    assert len(DeltaTable(changes(tmp_path)).file_uris()) < 12
-    driver.recorded(Snapshot(29, log.winners))
-    driver.close()
-    shown = {row["word"]: row["value"] for row in DeltaTable(tmp_path).to_pyarrow_table().to_pylist()}
-    wanted = Counter(KEYS[(number * 7 + n) % 60] for number in range(1, 30) for n in range(30))
-    assert shown == dict(reader_at(tmp_path).get_tuples()) == wanted
 
 
 def test_a_task_that_staged_before_a_merge_goes_on_after_it(tmp_path: Path) -> None:
@@ -124,51 +101,42 @@ def test_tasks_and_driver_of_a_wider_declaration_go_on_and_the_former_ones_come_
 
 
 @pytest.mark.long
-def test_what_a_driver_commits_between_tasks_is_merged_and_leaves_its_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("staged", "first", "is_cleaned"),
+    [(range(1, 31), 30, False), ((1, 2, 3, 20), 30, True), ((1, 30), 5, False)],
+    ids=["by tasks", "by tasks and the driver", "by the driver, once it does not fit into memory"],
+)
+def test_what_tasks_stage_and_the_driver_commits_is_merged_and_leaves_memory(
+    tmp_path: Path, staged: Any, first: int, is_cleaned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with `engine="auto"`: small batches are committed by the driver, large ones by tasks."""
     monkeypatch.setattr("states.delta.beyond_memory.merging._SHARE", 1)
     monkeypatch.setattr("states.delta.beyond_memory.merging.time.monotonic", iter(range(0, 100_000, 5)).__next__)
     task, driver, log = large(tmp_path), large(tmp_path, publish_every_s=1), Log()
-    wanted, most = Counter[str](), 0
-    for number in range(1, 41):
-        rows = {f"w{number // 2}-{n}": 1 for n in range(30)}  # each key in two batches
-        if number in (1, 2, 3, 20):
+    wanted, merges = Counter[str](), set[int | None]()
+    for number in range(1, 31):
+        rows = {f"w{number // 2}-{n}": 1 for n in range(first if number == 1 else 30)}  # each key in two batches
+        writer = task if number in staged else driver
+        if writer is task:
             step(task, driver, log, number, 1, rows)
         else:
             commit(driver, log, number, 1, rows)
-            most = max(most, driver._backing._index.values.changes)
         driver.recorded(Snapshot(number, log.winners))
         newest = {Path(file).name for file in DeltaTable(tmp_path).file_uris()}
         for file in tmp_path.glob("*.parquet"):
-            if file.name not in newest:  # as the clean-up does, an hour later
+            if is_cleaned and file.name not in newest:  # as the clean-up does, an hour later
                 file.unlink()
         wanted.update(rows)
-        assert driver.multi_get([("w0-7",), (f"w{number // 2}-7",)]) == [1, wanted[f"w{number // 2}-7"]], number
-    assert most < 150  # of 1,080 rows that the driver committed
+        asked = "w1-7", f"w{number // 2}-7"
+        assert values(reader_at(tmp_path), *asked) == [wanted[word] or None for word in asked], number
+        merges.add(merged(tmp_path))
+        if number > 3:
+            assert isinstance(writer._backing._index.values, LargeIndex)
+            assert writer._backing._index.values.changes < 200  # of 900 rows: it dropped what is merged
+    assert len(merges) > 5
+    assert len(DeltaTable(changes(tmp_path)).file_uris()) < 12
     driver.close()
-    assert dict(reader_at(tmp_path).get_tuples()) == wanted
-
-
-@pytest.mark.long
-def test_a_state_that_grows_while_the_driver_commits_is_merged_also_after_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("states.delta.beyond_memory.merging._SHARE", 1)
-    monkeypatch.setattr("states.delta.beyond_memory.merging.time.monotonic", iter(range(0, 100_000, 5)).__next__)
-    task, driver, log = large(tmp_path), large(tmp_path, publish_every_s=1), Log()
-    step(task, driver, log, 1, 1, dict.fromkeys(KEYS[:5], 1))  # fits into memory
-    for number in range(2, 30):
-        commit(driver, log, number, 1, dict.fromkeys(KEYS, 1))
-        driver.recorded(Snapshot(number, log.winners))
-    assert isinstance(driver._backing._index.values, LargeIndex)
-    assert driver._backing._index.values.changes < 200
-    assert (merged(tmp_path) or 0) > 15
-    step(task, driver, log, 30, 1, dict.fromkeys(KEYS, 1))
-    driver.recorded(Snapshot(30, log.winners))
-    driver.close()
-    assert values(reader_at(tmp_path), "w0", "w59") == [30, 29]
+    assert people_read(tmp_path) == dict(reader_at(tmp_path).get_tuples()) == wanted
 
 
 class Life:
@@ -261,6 +229,5 @@ def test_any_schedule_of_lost_tasks_and_drivers_counts_each_batch_once(
         assert dict(found) == life.counts, number
     life.driver.recorded(Snapshot(30, life.log.winners))
     life.driver.close()
-    shown = {row["word"]: row["value"] for row in DeltaTable(tmp_path).to_pyarrow_table().to_pylist()}
-    assert shown == life.counts
+    assert people_read(tmp_path) == life.counts
     assert staged_files(tmp_path) == []

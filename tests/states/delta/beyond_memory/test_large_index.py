@@ -29,7 +29,6 @@ from states.delta.beyond_memory.sorted_rows import (
     WantedKeys,
     comparable,
     hashes_of,
-    pairs,
     same_keys,
 )
 from states.delta.index import IndexedValues
@@ -199,14 +198,6 @@ def test_readers_of_the_table_see_its_columns(tmp_path: Path) -> None:
         {"word": "w7", "count": 7},
         {"word": "sum", "count": 199 * 100},
     ]
-
-
-@pytest.mark.long
-def test_the_hash_is_no_trouble_to_a_program_that_compacts_the_table(tmp_path: Path) -> None:
-    table = table_in(tmp_path, 200)
-    table.optimize.compact()
-    assert len(table.file_uris()) == 1
-    assert sorted(table.to_pyarrow_table()["count"].to_pylist()) == list(range(200))
 
 
 KEYS = ("word", "n")
@@ -472,12 +463,3 @@ def test_hashes_fill_all_buckets_alike(column: pa.Array) -> None:
         counts = np.bincount(bits, minlength=256)
         assert counts.min() > 150  # 256 on average, with a deviation of 16
         assert counts.max() < 370
-
-
-def test_pairs_are_all_places_of_equal_hashes() -> None:
-    stored, wanted = np.array([1, 3, 3, 5, 5, 9]), np.array([0, 3, 5, 5, 9, 10])
-    at, places = pairs(stored, wanted)
-    assert sorted(zip(at.tolist(), places.tolist(), strict=True)) == sorted(
-        (i, j) for i in range(6) for j in range(6) if stored[i] == wanted[j]
-    )
-    assert places.tolist() == sorted(places.tolist())

@@ -1,4 +1,4 @@
-"""What a cluster's state does when its ZooKeeper is away: lost answers, lost connections, lost members, wrong addresses."""
+"""What a cluster's state does when its server is away or not right: lost answers and connections, wrong addresses, tables."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from kazoo.client import KazooClient
 
 from tests.harness import cluster_states
-from tests.harness.cluster_states import LOST_ANSWERS, Opened
+from tests.harness.cluster_states import LOST_ANSWERS, Opened, address_on, opened
 from tests.harness.commands import environment, until
 from tests.harness.proxy import Proxy
+from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.cluster_state.cluster_address import open_cluster_state
 from trident.cluster_state.storm_cluster_state import ClusterState
 from trident.errors import ClusterError, ClusterUnreachable
 from trident.nodes.interface import StoredNode
+from trident.nodes.polled_nodes import SqlTable
+from trident.servers.log_addresses import PostgresAddress
 
 pytestmark = pytest.mark.server
 
 
-def opened(hosts: str, root: str, session_timeout_s: float = 10.0) -> AbstractContextManager[Opened]:
+def in_zookeeper(hosts: str, root: str, session_timeout_s: float = 10.0) -> AbstractContextManager[Opened]:
     return cluster_states.opened(f"zookeeper://{hosts}{root}", session_timeout_s)
 
 
@@ -48,13 +53,13 @@ def proxy(zookeeper_server: ZooKeeperEnsemble) -> Iterator[Proxy]:
 @pytest.fixture
 def direct(zookeeper_server: ZooKeeperEnsemble, root: str) -> Iterator[Opened]:
     """A session that nothing happens to."""
-    with opened(zookeeper_server.hosts, root) as one:
+    with in_zookeeper(zookeeper_server.hosts, root) as one:
         yield one
 
 
 @pytest.fixture
 def shaky(proxy: Proxy, root: str) -> Iterator[Opened]:
-    with opened(f"127.0.0.1:{proxy.port}", root) as one:
+    with in_zookeeper(f"127.0.0.1:{proxy.port}", root) as one:
         yield one
 
 
@@ -154,7 +159,7 @@ def test_watches_end_with_the_connection_and_are_set_again_by_reading(
 def test_a_server_that_is_killed_and_started_again_is_waited_for(
     zookeeper_server: ZooKeeperEnsemble, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with opened(zookeeper_server.hosts, root, 60.0) as one:  # a busy machine takes its time to start it
+    with in_zookeeper(zookeeper_server.hosts, root, 60.0) as one:  # a busy machine takes its time to start it
         one.state.set_data("/a", b"1")
         one.state.set_ephemeral_node("/b", b"2")
         one.state.get_data("/a", watch=True)
@@ -174,9 +179,13 @@ def test_a_server_that_is_killed_and_started_again_is_waited_for(
     assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []
 
 
-def test_a_server_that_stays_away_is_an_error_after_the_timeout(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
-    with opened(zookeeper_server.hosts, root, 1.0) as one:
-        zookeeper_server.members[0].kill()
+@pytest.mark.parametrize(("leave", "come_back"), [(Server.kill, Server.start), (Server.pause, Server.resume)])
+def test_a_server_that_stays_away_or_hangs_is_an_error_after_the_timeout(
+    zookeeper_server: ZooKeeperEnsemble, root: str, leave: Callable[[Server], None], come_back: Callable[[Server], None]
+) -> None:
+    (server,) = zookeeper_server.members
+    with in_zookeeper(zookeeper_server.hosts, root, 1.0) as one:
+        leave(server)
         try:
             calls: list[Callable[[], object]] = [
                 lambda: one.state.get_data("/a"),
@@ -184,27 +193,15 @@ def test_a_server_that_stays_away_is_an_error_after_the_timeout(zookeeper_server
             ]
             for call in calls:
                 began = time.monotonic()
-                with pytest.raises(
-                    ClusterUnreachable, match=f"no answer from ZooKeeper at zookeeper://{zookeeper_server.hosts}"
-                ):
+                said = f"no answer from ZooKeeper at zookeeper://{zookeeper_server.hosts}.* for 1 seconds"
+                with pytest.raises(ClusterUnreachable, match=said):
                     call()
                 assert time.monotonic() - began < 10.0
         finally:
-            zookeeper_server.restart()
+            come_back(server)
         one.until(lambda told: told[-1:] in ([("connected", "")], [("expired", "")]))
         one.state.set_data("/a", b"2")
         assert one.state.get_data("/a") == b"2"
-
-
-def test_a_server_that_hangs_is_an_error_after_the_timeout(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
-    with opened(zookeeper_server.hosts, root, 1.0) as one:
-        zookeeper_server.members[0].pause()
-        try:
-            with pytest.raises(ClusterUnreachable, match="for 1 seconds"):
-                one.state.get_data("/a")
-        finally:
-            zookeeper_server.members[0].resume()
-        one.until(lambda told: told[-1:] in ([("connected", "")], [("expired", "")]))
 
 
 # ---- an ensemble ---------------------------------------------------------------------------------------------------------
@@ -223,7 +220,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnse
 @pytest.mark.slow
 def test_an_ensemble_that_loses_a_member_and_its_majority(ensemble: ZooKeeperEnsemble) -> None:
     until(ensemble.leader, "the ensemble has a leader")
-    with opened(ensemble.hosts, "/storm", 60.0) as one, opened(ensemble.hosts, "/storm", 60.0) as other:
+    with in_zookeeper(ensemble.hosts, "/storm", 60.0) as one, in_zookeeper(ensemble.hosts, "/storm", 60.0) as other:
         one.state.set_data("/a", b"0")
         one.state.set_ephemeral_node("/b", b"1")
         other.state.get_data("/b", watch=True)
@@ -254,21 +251,18 @@ def test_an_ensemble_that_loses_a_member_and_its_majority(ensemble: ZooKeeperEns
 # ---- addresses where nothing answers, or another program --------------------------------------------------------------------
 
 
-def test_wrong_addresses_are_an_error_within_the_timeout_and_leave_no_thread() -> None:
-    began, before = time.monotonic(), set(threading.enumerate())
-    hosts = "127.0.0.1:1,no-such-host.invalid:2181"
-    with pytest.raises(ClusterUnreachable, match=rf"no ZooKeeper answers at {hosts} \(tried for 0.5 s\). Start it, or"):
-        open_cluster_state(f"zookeeper://{hosts}", 0.5)
-    assert time.monotonic() - began < 10.0
-    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
-
-
-def test_a_server_that_connects_and_is_silent_is_an_error_within_the_timeout() -> None:
+def test_where_nothing_answers_it_is_an_error_in_time_and_leaves_no_thread() -> None:
+    before, hosts = set(threading.enumerate()), "127.0.0.1:1,no-such-host.invalid:2181"
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        began = time.monotonic()
-        with pytest.raises(ClusterUnreachable):
-            open_cluster_state(f"zookeeper://127.0.0.1:{silent.getsockname()[1]}", 0.5)
-        assert time.monotonic() - began < 10.0
+        for address, said in (
+            (hosts, rf"no ZooKeeper answers at {hosts} \(tried for 0.5 s\). Start it, or"),
+            (f"127.0.0.1:{silent.getsockname()[1]}", "no ZooKeeper answers"),
+        ):
+            began = time.monotonic()
+            with pytest.raises(ClusterUnreachable, match=said):
+                open_cluster_state(f"zookeeper://{address}", 0.5)
+            assert time.monotonic() - began < 10.0
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
 
 
 def test_a_machine_that_is_gone_does_not_keep_a_session_from_the_others(
@@ -279,16 +273,10 @@ def test_a_machine_that_is_gone_does_not_keep_a_session_from_the_others(
         # A full queue: whoever connects now hears nothing at all, as of a machine without power.
         waiting = stack.enter_context(socket.socket())
         waiting.connect(gone.getsockname())
-        hosts = f"127.0.0.1:{gone.getsockname()[1]},{zookeeper_server.hosts}"
+        hosts = f"127.0.0.1:{gone.getsockname()[1]},127.0.0.1:1,{zookeeper_server.hosts},no-such-host.invalid:2181"
         for _ in range(6):  # which is asked first is drawn
-            with opened(hosts, root, 1.0) as one:
+            with in_zookeeper(hosts, root, 1.0) as one:
                 one.state.set_data("/a", b"1")
-
-
-def test_a_dead_server_among_the_living_does_not_matter(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
-    with opened(f"127.0.0.1:1,{zookeeper_server.hosts},no-such-host.invalid:2181", root) as one:
-        one.state.set_data("/a", b"1")
-        assert one.state.get_data("/a") == b"1"
 
 
 @pytest.mark.slow
@@ -312,7 +300,7 @@ def test_nodes_are_where_any_client_finds_them(zookeeper_server: ZooKeeperEnsemb
     client = KazooClient(zookeeper_server.hosts)
     client.start()
     try:
-        with opened(zookeeper_server.hosts, f"{root}/deep/root") as one:
+        with in_zookeeper(zookeeper_server.hosts, f"{root}/deep/root") as one:
             one.state.set_data("/storms/a", json.dumps({"storm-name": "größe"}).encode())
             assert json.loads(client.get(f"{root}/deep/root/storms/a")[0]) == {"storm-name": "größe"}
             one.state.get_data("/storms/a", watch=True)
@@ -329,9 +317,9 @@ def test_nodes_are_for_the_user_of_the_cluster_alone(
     zookeeper_server: ZooKeeperEnsemble, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = threading.active_count()
-    with opened(zookeeper_server.hosts, root) as stranger:
+    with in_zookeeper(zookeeper_server.hosts, root) as stranger:
         monkeypatch.setenv("TRIDENT_ZOOKEEPER_AUTH", "digest:trident:se:cret")
-        with opened(zookeeper_server.hosts, root) as one, opened(zookeeper_server.hosts, root) as other:
+        with in_zookeeper(zookeeper_server.hosts, root) as one, in_zookeeper(zookeeper_server.hosts, root) as other:
             one.state.set_data("/all/a", b"1")
             one.state.set_ephemeral_node("/all/b", b"1")
             other.state.set_ephemeral_node("/all/b", b"2")
@@ -363,7 +351,7 @@ def test_nodes_are_for_the_user_of_the_cluster_alone(
 
 
 def test_a_state_whose_server_is_away_can_be_closed(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
-    with opened(zookeeper_server.hosts, root) as one:
+    with in_zookeeper(zookeeper_server.hosts, root) as one:
         zookeeper_server.members[0].kill()
         try:
             one.told(("suspended", ""))
@@ -372,3 +360,123 @@ def test_a_state_whose_server_is_away_can_be_closed(zookeeper_server: ZooKeeperE
             assert time.monotonic() - began < 10.0
         finally:
             zookeeper_server.restart()
+
+
+# ---- PostgreSQL ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest) -> str:
+    return address_on("postgres", request)
+
+
+def ask(address: str, query: Any) -> list[Any]:
+    with psycopg.connect(PostgresAddress.of(address, "cluster").url, autocommit=True) as connection:
+        answer = connection.execute(query)
+        return answer.fetchall() if answer.description else []
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("is_killed", [False, True], ids=["cut", "killed"])
+@pytest.mark.parametrize(("before", "act", "returned", "node"), LOST_ANSWERS)
+def test_a_change_is_made_once_though_the_answer_to_its_commit_is_lost(
+    address: str, postgres_server: Server, monkeypatch: pytest.MonkeyPatch, is_killed: bool,
+    before: Callable[[ClusterState, ClusterState], object], act: Callable[[ClusterState], object], returned: object,
+    node: tuple[object, ...],
+) -> None:  # fmt: skip
+    def lose() -> None:
+        if is_killed:
+            postgres_server.kill()
+            postgres_server.start()
+
+    proxy = Proxy(postgres_server.port)
+    through = address.replace(f":{postgres_server.port}/", f":{proxy.port}/")
+    try:
+        with opened(through) as shaky, opened(address) as direct:
+            before(shaky.state, direct.state)
+            carry_out, lost = SqlTable.carry_out, list[Any]()
+
+            def carry_out_and_lose(table: SqlTable, steps: Any, session: str) -> None:
+                carry_out(table, steps, session)
+                if not lost:  # the next answer is that to the commit
+                    lost.append(steps)
+                    proxy.arm("reply", lose)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(SqlTable, "carry_out", carry_out_and_lose)
+                assert act(shaky.state) == returned
+            assert not proxy.disarm() or not lost
+            assert (direct.state.get_node("/a") or ())[:2] == node
+    finally:
+        proxy.close()
+
+
+def test_a_session_goes_on_when_its_server_was_killed_and_started_again(address: str, postgres_server: Server) -> None:
+    with opened(address) as one, opened(address) as other:
+        one.state.set_ephemeral_node("/a", b"1")
+        other.state.get_data("/a", watch=True)
+        postgres_server.kill()
+        one.told(("suspended", ""))
+        postgres_server.start()
+        one.told(("connected", ""))
+        other.until(lambda told: ("connected", "") in told)
+        assert ("changed", "/a") not in other.take()
+        one.state.set_data("/a", b"2")
+        other.told(("changed", "/a"))
+
+
+def test_a_postgres_that_hangs_is_an_error_after_the_timeout(address: str, postgres_server: Server) -> None:
+    with opened(address, 1.0) as one:
+        postgres_server.pause()
+        try:
+            with pytest.raises(ClusterUnreachable, match="no answer from PostgreSQL at postgresql://.* for . seconds"):
+                one.state.get_data("/a")
+        finally:
+            postgres_server.resume()
+        one.state.set_data("/a", b"1")
+        assert one.state.get_data("/a") == b"1"
+
+
+def test_a_change_within_which_its_process_was_stopped_is_made_afterwards(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(address) as one:
+        carry_out, stopped = SqlTable.carry_out, list[int]()
+
+        def stop_and_carry_out(table: SqlTable, steps: Any, session: str) -> None:
+            if not stopped:
+                ((pid,),) = table._execute("SELECT pg_backend_pid()", ())
+                stopped.append(pid)
+                table._execute("SET LOCAL idle_in_transaction_session_timeout = 1", ())
+                is_there = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}"
+                until(lambda: ask(address, is_there) == [(0,)], "the server has ended the transaction")
+            carry_out(table, steps, session)
+
+        monkeypatch.setattr(SqlTable, "carry_out", stop_and_carry_out)
+        one.state.set_data("/a", b"1")
+        assert (one.state.get_data("/a"), len(stopped)) == (b"1", 1)
+
+
+def test_clusters_in_one_database_do_not_know_each_other(address: str) -> None:
+    with opened(address) as one, opened(f"{address}-2") as other:
+        one.state.set_data("/a", b"1")
+        assert other.state.get_children("/") == []
+
+
+def test_nodes_of_another_format_are_refused_and_those_that_were_removed_missed(address: str) -> None:
+    with opened(address) as one:
+        name = PostgresAddress.of(address, "cluster").name
+        ask(address, f"UPDATE trident_nodes SET data = '2' WHERE path = '{name}:'")
+        with pytest.raises(ClusterError, match="is of format version 2; this version of the software reads 1"):
+            open_cluster_state(address)
+        ask(address, f"DELETE FROM trident_nodes WHERE path LIKE '{name}:%'")
+        with pytest.raises(ClusterError, match="was removed while it was open; start this process again"):
+            one.state.set_data("/a", b"1")
+
+
+def test_a_password_is_not_part_of_an_address() -> None:
+    with pytest.raises(ClusterError, match="cluster: an address in PostgreSQL must have no password") as raised:
+        open_cluster_state("postgresql://me:p4ss@h/db?cluster=a")
+    assert "p4ss" not in str(raised.value)
+    with pytest.raises(ClusterError, match=r"name the cluster, as in postgresql://USER@HOST/DATABASE\?cluster=NAME"):
+        open_cluster_state("postgresql://h/db?topology=a")
