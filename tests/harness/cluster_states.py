@@ -12,10 +12,12 @@ from typing import Any, Literal, Protocol
 
 import pytest
 
+from tests.harness.servers import Server
 from trident.cluster.submissions import add_topology
 from trident.cluster_state.cluster_address import open_cluster_state
 from trident.cluster_state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster_state.storm_cluster_state import ClusterState, StormClusterState
+from trident.errors import ClusterUnreachable
 from trident.nodes.interface import NodeEvent
 
 _LIMIT_S = 60.0
@@ -79,6 +81,20 @@ def opened(address: str | Path, session_timeout_s: float = 10.0) -> Iterator[Ope
         yield Opened(state)
     finally:
         state.close()
+
+
+def check_hang(address: str, server: Server, kind: str) -> None:
+    """Check that a server that hangs is an error after the timeout, and that all goes on when it answers again."""
+    with opened(address, 1.0) as one:
+        server.pause()
+        try:
+            scheme, _, _ = address.partition("://")
+            with pytest.raises(ClusterUnreachable, match=f"no answer from {kind} at {scheme}://.* for . seconds"):
+                one.state.get_data("/a")
+        finally:
+            server.resume()
+        one.state.set_data("/a", b"1")
+        assert one.state.get_data("/a") == b"1"
 
 
 class Opening(Protocol):

@@ -97,7 +97,7 @@ class ObjectNodes(LeasedNodes):
         self._not_durable |= (paths := {step.path for step in steps})
         if not all(isinstance(step, Put) for step in steps):
             return False
-        with self._opened() as (db, _):
+        with self._copy() as (db, _):
             own = {path: data for path, data, _ in db.execute(_OWN, (self._id, self._own))}
             if not {self._own, *paths} <= own.keys():
                 return False
@@ -117,12 +117,12 @@ class ObjectNodes(LeasedNodes):
             self._store.remove(gone)
 
     def _seen(self, look: Callable[[SqlTable], T]) -> T:
-        with self._opened() as (db, _):
+        with self._copy() as (db, _):
             return look(SqlTable(db.execute))
 
     def _transact(self, work: Callable[[SqlTable], T], durable: bool = True) -> T:
         while True:
-            with self._opened() as (db, tag):
+            with self._copy() as (db, tag):
                 before = db.total_changes
                 done = work(_Table(db.execute))
                 if db.total_changes == before:
@@ -136,7 +136,7 @@ class ObjectNodes(LeasedNodes):
         return self._store.tags(waits=False)
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[sqlite3.Connection, Tag]]:
+    def _copy(self) -> Iterator[tuple[sqlite3.Connection, Tag]]:
         """Return a copy of the database, with what sessions have set since, and the tag of its object."""
         with self._reading:
             tree, sessions = self._read()

@@ -171,7 +171,7 @@ def edited_values(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[s
     return {name: _like(name, given[name], value) for name, value in before.items()}
 
 
-def written_as(value: Any, type_: str | None) -> Any:
+def read_as(value: Any, type_: str | None) -> Any:
     """Return what JSON had where a null was as the type of its field, or itself. Bytes are not read: base64 may be text."""
     known = simple_type(type_)
     if isinstance(value, (str, float)) and known is not None and known.python not in (str, bytes):

@@ -25,7 +25,7 @@ from trident.log.log_interface import TransactionLog
 from trident.log.log_state import LogState
 from trident.log.records import LETTERS, DiscardRecord, Ranges, numbers_of, ranges_of, with_letters
 from trident.plan import Exchange, Plan
-from trident.read.written_values import written_as
+from trident.read.written_values import read_as
 from trident.run.dead_letters import DeadLetter, DeadLetters, Request, ranges_by_batch
 from trident.steps.failures import Failure, LeftOut, StepFailed
 from trident.steps.key_columns import places_of
@@ -205,7 +205,7 @@ def _row(place: _Place, fields: Fields | None, letter: DeadLetter) -> tuple[Any,
     if missing:
         cause = f"the dead letter does not have the fields {missing}, which this step and those behind it now read"
         raise StepFailed(Failure(place.step, letter.failure.row, cause))
-    return tuple(written_as(values[name], fields.type_of(name)) for name in fields.names)  # a null may have been edited
+    return tuple(read_as(values[name], fields.type_of(name)) for name in fields.names)  # a null may have been edited
 
 
 def _frames(place: _Place, table: pa.Table, exchange: Exchange | None) -> Iterator[RowFrame]:
