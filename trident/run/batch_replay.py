@@ -69,15 +69,8 @@ _OWN = "it is a state of a kind of its own, not a map"
 class Replay(Closes):
     """The batches of a topology's history, once more, in this process. A context manager, for one thread.
 
-    Spouts are asked for the rows of recorded definitions only: they define nothing, and are not told of any commit.
-
-    `watch`: a key whose rows and partial aggregates are kept, batch by batch.
-    `below`, `first`: begin with batch `first`, over the values of stores, in place of the first batch over empty states.
-    `left_out`: by state that is not aside, why not.
-    `unsure`: by state, what the log says of it because of which it may differ.
-    Raises `UnsupportedOperation`: a source does not give a batch again, or a state that cannot be aside is read by the
-    topology.
-    Raises `LogError`, `ForeignLogError`: there is no log, or it is of another topology.
+    Spouts are asked for the rows of recorded definitions only: they define nothing, and are not told of any commit. With
+    `below` it begins with batch `first`, over the values of stores, in place of the first batch over empty states.
     """
 
     def __init__(
@@ -86,8 +79,8 @@ class Replay(Closes):
         self._place = log_place(graph.name, config)
         with closing(ForeignLog(graph.name, config, [], "")) as log:
             recorded = log.now()
-        graph, self._values, self.left_out = replay_graph(graph, config, watch, below)
-        self.unsure: dict[str, str] = {}
+        graph, self._values, self.left_out = replay_graph(graph, config, watch, below)  # by state, why it is not aside
+        self.unsure: dict[str, str] = {}  # by state, what the log says because of which it may differ
         self._begun: set[str] = set()  # states that a batch has written
         self._means: dict[str, Mapping[str, Any]] = {}
         self._declared: Mapping[str, Mapping[str, Any]] = recorded.declared.get("states", {})
@@ -122,14 +115,7 @@ class Replay(Closes):
         return self._values[state].keys()
 
     def until(self, last: int | None = None) -> Iterator[CommitRecord]:
-        """Process the batches that are not processed yet, up to `last`, the last that is committed by default.
-
-        Yields the record of each when it is processed.
-
-        Raises `HistoryStartError`: the history does not begin with the first batch.
-        Raises `HistoryGapError`: a piece of it is missing.
-        Raises `ReplayFailedError`: a batch cannot be processed again.
-        """
+        """Process the batches that are not processed yet, up to `last`, by default all; yield the record of each."""
         for record in read_history(self._place, self.txid + 1, last, beside=self._beside):
             if record.txid != self.txid + 1:
                 raise HistoryStartError(self._place, record.txid)
@@ -265,24 +251,16 @@ class OverlayValues(KeptValues):
 
 
 class KeyWatch:
-    """What a batch gives one key of a state: rows, and what their aggregate comes to.
-
-    `fields`: the fields of the rows that are the key; none: all rows belong to it.
-    `most`: how many rows of a batch are kept.
-    `count`: how many rows of the batch have the key, in front of the state.
-    `rows`: the first of them.
-    `partials`: what a combiner made of them, to be combined with the value.
-    """
+    """What a batch gives one key of a state: rows, and what their aggregate comes to."""
 
     def __init__(self, state: str, key: Key, fields: Sequence[str], most: int) -> None:
         self.state, self.key, self._fields, self._most = state, key, fields, most
         self.begin()
 
     def begin(self) -> None:
-        """Forget the batch before."""
-        self.count = 0
-        self.rows: list[dict[str, Any]] = []
-        self.partials: list[Any] = []
+        self.count = 0  # how many rows have the key, in front of the state
+        self.rows: list[dict[str, Any]] = []  # the first of them
+        self.partials: list[Any] = []  # what a combiner made of them, to be combined with the value
 
     def accept(self, row: Any) -> None:
         """Keep a row that has the key, as the consumer of a `PeekNode`."""
@@ -312,10 +290,7 @@ class _WatchedMap(OpaqueMap):
 
 @dataclass(frozen=True)
 class ScratchState:
-    """The `StateFactory` of a state aside: opaque, whatever the kind of the one in the store.
-
-    Each batch is committed once and in order here, so that all kinds come to the same.
-    """
+    """The `StateFactory` of a state aside: opaque, as each batch is committed once and in order here."""
 
     values: KeptValues
     watch: KeyWatch | None = None
@@ -336,12 +311,7 @@ class ScratchState:
 def replay_graph(
     graph: Graph, config: Config, watch: KeyWatch | None = None, below: Below | None = None
 ) -> tuple[Graph, dict[str, KeptValues], dict[str, str]]:
-    """Return the graph with all that its batches update aside; by state, the values there, or why it is not aside.
-
-    States begin empty, or with what is `below`.
-    Raises `UnsupportedOperation`: a source does not give a batch again, or a state that cannot be aside is read by the
-    topology.
-    """
+    """Return the graph with all that its batches update aside; by state, the values there, or why it is not aside."""
     graph = graph.of_batches()
     # Copies: a topology of this process may be running with the same objects, which a replay prepares and closes.
     with suppress(Exception):  # pickling runs user code; what cannot be pickled is used as it is

@@ -86,11 +86,7 @@ def open_committer(
     opened: Callable[[Callable[[], None]], None],
     in_threads: bool,
 ) -> Committer:
-    """Open what commits here, and runs the program behind the states; operations that the runner prepared are shared.
-
-    `opened`: is given how each part is closed.
-    `in_threads`: whether the partitions of a state may be updated in several threads.
-    """
+    """Open what commits here, and runs the program behind the states; operations that the runner prepared are shared."""
     widest, threads = max(plan.partitions.values(), default=1), None
     if in_threads and widest > 1:
         threads = DaemonPool(min(widest, _MOST_THREADS), f"trident-{plan.topology}-state")
@@ -207,15 +203,9 @@ def _gather_updates(
 class WorkerStates:
     """The state partitions that a worker process holds open: opened when first needed, and reused by later batches.
 
-    Spark pins no partition to a process. So a process may hold a partition that another one has committed since; what a state
-    remembers across commits counts only if its own commit was the last one (`trident/state/cached.py`).
-
-    For the same reason each process would hold each partition after a while, with a connection of its own in most stores. So
-    before each task those are closed that no task has used for a while, and of the others all but the latest.
-
-    `states`: by name, what the topology declared.
-    `settings`: the topology's settings.
-    `idle_s`: after how many seconds without use a partition is closed.
+    Spark pins no partition to a process, so another may have committed since: what a state remembers counts only if its own
+    commit was the last one (`trident/state/cached.py`). And each process would hold each partition after a while, with a
+    connection of its own: so before each task the idle ones are closed, and of the others all but the latest.
     """
 
     def __init__(
@@ -242,7 +232,6 @@ class WorkerStates:
             self._close(each)
 
     def close(self) -> None:
-        """Close all of them, also if one raises."""
         for each in list(self._open):
             self._close(each)
 

@@ -63,17 +63,12 @@ class MasterBatchCoordinator:
 
     Attempt ids are `epoch << 20 | retry`; retry rises with every failure, for all batches alike, so ids never fall along
     the history of a log and equal ids mean that nothing failed in between.
-
-    `last_txid`: the last committed txid of the log; 0 for a new one.
-    `epoch`: the driver's epoch in the log, at least 1.
-    `max_pending`: how many batches may be active at once.
-    `emit_interval_s`: at most one start per interval (0: no limit). Retries do not wait for it.
     """
 
     def __init__(self, last_txid: int, epoch: int, max_pending: int = 1, emit_interval_s: float = 0.0) -> None:
         self.last_txid = last_txid
         self._epoch, self._retry = epoch, 0
-        self._max_pending, self._interval = max_pending, emit_interval_s
+        self._max_pending, self._interval = max_pending, emit_interval_s  # retries do not wait for the latter
         self._active: dict[int, _Active] = {}
         self._failures: dict[int, int] = {}
         self._newest = last_txid  # of those ever started
@@ -91,10 +86,7 @@ class MasterBatchCoordinator:
         return max(self._newest, self.last_txid)
 
     def wait_s(self, now: float) -> float:
-        """Return for how long `start` may not be called (throttle, backoff): infinite until a batch ends; 0.0: it may be now.
-
-        It may never be again after a failure that left no retry.
-        """
+        """Return for how long `start` may not be called; infinite until a batch ends, or after a failure that left no retry."""
         if len(self._active) >= self._max_pending or self._retry > _MOST_RETRIES:
             return math.inf
         start_at = self._not_before
@@ -122,10 +114,7 @@ class MasterBatchCoordinator:
         return active is not None and active.attempt == attempt
 
     def mark_processed(self, attempt: TransactionAttempt) -> bool:
-        """All tuples of the attempt are processed; returns False (and does nothing) for a dead attempt.
-
-        Nor does it do anything for an attempt that has come further: said twice, it must not be committed twice.
-        """
+        """All tuples are processed; False, and nothing is done, for a dead attempt or one that has come further."""
         if not self.is_live(attempt) or self._active[attempt.txid].status is not AttemptStatus.PROCESSING:
             return False
         self._active[attempt.txid].status = AttemptStatus.PROCESSED
@@ -163,10 +152,7 @@ class MasterBatchCoordinator:
         self.last_txid = attempt.txid
 
     def fail(self, attempt: TransactionAttempt, now: float, backoff_s: float = 0.0) -> list[TransactionAttempt]:
-        """The attempt failed: it and all later ones are dead and will be started again after `backoff_s` seconds.
-
-        Returns the attempts that died with it (itself first); empty for an attempt that was dead already (R3).
-        """
+        """End an attempt and all later ones, to be started again after a pause; return them, none if it was dead (R3)."""
         if not self.is_live(attempt):
             return []
         dead = [self._active.pop(txid).attempt for txid in sorted(self._active) if txid >= attempt.txid]
@@ -193,18 +179,7 @@ class _Order(NamedTuple):
 
 
 class StartGate:
-    """Brings together all that the start of a batch depends on: orders, failures, batches in flight, what spouts had last.
-
-    `spouts`: those that want to know whether they are asked.
-    `batches`: those in flight, by txid; the loop changes them.
-    `interval_s`: how long to wait after the spouts had nothing.
-    `active`: what is ordered at first.
-    `ordered`: the last order; for any thread.
-    `awaited`: by a thread that waits for what the spouts had, the batch whose record sets its event; None: not known yet.
-    `fatal`: the error of the batch that is not tried again; None while there is none.
-    `at`: when to ask the spouts again.
-    `is_idle`: whether the spouts had nothing when they were last asked.
-    """
+    """Brings together all that the start of a batch depends on: orders, failures, batches in flight, what spouts had last."""
 
     def __init__(
         self,
@@ -219,8 +194,8 @@ class StartGate:
         self.ordered, self._ordering = _Order(active, threading.Event()), threading.Lock()
         self._obeyed = self.ordered if active else None  # what there is nothing to do for
         self._last: int | None = None  # while inactive, the last batch of which attempts may begin
-        self.fatal: BatchFailedError | None = None
-        self.at, self.is_idle = float("-inf"), False
+        self.fatal: BatchFailedError | None = None  # of the batch that is not tried again
+        self.at, self.is_idle = float("-inf"), False  # when to ask the spouts again; whether they had nothing
         self._interval_s = interval_s
         self._counted_from = coordinator.last_txid  # the batch after which empty ones are counted, while a thread waits
         self._come: deque[threading.Event] = deque()
@@ -270,11 +245,7 @@ class StartGate:
         return brief
 
     def note_started(self, batch: Batch, is_empty: bool, asked: bool, now: float) -> None:
-        """Check whether a batch shows that the spouts have no more, once it is known what it has.
-
-        `is_empty`: whether it has no parts, or nothing was read.
-        `asked`: whether the spouts were asked: the log may say "nothing" for a spout that has more by now.
-        """
+        """Check whether a batch shows that the spouts have no more; not `asked`: the log said what they had."""
         self.is_idle, txid = False, batch.attempt.txid
         if not is_empty:
             self._counted_from = txid

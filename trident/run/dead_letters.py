@@ -95,26 +95,19 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class Request:
-    """A request to put dead letters back, or to discard them, and the file that holds it.
-
-    `edited`: those that are put back with other values.
-    `reason`: why they are discarded; None: they are put back.
-    """
+    """A request to put dead letters back, or to discard them, and the file that holds it."""
 
     path: Path
     letters: Ranges
-    edited: Sequence[DeadLetter] = ()
-    reason: str | None = None
+    edited: Sequence[DeadLetter] = ()  # put back with other values
+    reason: str | None = None  # why they are discarded; None: they are put back
 
 
 class DeadLetters:
-    """The dead letters of a topology, in a folder: of the running driver, which writes them, and of readers.
-
-    `captures` says whether this run leaves failing tuples out. Letters of earlier runs are put back in any case.
-    """
+    """The dead letters of a topology, in a folder: of the running driver, which writes them, and of readers."""
 
     def __init__(self, folder: str | os.PathLike[str], captures: bool = True) -> None:
-        self.folder, self.captures = Path(folder), captures
+        self.folder, self.captures = Path(folder), captures  # letters of earlier runs are put back in any case
         self._warned: set[str] = set()
 
     def write(self, attempt: TransactionAttempt, captured: Sequence[Failure], incarnation: str) -> None:
@@ -153,10 +146,7 @@ class DeadLetters:
         return found[max(0, len(found) - most) :]
 
     def waiting_letters(self, log: LogState, names: Sequence[str]) -> list[DeadLetter]:
-        """Return the letters with these ids that wait, and those that wait of batches that are named.
-
-        Raises `ValueError`: there is none of that name, or it does not wait.
-        """
+        """Return the letters with these ids, and of these batches, that wait; `ValueError` if there is none, or it does not."""
         letters = []
         for name in names:
             batch = name.partition("-")[0]
@@ -190,11 +180,7 @@ class DeadLetters:
         return self._path(txid, log.winners.winner(txid) or 0, log.incarnation).with_suffix(".edited")
 
     def forget(self, keys: Sequence[tuple[Any, ...]]) -> int:
-        """Remove the letters, of whatever attempt, whose tuple or error names a key; return how many.
-
-        A letter names a key if it has each of its parts: a text as a word of any text, another value as itself.
-        Raises `LogError`: a file cannot be read, so it may name a key; the others name none any more.
-        """
+        """Remove the letters, of whatever attempt, whose tuple or error has each part of a key: a text, as a word."""
         removed, unread = 0, list[LogError]()
         for path in sorted([*self.folder.glob("*.jsonl"), *self.folder.glob("*.edited")]):
             try:
@@ -212,7 +198,7 @@ class DeadLetters:
                 if any(_names(letter, key) for letter in edited for key in keys):
                     path.unlink()
         if unread:
-            raise unread[0]
+            raise unread[0]  # it may name a key; the others name none any more
         return removed
 
     def request(

@@ -76,29 +76,18 @@ def opened_to_last(
 
 
 class Drive:
-    """An opened topology with its loop, which is for one thread; any thread may ask how it goes.
-
-    `monitoring`: is told of what happens, and ends with it.
-    `lane_of`: where batches run; None: in the thread that leads the loop.
-    `observer`: called at each point of a batch; see `Observer`.
-    `active`: whether batches are begun before the loop is told so.
-    `progress`: of the one that this one follows, where both count together.
-    `placements`: by state, where it is committed (`"driver"` or `"executors"`), and why there.
-    `partitions`: the number of partitions of each state that the topology updates.
-    `gate`: for readers that commits overtake.
-    `run_id`: the name of this run, in every event; another start has another one.
-    """
+    """An opened topology with its loop, which is for one thread; any thread may ask how it goes."""
 
     def __init__(
         self,
         graph: Graph,
         opened: OpenedTopology,
         monitoring: Monitoring,
-        lane_of: LaneOf | None = None,
+        lane_of: LaneOf | None = None,  # None: in the thread that leads the loop
         observer: Observer | None = None,
         active: bool = True,
         clock: Clock | None = None,
-        progress: Progress | None = None,
+        progress: Progress | None = None,  # of the one that this one follows, where both count together
     ) -> None:
         self.name, self.graph, self.config = graph.name, graph, opened.config
         self.opened, self.clock, self._monitoring = opened, clock or Clock(), monitoring

@@ -292,15 +292,13 @@ def _revive(kind: type[ForeachBatch], state: dict[str, Any]) -> ForeachBatch:
 
 
 def _when_free(open_it: Callable[[], TransactionLog], waits: bool) -> TransactionLog:
-    """Return the opened log; if another process holds it, and `waits`, for a while try again.
-
-    Spark Connect starts a process for each run of a query, and ends that of the run before some time after it.
-    """
+    """Return the opened log; if another process holds it, and `waits`, for a while try again."""
     deadline = time.monotonic() + _ENDS_WITHIN_S
     while True:
         try:
             return open_it()
         except LogHeldError as held:
+            # Spark Connect starts a process for each run of a query, and ends that of the run before later.
             if isinstance(held, AlreadyRunningError) or not waits or time.monotonic() > deadline:
                 raise
         time.sleep(_LOOK_S)

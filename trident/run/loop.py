@@ -43,12 +43,7 @@ _COLD_S = 30.0
 
 
 class BatchLoop:
-    """Runs batches until it is asked to stop or has to.
-
-    `lane_of`: says where each batch is processed and committed.
-    `observer`: called at each point of a batch; see `Observer`.
-    `active`: whether batches are begun before `set_active` says so.
-    """
+    """Runs batches until it is asked to stop or has to."""
 
     def __init__(
         self,
@@ -117,10 +112,7 @@ class BatchLoop:
         return BatchFailedError(txid, self._coordinator.failures(txid) + 1, failure.step, None, failure.cause)
 
     def at_work(self, moved: float) -> RunningBatch | None:
-        """Return the batch that is to be committed next, or a later one that the spouts are being asked for; None: neither.
-
-        `moved` is when a batch was committed last, on the clock of the topology.
-        """
+        """Return the batch that is to be committed next, or a later one that the spouts are being asked for; None: neither."""
         asked, now = self._attempts.asked_batch(), self._clock.monotonic()
         txid = self._log.state.txid + 1
         batch, tries = self._batches.get(txid), self._coordinator.failures(txid) + 1
@@ -201,10 +193,7 @@ class BatchLoop:
             self._fail(batch, error.failure)
 
     def _start_batches(self) -> float:
-        """Start as many batches as may be in flight; wake the threads that wait for the spouts' end when it is reached.
-
-        Returns how long no other can be started, unless a message comes.
-        """
+        """Start as many batches as may be in flight; return how long no other can be, unless a message comes."""
         now = self._clock.monotonic()
         self.start_gate.look(now)
         while not (wait_s := self.start_gate.wait_s(now)):

@@ -97,10 +97,7 @@ class Forgotten:
 def move_state(
     source: Graph, target: Graph, name: str, to: str, config: Config, progress: Progress = lambda *_: None
 ) -> Moved:
-    """Move a state from where one declaration of its topology has it to where another one has it; see `trident.move_state`.
-
-    `to`: how the new declaration is called, for the refusal of the former one.
-    """
+    """Move a state between two declarations of its topology; see `trident.move_state`. `to`: how the new one is called."""
     if source.name != target.name:
         raise TopologyError(
             f"move state {name!r}: the declarations are of two topologies, {source.name!r} and {target.name!r}; a state is "
@@ -227,10 +224,7 @@ class Side:
 def _opened_place(
     graph: Graph, name: str, config: Config, doing: str
 ) -> Iterator[tuple[TransactionLog, StatePlace, TopologyChanges]]:
-    """Open a state to be written where its topology has it, under its log; also how it differs from that.
-
-    Raises `TopologyChangedError`: the log does not go on with this declaration; `StateError`: nothing was committed yet.
-    """
+    """Open a state to be written where its topology has it, under its log; also how it differs from that."""
     with _held_log(graph.name, [graph.state(name)], config, "Keep it in a store") as (log, opened):
         graph = with_kept_options(graph, log.state.declared.get("states", {}))
         if name not in log.state.layouts:
@@ -241,16 +235,12 @@ def _opened_place(
 
 
 class StatePlace:
-    """The opened partitions of a state.
-
-    `total`: the key of a single value; None: it has keys.
-    Raises `UnsupportedOperation`: they are no maps whose keys can be listed.
-    """
+    """The opened partitions of a state; `UnsupportedOperation` if they are no maps whose keys can be listed."""
 
     def __init__(self, node: StateNode, is_hashed: bool, states: Sequence[State]) -> None:
         self.states, self.maps = states, [_map_of(node.name, state) for state in states]
         first = states[0]
-        self.total: Key | None = None
+        self.total: Key | None = None  # the key of a single value
         if not len(node.key_fields) and isinstance(first, SnapshottableMap):
             self.total = first.snapshot_key
         self._shares = self.maps[0].facts.shares_keys

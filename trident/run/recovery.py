@@ -1,11 +1,7 @@
 """At start: do topology and log belong together, and log and stores (R8)? If not: refuse, rewind, keep or discard the totals.
 
-First the topology is compared with the one that wrote the log, as far as states and streams depend on it; also how much of its
-past a state keeps, and since when its store has each of its changes.
-
-Then all states are compared before anything is written. Then, in this order: what the policy asks for; the record that this
-driver may write; and a claim on the place of each state that is new to the log, has another number of partitions, or has
-several to any of which a key may come.
+All is compared before anything is written. Then, in this order: what the policy asks for; the record that this driver may
+write; a claim on the place of each state that is new to the log, has other partitions, or keys that may come to any of them.
 """
 
 from __future__ import annotations
@@ -58,10 +54,7 @@ Raises, before it writes anything, if it cannot.
 
 
 def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool) -> TopologyChanges:
-    """Compare with the log. New states and streams are accepted, and so is a log from before such records.
-
-    Raises `TopologyChangedError`: the meaning of a state or a stream has changed, and that is not allowed. Nothing was written.
-    """
+    """Compare with the log; `TopologyChangedError` if the meaning of a state or a stream has changed. Nothing was written."""
     compared = compare(Meaning.of_log(log.state.declared), now, log.epoch << RETRY_BITS, log.state.txid + 1)
     if compared.refused and not allow:
         raise TopologyChangedError(topology, compared.refused)
@@ -102,16 +95,7 @@ def compared_with_log(
 
 
 class NewMeaning:
-    """What is new or changed: recorded with the first batch that is committed, so that code which commits none leaves no trace.
-
-    A state from which nothing takes back what a failed attempt wrote means something new from the first write on. What is no
-    longer declared stays in the log, to be compared if it returns.
-
-    `now`: what the topology means.
-    `lasting`: the states of that kind, by name.
-    `declares`: what the record of the next batch declares; nothing once the log has it.
-    `lasts`: whether it must be recorded before anything is written, because that may stay although its batch fails.
-    """
+    """What is new or changed: recorded with the first committed batch, so that code which commits none leaves no trace."""
 
     def __init__(self, log: TransactionLog, now: Meaning, lasting: Collection[str] = ()) -> None:
         before = Meaning.of_log(log.state.declared)
@@ -119,8 +103,10 @@ class NewMeaning:
         states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
         streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
         declares = {"states": states, "streams": streams}
-        self.declares: Mapping[str, Mapping[str, Any]] = declares if states or streams else {}
-        self.lasts = not set(lasting).isdisjoint(states)
+        self.declares: Mapping[str, Mapping[str, Any]] = declares if states or streams else {}  # by the next record
+        self.lasts = not set(lasting).isdisjoint(
+            states
+        )  # what is written stays although its batch fails: recorded before
 
     @classmethod
     def of(cls, log: TransactionLog, plan: Plan, compared: TopologyChanges, lasting: Collection[str]) -> NewMeaning:
@@ -141,11 +127,7 @@ class NewMeaning:
 
 
 def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
-    """Return what is to be recorded of a topology: also what its states keep, and the batch after which each change is kept.
-
-    A feed goes on where the state means what it meant, and was kept by the last driver that committed. Else a new one begins
-    with the next batch.
-    """
+    """Return what is to be recorded: also what states keep; a feed goes on where its state means what it meant."""
     states, known = {}, log.declared.get("states", {})
     for name, facts in meaning.states.items():
         means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, KEPT)}
@@ -167,15 +149,7 @@ def reconcile(
     executors: Sequence[str],
     lasting: Collection[str],
 ) -> None:
-    """Bring log and stores together before the first batch.
-
-    `states`: by name, the state of each partition, as the topology wants it now.
-    `policy`: see `Config.state_recovery`.
-    `make`: `make(state, partition, partitions)` opens a partition of another layout.
-    `rewind`: called with all states that keep sentinels, if the policy is to rewind and one of them does not match.
-    `executors`: the states that tasks will commit; the log notes them. `lasting`: see `lasting_states`.
-    Raises `StateMismatchError`: they do not belong together and the policy is to refuse. Nothing was written.
-    """
+    """Bring log and stores together before the first batch; `StateMismatchError` if they do not belong so, by the policy."""
     kinds = kinds_of(plan, states)
     with ExitStack() as opened, owning(log):
         founds = [
@@ -281,17 +255,14 @@ def _discard(log: TransactionLog, mismatches: Sequence[Found]) -> None:
 
 
 def _adopt(log: TransactionLog, founds: Sequence[Found]) -> None:
-    """Take stores as they are: the last batch of any of them is treated as committed, with the values that it left.
-
-    A state that matches the end of the log stays as it is, because the log knows the winners of its batches. The sentinels
-    of the others are all written before the first record, by an epoch that the log does not know yet. So after a crash in
-    between they match no log, and the next start adopts them again.
-    """
+    """Take stores as they are: the last batch of any of them is treated as committed, with the values that it left."""
     state, attempt = log.state, log.epoch << RETRY_BITS
     base = max(
         [state.txid, *(sentinel.txid for found in founds for sentinel in found.sentinels if sentinel is not None)]
     )
     records = []
+    # All are laid before the first record, by an epoch that the log does not know yet: after a crash in between they match no
+    # log, and the next start adopts them again. A state that matches its end stays: the log knows the winners of its batches.
     for found in founds:
         beyond = any(sentinel is not None and sentinel.txid > state.txid for sentinel in found.sentinels)
         if not found.mismatches and not beyond:
@@ -321,11 +292,8 @@ def owning(log: TransactionLog) -> Iterator[None]:
 
 
 def lay(log: TransactionLog, instance: Any, sentinel: Sentinel) -> None:
-    """Lay a sentinel over the one that was read last, whatever it is, if this driver still owns the log.
-
-    The owner is asked behind that read, and the store takes a sentinel only over what was read. So what a successor has
-    written is found by the one or the other, wherever this driver was paused.
-    """
+    """Lay a sentinel over the one that was read last, whatever it is, if this driver still owns the log."""
+    # The store takes it only over what was read before: so what a successor has written is found by the one or the other.
     log.check_owner()
     instance.move_sentinel(sentinel, force=True)
 
@@ -340,12 +308,7 @@ def empty(log: TransactionLog, instance: Any) -> None:
 def _lay_out(
     log: TransactionLog, name: str, kind: StateType | None, partitions: Sequence[Any], found: Found | None, roams: bool
 ) -> None:
-    """Claim the place of a state that is new to the log or has another layout; keys stay where they are.
-
-    Dropped partitions are claimed as well: their keys have other writers now, and the old writer must be fenced. So are all
-    partitions at each start if keys may roam from one to another (an updater chooses them): in the batch that a driver left
-    unfinished, a key may come to another partition now, and that one's sentinel does not stop the old writer.
-    """
+    """Claim the place of a state that is new to the log or has another layout; keys stay where they are."""
     layout = (len(partitions), "custom" if kind is None else kind.value)
     if log.state.layouts.get(name) == layout and not (found and roams):
         return
@@ -356,6 +319,8 @@ def _lay_out(
         # Under a claim of batch 0 there may be what a failed attempt wrote, so another log must not treat it as empty.
         is_first = not any(sentinel is not None and sentinel.txid > txid for sentinel in found.sentinels)
         claim = Sentinel(log.state.incarnation, txid, attempt, sealed=txid > 0 or is_first)
+        # The keys of dropped partitions have other writers now. And where keys roam, one of the batch that a driver left
+        # unfinished may come to another partition, whose sentinel does not stop the old writer.
         for instance in [*partitions, *found.instances[len(partitions) :]]:
             _claim(log, instance, claim)
     log.append(LayoutRecord(name, *layout, attempt))

@@ -49,14 +49,11 @@ class _Place(NamedTuple):
 
 
 class Replays:
-    """What the driver loop asks about dead letters that are to be put back.
-
-    `look_at`: when to ask for the `next` ones.
-    """
+    """What the driver loop asks about dead letters that are to be put back."""
 
     def __init__(self, plan: Plan, letters: DeadLetters) -> None:
         self._plan, self._letters = plan, letters
-        self.look_at = float("-inf")
+        self.look_at = float("-inf")  # when to ask for the `next` ones
 
     def refresh(self) -> None:
         """Look for requests before the next batch, instead of once a second. For any thread."""
@@ -126,10 +123,7 @@ class Replays:
         return sum(letter.size for letter in self._read_letters(definition, log))
 
     def parts(self, definition: Ranges, log: LogState, program: Program) -> Iterator[tuple[str, PutBack]]:
-        """Cut a batch's letters into parts, by the fragment where they come in.
-
-        Raises `LogError`: the file of a letter cannot be read.
-        """
+        """Cut a batch's letters into parts, by the fragment where they come in; `LogError` if a file cannot be read."""
         by_place: dict[_Place, list[DeadLetter]] = {}
         for letter in self._read_letters(definition, log):
             left_out = letter.left_out

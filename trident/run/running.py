@@ -271,15 +271,12 @@ class RunningTopology(Drive):
                 self._give_up(error)
 
     def _give_up(self, error: TridentError) -> None:
-        """End the topology although its thread, or a commit, does not come back.
-
-        Only the spouts are closed then. The log stays open, because the thread may come back and no other driver may write
-        meanwhile.
-        """
+        """End the topology although its thread, or a commit, does not come back."""
         self.loop.stop()  # if the thread comes back it must not begin a commit
         self._note(error)
         self._tell_ended()
         self._ended.set()
+        # Not the log: the thread may come back, and no other driver may write meanwhile.
         self.opened.closers.close("spouts")  # threads that wait for them have waited long enough
 
     def _tell_ended(self) -> None:
@@ -301,11 +298,7 @@ def start(
     active: bool = True,
     open_page: Callable[[str, int], Page] | None = None,
 ) -> RunningTopology:
-    """Check, recover and run; see `TridentTopology.start`.
-
-    `memory_log`: continues a log of this process.
-    `open_page`: opens the page at a host and a port, if `ui_port` asks for one.
-    """
+    """Check, recover and run; see `TridentTopology.start`."""
     plan = make_plan(graph)
     for node in plan.spouts:
         if isinstance(node.spout, QueryBatches):  # refused before a log is begun, or a store emptied, for nothing

@@ -1,7 +1,4 @@
-"""Fixes what a batch contains: asks the spouts, the dead letters and the clock, and logs it if a replay must be the same.
-
-All of it happens in the loop's thread, which owns the spouts' coordinators. `BackPressure` says how much they may read.
-"""
+"""Fixes what a batch contains: asks the spouts, the dead letters and the clock, and logs it if a replay must be the same."""
 
 from __future__ import annotations
 
@@ -46,18 +43,11 @@ _OF_SOME = ("throttle", "lag", "traits")
 
 
 class Sources:
-    """The spouts of a topology, and the other sources of a batch.
-
-    Every call raises `StepFailed` if a source does: that fails the batch.
-
-    `asked`: the spout that is being asked, which may not return; None: none is.
-    `pressure`: how much the spouts may read of what they would.
-    `lags`: by spout, what it said last of its lag; None if it does not know it, or has not been asked yet.
-    """
+    """The spouts of a topology, and the other sources of a batch. Every call raises `StepFailed` if a source does."""
 
     def __init__(self, opened: OpenedTopology, clock: Clock) -> None:
         self._log, self._clock = opened.log, clock
-        self.asked: Begun | None = None
+        self.asked: Begun | None = None  # the spout that may not return
         self._sync, self._topology, self._warned_ahead = bool(opened.lasting), opened.plan.topology, 0
         self._time, self._may_begin_again = BatchTime.of(opened.plan), opened.config.reset_batch_time
         self._replays = Replays(opened.plan, opened.letters)
@@ -93,10 +83,7 @@ class Sources:
         return next((Waiting(f"{away.what} (step {name!r})", 0.0, away.since_ms) for name, away in found), None)
 
     def define(self, txid: int, in_flight: Mapping[int, Batch]) -> tuple[Definitions, Undecided | None, Sizes] | None:
-        """Fix what batch `txid` contains, and what is left to reading; None if no spout has anything and no window is due.
-
-        Returns about how large it is, too. What the log has from an earlier attempt is reused.
-        """
+        """Fix what batch `txid` contains, and what is left to reading; None if no spout has anything and no window is due."""
         logged = self._log.state.definitions.get(txid, {})
         if self.pressure.share != self._told_share:
             self._told_share = self.pressure.share
@@ -196,15 +183,9 @@ class Sources:
     def _settle(
         self, txid: int, logged: Definitions, said: Mapping[str, Said], time: Definition | None
     ) -> Definitions | None:
-        """Return what is known of a batch; None, and nothing is logged, if nothing is known.
-
-        Logs what a replay has to repeat, before anything reads a source, or before what has been read is committed.
-
-        That is the definitions of transactional spouts, "nothing" included, the letters, the time, and where any spout has
-        chosen to begin; otherwise a spout is asked again for each attempt. It is made durable here if a state needs identical
-        replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
-        batch, which saves one of two syncs.
-        """
+        """Return what is known of a batch, None if nothing is; log what a replay has to repeat."""
+        # Durable at once if a state needs identical replays, or if it was chosen: the source would give another answer later.
+        # Else that is left to the commit, which saves one of two syncs.
         given = _given_definitions(said, time)
         if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
             return None
@@ -308,11 +289,7 @@ class BackPressure:
         self._seen: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
     def took(self, share: float, seconds: float) -> None:
-        """Note how long a batch took that was defined with `share`.
-
-        That may be another share than the present one: several batches are in flight. So each step goes from the share of
-        the batch, and a slow store is not answered once for each batch in flight.
-        """
+        """Note how long a batch took that was defined with `share`, from which this goes on: several batches are in flight."""
         if share == self.share == 1.0 and seconds <= self._target_s:  # as nearly all are
             self._seen.append((share, seconds))
             return
