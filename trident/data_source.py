@@ -1,8 +1,4 @@
-"""`spark.read.format("trident")`: states as tables of Spark, read by its tasks.
-
-Spark makes the source in processes of its own, first to plan and then once in each task. So everything is found by the
-options: the declaration of the topology by import, what is committed in its log.
-"""
+"""`spark.read.format("trident")`: states as tables of Spark, read by its tasks, to which everything is found by the options."""
 
 from __future__ import annotations
 
@@ -70,7 +66,6 @@ class TridentDataSource(DataSource):
         return ", ".join(f"{quote(name)} {type_}" for name, type_ in zip(columns.names, columns.types, strict=True))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what plans and reads."""
         topology = self._topology()
         log_dir = self.options.get("log_dir") or log_place(topology.name, topology.settings())
         config = Config.of(log_dir=log_dir if is_log_address(log_dir) else str(Path(log_dir).absolute()))

@@ -1,7 +1,4 @@
-"""`verify_state`: computes states again from the recorded batches, aside, and compares them with what the stores have.
-
-`why`: the batches, source positions and rows that made one value.
-"""
+"""`verify_state` computes states again from the recorded batches, and compares them with the stores; `why` explains a value."""
 
 from __future__ import annotations
 
@@ -75,10 +72,7 @@ def verify_states(
     share: float = 1.0,
     progress: Progress = lambda _: None,
 ) -> list[Verified]:
-    """Compute states again and compare them with their stores; see `trident.verify_state`.
-
-    States that cannot be compared are refused: by an error if they were named, else in the result.
-    """
+    """Compute states again and compare them with their stores; those that cannot be, and are named, are refused by an error."""
     refused = {state.name: why for state in graph.states if not state.static and (why := _refusal(graph, state))}
     for name in names:
         if graph.state(name).static:

@@ -93,10 +93,7 @@ class PartitionedEmitter(OpaquePartitionedEmitter, Protocol):
 
 
 class PartitionedSpout(ABC):
-    """What both partitioned spouts have.
-
-    `spout_type`: what is promised about replays.
-    """
+    """What both partitioned spouts have."""
 
     spout_type: SpoutType
 

@@ -52,7 +52,6 @@ class QueryBatches:
         )
 
     def get_emitter(self, conf: Mapping[str, Any]) -> QueryEmitter:
-        """Return the worker's side."""
         return QueryEmitter()
 
 
