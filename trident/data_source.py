@@ -66,6 +66,7 @@ class TridentDataSource(DataSource):
         return ", ".join(f"{quote(name)} {type_}" for name, type_ in zip(columns.names, columns.types, strict=True))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what plans and reads."""
         topology = self._topology()
         log_dir = self.options.get("log_dir") or log_place(topology.name, topology.settings())
         config = Config.of(log_dir=log_dir if is_log_address(log_dir) else str(Path(log_dir).absolute()))

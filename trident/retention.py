@@ -20,7 +20,6 @@ class Retention:
 
     @property
     def keeps_nothing(self) -> bool:
-        """Whether what was kept is given up."""
         return self.batches == 0
 
     @staticmethod
@@ -45,7 +44,6 @@ class Retention:
         return self.ms is not None and at_ms < last_ms - self.ms
 
     def __str__(self) -> str:
-        """Return it as it is set: `7d`, or the number of batches."""
         if self.ms is None:
             return str(self.batches)
         unit = next(unit for unit in "dhms" if self.ms % (1000 * _UNITS[unit]) == 0)

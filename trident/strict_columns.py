@@ -40,7 +40,6 @@ class Misfit(ValueError):
 
     @property
     def shown(self) -> str:
-        """The value, shortened, and where it lies."""
         return shown(self.value) + (f" at {self.field}{self.path}" if self.path else "")
 
     def __str__(self) -> str:

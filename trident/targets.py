@@ -64,7 +64,6 @@ def forget_modules(names: Collection[str]) -> None:
 
 
 def parts_of(target: str) -> tuple[str, str]:
-    """Return the module and the name in it of `MODULE:NAME`."""
     module, _, name = target.rpartition(":")
     if not module or not name:
         example = f"{target.partition(':')[0] or 'word_count.py'}:topology"

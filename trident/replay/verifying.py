@@ -33,35 +33,24 @@ _KEYS = 1000  # of one read
 
 
 class WrongKey(NamedTuple):
-    """A key that is not what the batches make of it.
-
-    `found`, `expected`: the value in the store, and what it has to be; None: absent.
-    `since`: from which batch on, as far as the store says.
-    """
+    """A key that is not what the batches make of it."""
 
     key: Key
-    found: Any
-    expected: Any
-    since: str
+    found: Any  # in the store; None: absent
+    expected: Any  # what it has to be
+    since: str  # from which batch on, as far as the store says
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What became of one state.
-
-    `txid`: the batch after which store and computation were compared.
-    `equal`: how many keys are equal.
-    `wrong`: the others.
-    `refused`: why the state was not compared; empty: it was.
-    `notes`: what else to know.
-    """
+    """What became of one state."""
 
     state: str
-    txid: int
-    equal: int = 0
+    txid: int  # the batch after which store and computation were compared
+    equal: int = 0  # how many keys
     wrong: Sequence[WrongKey] = ()
-    refused: str = ""
-    notes: Sequence[str] = field(default=())
+    refused: str = ""  # why the state was not compared; empty: it was
+    notes: Sequence[str] = field(default=())  # what else to know
 
 
 def verify_states(
@@ -239,20 +228,13 @@ def is_same(found: Any, expected: Any) -> bool:
 
 @dataclass(frozen=True)
 class ValueOrigin:
-    """What one batch did to a value.
+    """What one batch did to a value."""
 
-    `batch`: its record, as of `trident.read_history`: `txid`, `attempt`, `at_ms`, and in `spouts` what each source gave it.
-    `count`: how many rows in front of the state have the key; None: a user's updater chose the key, and does not say why.
-    `rows`: the first of them.
-    `partial`: what they come to, which was combined with the value; None: a reducer or an updater made the new value.
-    `before`, `after`: the value; None: absent.
-    """
-
-    batch: CommitRecord
-    count: int | None
-    rows: Sequence[Mapping[str, Any]]
-    partial: Any
-    before: Any
+    batch: CommitRecord  # as of `trident.read_history`
+    count: int | None  # of rows in front of the state with the key; None: a user's updater chose the key
+    rows: Sequence[Mapping[str, Any]]  # the first of them
+    partial: Any  # what was combined with the value; None: a reducer or an updater made the new one
+    before: Any  # None: absent
     after: Any
 
 

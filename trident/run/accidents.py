@@ -62,7 +62,6 @@ class Accidents:
 
     @property
     def said(self) -> str:
-        """What happened, in plain words."""
         said = [self._describe(accident) for accident in sorted(self._kinds)]
         return "; ".join([*said, *(f"state {name!r} has none" for name in self._without_totals())])
 

@@ -78,7 +78,6 @@ class BatchTimes:
 
     @property
     def phase(self) -> str:
-        """The phase that has begun and has not ended."""
         if not self.started:
             return "define"
         if not self.processed:

@@ -111,7 +111,6 @@ class Replay(Closes):
         return self._values[state].get(keys)
 
     def keys(self, state: str) -> list[Key]:
-        """Return the keys of a state aside, those of removed values too."""
         return self._values[state].keys()
 
     def until(self, last: int | None = None) -> Iterator[CommitRecord]:
@@ -270,7 +269,6 @@ class KeyWatch:
                 self.rows.append({name: row[name] for name in row.fields})
 
     def note(self, keys: Sequence[Key], updaters: Sequence[Any]) -> None:
-        """Keep what a commit combines with the value."""
         for at, key in enumerate(keys):
             if key == self.key and isinstance(updater := updaters[at], CombinerValueUpdater):
                 self.partials.append(updater.arg)

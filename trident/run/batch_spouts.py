@@ -240,7 +240,6 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
             self._besides.deactivate()
 
     def close(self) -> None:
-        """Close the spout; what is not committed is failed first."""
         try:
             self._fail_from(0)
             self.deactivate()

@@ -76,7 +76,6 @@ class PartitionCommit:
             self.values = self._update(self.given)
 
     def end(self) -> None:
-        """Make durable what was put, and commit."""
         if self.reach is not None:
             self.reach("put", self.node.state)
         if self.stages:
@@ -242,7 +241,6 @@ class Committer:
         return [] if self._pool is None else self._pool.idents()
 
     def leave_to_record(self, states: Iterable[str]) -> None:
-        """From now on leave the writes of some states, of one partition each, to the record of their batch."""
         for name in states:
             self.states[name][0].facts.commit_with_record(self._later.append)
 

@@ -1,11 +1,8 @@
 """What commits: `open_committer` in the driver, `CommittingProgram` in tasks; `WorkerStates`: what a worker keeps open.
 
-- E1  Of the runs of a task only one commits. User code may give other rows when Spark runs a task again, and both would write
-  as the same attempt. Each run has an id, which is in the sentinel that it lays, also if it has no rows: who finds, or meets,
-  that of another run refuses before it writes anything (`trident/state/sentinel.py`). A task that Spark says is not the first
-  of its kind refuses without asking the store; of a stage that is repeated as a whole, Spark does not say so. Where Spark
-  speculates, such a task may be a copy beside the first run: it raises, after a pause, because its answer would end the first
-  run.
+- E1  Of the runs of a task only one commits: user code may give other rows when Spark runs a task again, and Spark does not say
+  so of a stage that is repeated as a whole. Each run has an id, which is in the sentinel that it lays, also without rows: who
+  finds, or meets, that of another run refuses before it writes anything (`trident/state/sentinel.py`).
 - E2  All tasks commit rows of the same runs of the tasks before them; see `trident/engine/tasks.py`.
 - E7  What goes wrong comes back as data; a store that refuses this driver's writers is distinguished from all other failures.
 """
@@ -215,7 +212,6 @@ class WorkerStates:
         self._open: dict[_Place, tuple[Any, float]] = {}  # with the time of the last use, the latest last
 
     def partition_state(self, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
-        """Return the state that commits a partition, or one that only reads it."""
         place = name, partition, read_only
         state, _ = self._open.pop(place, (None, 0.0))
         if state is None:

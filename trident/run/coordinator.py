@@ -1,16 +1,13 @@
 """Which batch may start, which may commit, what is tried again.
 
-`MasterBatchCoordinator` is a state machine without a clock, a thread or I/O of its own: the driver loop feeds it and asks it.
+`MasterBatchCoordinator` is a state machine without a clock, a thread or I/O of its own: it keeps R1 to R3 of `loop.py`, which
+feeds it and asks it.
 
 ::
 
     start(t) ──► PROCESSING ──processed──► PROCESSED ──commit_next──► COMMITTING ──committed──► gone
                      │ └─dropped──► gone, if t had nothing and is the newest
                      └──────────────── failed: t and all later ones go, to be started again ───────────┘
-
-- R1  txids are +1 steps; t+1 is never started before t.
-- R2  commit(t+1) is offered only after `mark_committed(t)`, which the driver calls once the record of t is durable.
-- R3  a failure of t ends the attempts of t and of all later ones; messages about an ended attempt are ignored.
 """
 
 from __future__ import annotations
@@ -77,7 +74,6 @@ class MasterBatchCoordinator:
 
     @property
     def next_txid(self) -> int:
-        """The txid that the next batch to be started has."""
         return self.last_txid + len(self._active) + 1
 
     @property
@@ -109,7 +105,6 @@ class MasterBatchCoordinator:
         return self._failures.get(txid, 0)
 
     def is_live(self, attempt: TransactionAttempt) -> bool:
-        """Whether the attempt is the current one of its batch."""
         active = self._active.get(attempt.txid)
         return active is not None and active.attempt == attempt
 
@@ -167,7 +162,6 @@ class MasterBatchCoordinator:
         return _MOST_RETRIES - self._retry
 
     def active(self) -> dict[TransactionAttempt, AttemptStatus]:
-        """Return the live attempts and where they are, in txid order."""
         return {self._active[txid].attempt: self._active[txid].status for txid in sorted(self._active)}
 
 
@@ -203,7 +197,6 @@ class StartGate:
         self.awaited: dict[threading.Event, int | None] = {}
 
     def order(self, active: bool) -> None:
-        """Let batches be begun, or no more."""
         with self._ordering:
             if active is not self.ordered.active:
                 self.ordered = _Order(active, threading.Event())

@@ -42,22 +42,16 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Recursi
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A tuple that its batch left out because an operation raised at it.
-
-    `txid`, `attempt`, `number`: the batch, and the number of the letter in it.
-    `failure`: step, error and traceback, and the tuple, typed, as it was at the input of the step.
-    `size`: the length of its line in the file; 0 if it has none.
-    """
+    """A tuple that its batch left out because an operation raised at it."""
 
     txid: int
     attempt: int
-    number: int
-    failure: Failure
-    size: int = field(default=0, compare=False)
+    number: int  # in the batch
+    failure: Failure  # with the tuple, typed, as it was at the input of the step
+    size: int = field(default=0, compare=False)  # of its line in the file; 0 if it has none
 
     @property
     def id(self) -> str:
-        """The batch and the number, as people name a dead letter."""
         return f"{self.txid}-{self.number}"
 
     @property
@@ -66,7 +60,6 @@ class DeadLetter:
         return self.failure.left_out
 
     def with_values(self, values: Mapping[str, Any]) -> DeadLetter:
-        """Return the letter with other values of its tuple."""
         return replace(self, failure=replace(self.failure, left_out=replace(self.left_out, values=values)))
 
     def to_line(self) -> str:

@@ -1,7 +1,4 @@
-"""Drive: a topology that is open, with the loop that leads its batches, and all that it says of itself.
-
-What turns the loop is a thread (`RunningTopology`), the calls of a query (`ForeachBatch`), or the steps of a test.
-"""
+"""Drive: a topology that is open, and its loop, which a thread, the calls of a query or the steps of a test turn."""
 
 from __future__ import annotations
 
@@ -272,11 +269,9 @@ class TopologyFigures:
 
     @property
     def statistics(self) -> TopologyStatistics:
-        """What the operations did in the batches that were committed."""
         return statistics_of(self._drive.progress.totals.over_all(self._clock_now), *self._components)
 
     def dead_letters(self) -> list[dict[str, Any]]:
-        """Return the newest dead letters that wait, as plain data."""
         letters = self._opened.letters.newest(self._opened.log.state, _LETTERS_SHOWN)
         return [
             {

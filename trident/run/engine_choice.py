@@ -47,7 +47,6 @@ def giving_up_if(is_asked: Callable[[], bool], awaits_batch: bool = False) -> It
 
 
 def is_given_up() -> bool:
-    """Whether the start that is under way here is to end."""
     return _gives_up.get()()
 
 

@@ -1,8 +1,7 @@
-"""The entries of a batch for each partition of a state, and the check that no two partitions write one key.
+"""The entries of a batch for each partition of a state, and the check that no two partitions write one key (R16).
 
-R16: no two partitions of a state write one key in one batch, as only a user's updater could. The driver compares what the
-partitions write before any of them commits. Of an opaque state that tasks commit it compares afterwards, before the batch is
-recorded: what an attempt wrote that is not recorded counts as never written.
+Only a user's updater could. The driver compares what the partitions write before any commits; of an opaque state that tasks
+commit before the batch is recorded: what an attempt wrote that is not recorded counts as never written.
 """
 
 from __future__ import annotations

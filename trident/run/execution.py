@@ -82,7 +82,6 @@ def lanes(pools: Lane, one_by_one: bool = False, by_size: bool = False) -> LaneO
 
 
 def lanes_of(opened: OpenedTopology) -> LaneOf:
-    """Choose where the batches of a topology go, and open the threads for it."""
     name, plan, config = opened.plan.topology, opened.plan, opened.config
     # A user's own spout may wait for its source.
     emitters = opened.runner.program.emitters.values()
@@ -134,7 +133,6 @@ class Attempts:
         batch.lane.process(partial(self.process, batch, parts, order))
 
     def start_commit(self, batch: Batch) -> None:
-        """Start the commit of the batch that follows the last record."""
         order = order_of(batch)
         order = order._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
         batch.lane.commit(partial(self.commit, batch, order))
@@ -245,7 +243,6 @@ class Attempts:
         return None
 
     def asked_batch(self) -> RunningBatch | None:
-        """Return the batch that a spout is being asked for; None if none is."""
         asked = self._sources.asked
         if asked is None:
             return None

@@ -68,20 +68,16 @@ class ForeachBatch(Closes):
 
     Made by `TridentTopology.foreach_batch` and `exactly_once`. It is opened by the first batch and stays open while this
     process runs, or until an error; it holds no session of Spark. One query uses it.
-
-    `graph`: what is declared, with one stream of `QueryBatches`; None: `_graph_of` makes it of the first DataFrame.
-    `adopt_checkpoint`: take the first batch as the next one, although checkpoint and log do not belong together.
-    `resolve`: returns the settings, those included that are given elsewhere.
     """
 
     def __init__(
         self,
         name: str,
-        graph: Graph | None,
+        graph: Graph | None,  # None: `_graph_of` makes it of the first DataFrame
         conf: Config | Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         *,
-        adopt_checkpoint: bool = False,
+        adopt_checkpoint: bool = False,  # whatever the log says, the first batch is the next one
         listeners: Sequence[TopologyListener] = (),
         resolve: Callable[..., Config] = Config.of,
     ) -> None:

@@ -175,7 +175,6 @@ class HandedBatches(BatchCoordinator):
         return self._definition
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[QueryRows]:
-        """Return the DataFrame; Spark cuts it."""
         if self._df is None or definition != self._definition:
             raise SpoutError(f"batch {attempt.txid} is {definition}, and handed over was {self._definition}")
         return [QueryRows(self._df)]
@@ -189,7 +188,6 @@ class HandedSpout(QueryBatches):
         self.rows_are, self.on_new_log = declared.rows_are, handed.begins
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> HandedBatches:
-        """Return the driver's side."""
         return self._handed
 
 

@@ -81,7 +81,6 @@ class BatchLoop:
         self.wake()
 
     def wake(self) -> None:
-        """Make the loop look now for what may begin."""
         self._inbox.put(None)
 
     def set_active(self, active: bool) -> None:

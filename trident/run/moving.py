@@ -1,8 +1,7 @@
 """Rows of a state are written again while no driver runs: moved, migrated to the declared type, or forgotten for good.
 
-`move_state`: into another place, layout, store or number of partitions. The rows are written as they are stored: value, value
-before, batch and attempt. So under the same log they mean the same, in the middle of a batch that failed as well. What is there
-already is compared and not written again, which is how a move is resumed. In the order in which a kill may find it::
+`move_state`: the rows are written as they are stored: value, value before, batch and attempt. So under the same log they mean
+the same, in the middle of a batch that failed as well. What is there is not written again: the same call goes on after a kill.
 
     the target's sentinels are of an incarnation "(moving)"     no start and no reader takes it, another move is refused
     the rows, some thousand a commit; then both places are compared, row by row
@@ -10,14 +9,9 @@ already is compared and not written again, which is how a move is resumed. In th
     the log's record of the layout, which knows this attempt    the state is in its new place now
     the source's sentinels are of an incarnation "(moved to …)" the former declaration is refused by name
 
-The others are commits of the next batch that are fenced as failed attempts of it would be: whether one was made or not, the
-next batch starts from what is there. Killed at any point, the same call goes on.
-
-`migrate_state`: all values of former types become values of the declared type. Value and value before are the same, so that
-it is right whichever of them counts, and the attempt says that it is of the declared type.
-
-`forget_keys`: the rows of keys are deleted, value and value before; then the changes of these keys, and the dead letters that
-name them.
+The others are commits of the next batch that are fenced as failed attempts of it would be: it starts from what is there. A
+migration leaves value and value before the same, so that it is right whichever counts; the attempt says that it is of the
+declared type.
 """
 
 from __future__ import annotations
@@ -209,7 +203,6 @@ class Side:
         self.partitions, self.node = self.plan.partitions[name], self.plan.states[name]
 
     def open(self, partitions: int, read_only: bool) -> StatePlace:
-        """Open the state with a number of partitions."""
         states = []
         for partition in range(partitions):
             states.append(make_state(self.plan, self._config, self.name, partition, partitions, read_only))

@@ -45,7 +45,6 @@ _ORDER = ("processing", "drpc", "committing", "spouts", "operations", "views", "
 
 
 def refuse_to_rewind(*_: Any) -> None:
-    """Refuse `state_recovery="rewind"` where there is no history to replay."""
     raise UnsupportedOperation(
         'state_recovery="rewind" is for topologies that keep a history in a log (history=, log_dir=)'
     )
@@ -148,7 +147,6 @@ class Closers:
         self._by_kind: dict[str, deque[Close]] = {kind: deque() for kind in _ORDER}
 
     def add(self, kind: str, *closers: Close) -> None:
-        """Note how something that was just opened is closed."""
         self._by_kind[kind].extend(closers)
 
     def close(self, *kinds: str) -> None:

@@ -55,7 +55,6 @@ def check_states(plan: Plan, graph: Graph, states: States, allow_inexact: bool) 
 
 
 def _check_capabilities(plan: Plan, states: States, kinds: Kinds) -> None:
-    """Refuse a state that lacks what the topology does with it, before anything runs."""
     for node in _persists(plan):
         state, own = states[node.state][0], "it is no State"
         needed = {"begin_commit": own, "commit": own}
@@ -109,7 +108,6 @@ def lasting_states(plan: Plan, states: States) -> set[str]:
 
 
 def is_all_in_memory(plan: Plan) -> bool:
-    """Whether every state that a plan updates is in this process's memory."""
     return all(plan.states[node.state].spec.facts.in_memory for node in _persists(plan))
 
 

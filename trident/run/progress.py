@@ -86,7 +86,6 @@ class Progress:
         lags: Mapping[str, Lag | None],
         share: float,
     ) -> None:
-        """A batch is committed."""
         output, times = batch.output, batch.times
         points = times.defined, times.started, times.processed, times.committing, times.committed, times.recorded
         came_in_s = None if self._first is None else times.defined - self._defined
@@ -203,7 +202,6 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds from the first definition to the last commit."""
         with self._lock:
             return 0.0 if self._first is None else self.last_recorded - self._first
 
@@ -230,7 +228,6 @@ class OperationTotals:
         return {entry: meanings_of(fragment, self._writers) for entry, fragment in fragments.items()}
 
     def add_batch(self, event: BatchCommitted, output: TaskOutput, committed: Committed, in_executors: bool) -> None:
-        """Take in a committed batch: what its two halves counted."""
         waiting, at = self._waiting, event.recorded_at
         if not waiting:
             self._first = at
@@ -255,7 +252,6 @@ class OperationTotals:
         self.series.add(TimeSpan(failed=1), now)
 
     def count(self, measure: str, operations: Iterable[str], now: float) -> None:
-        """Add one to a measure of each operation."""
         amounts: dict[Key, float] = defaultdict(float)
         for operation in operations:
             amounts[Key(operation, measure)] += 1
@@ -264,7 +260,6 @@ class OperationTotals:
             self._windows.add(amounts, now)
 
     def over_all(self, now: float) -> dict[int, Difference[Key]]:
-        """Return what was added within each window, by their lengths."""
         with self._lock:
             self._add_up()
             return self._windows.over_all(now)

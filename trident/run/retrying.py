@@ -51,7 +51,6 @@ class Waiting:
 
 
 def moment_text(ms: int) -> str:
-    """Return a moment, since 1970, for people."""
     return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -57,10 +57,9 @@ class Page(Protocol):
 
 
 class RunningTopology(Drive):
-    """A topology that runs in a thread of this process.
+    """A topology that runs in a thread of this process. A context manager: leaving it stops the topology.
 
-    Use it as a context manager: leaving it stops the topology after the running commit. Made by
-    `TridentTopology.start`.
+    Made by `TridentTopology.start`.
     """
 
     def __init__(
@@ -161,14 +160,10 @@ class RunningTopology(Drive):
     def show_progress(
         self, timeout: float | None = None, *, until_caught_up: bool = False, every_s: float = 0.5
     ) -> None:
-        """Show what the topology does until it ends: in one place in a notebook, as lines elsewhere.
+        """Show what the topology does until it ends, `timeout` seconds at most: in one place in a notebook, as lines elsewhere.
 
+        With `until_caught_up` it stops when all that the spouts had at this call is committed; see `process_all_available`.
         Ctrl-C (in a notebook: interrupt the kernel) ends the showing, and not the topology. Raises what ended the topology.
-
-        `timeout`: show it so many seconds at most.
-        `until_caught_up`: stop showing when everything that the spouts had at this call is committed; see
-        `process_all_available`.
-        `every_s`: seconds from one look to the next.
         """
         done = self.loop.drain() if until_caught_up else self._ended
         until = math.inf if timeout is None else monotonic() + timeout

@@ -207,7 +207,6 @@ class Sources:
         return self._log.state.spouts.get(name)
 
     def cut(self, batch: Batch) -> list[Part]:
-        """Cut a batch into parts, for the runner that takes it."""
         attempt = batch.attempt
         parts: list[Part] = []
         for name, coordinator in self._coordinators.items():
@@ -230,7 +229,6 @@ class Sources:
                 self._ask(attempt.txid, name, commit, attempt, batch.definitions[name])
 
     def report_success(self, batch: Batch) -> None:
-        """Tell the spouts that a batch is committed."""
         txid, times = batch.attempt.txid, batch.times
         for name in self._coordinators:
             if name in batch.definitions:
@@ -272,19 +270,13 @@ def _given_definitions(said: Mapping[str, Said], time: Definition | None) -> Def
 class BackPressure:
     """How much spouts may read: less while batches take longer than `target_batch_s`. Arithmetic only.
 
-    A batch takes a fixed time plus a time for what it reads, and only the latter becomes less when less is read. So the share
-    follows from a line through the last batch and the last one of another size. Where the fixed time alone is longer than the
-    target, a batch is left so large that half of its time goes into what it reads.
-
-    A batch of which a stage spills to disk is too large whatever time it took: the next ones read half of it. Later ones grow
-    again, slowly beyond the size that spilled. A commit that lags makes batches wait, because `max_spout_pending` counts them.
-
-    `target_s`: how many seconds a batch may take.
-    `share`: how much of their limits the spouts may use, from 0.001 to 1.
+    A batch takes a fixed time plus a time for what it reads, so the share follows from a line through the last batch and the
+    last one of another size. Where the fixed time alone is longer than the target, half of a batch's time goes into what it
+    reads. After a batch that spills to disk the next ones read half of it, and later ones grow slowly beyond that size.
     """
 
     def __init__(self, target_s: float) -> None:
-        self.share = self._most = 1.0
+        self.share = self._most = 1.0  # of their limits, from 0.001
         self._target_s, self._fixed_s = target_s, 0.0
         self._seen: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
@@ -308,7 +300,6 @@ class BackPressure:
             self.share = chosen
 
     def timed_out(self, share: float) -> None:
-        """Note that a batch that was defined with `share` was not done in time, whatever the target is."""
         self.share = min(self.share, max(share * _SHRINK, _LEAST))
 
     def note_spill(self, share: float) -> None:

@@ -84,19 +84,16 @@ class Away(NamedTuple):
 class PartitionRead(NamedTuple):
     """What reading one partition returned. An emitter gives it in the run that gives the rows, so both belong together.
 
-    It completes a definition that says only where reading begins, of a source whose end is known only after reading. The
-    emitter gives one for each partition between its tables; when the attempt is processed, the coordinator completes the
-    definition with all of them at once. Nothing of an attempt is committed before its definition is complete and, if the
-    spout is transactional, logged. So an attempt that fails earlier is simply read again.
+    It completes a definition that says only where reading begins: once the attempt is processed, with those of all partitions.
+    Nothing of an attempt is committed before its definition is complete and, if the spout is transactional, logged. So an
+    attempt that fails earlier is simply read again.
 
     Attributes
     ----------
-    partition
-        The name of the partition.
     metadata
         Where reading ended: plain data.
-    rows, size
-        How many rows were read, and their bytes.
+    size
+        The bytes of the rows.
     crc
         The checksum of the rows, if a replay is to be compared with it.
     """
@@ -114,17 +111,14 @@ class BatchTraits(NamedTuple):
     Attributes
     ----------
     is_complete
-        Whether it says everything; only such a definition is logged. See `PartitionRead`. The next batch of a
-        spout whose definitions are completed by processing is defined when the one before is complete, which may still be
-        committing then.
+        Whether it says everything; only such a definition is logged. See `PartitionRead`. Else the next batch is defined when
+        this one is complete.
     is_guess
-        Whether the batch may still change until it is committed. It is logged only if a state needs identical replays, and
-        then only once it is complete. Otherwise the spout is asked again for each attempt, and the next batch is defined when
-        this one is recorded.
+        Whether the batch may still change until it is committed. It is logged only if a state needs identical replays, once
+        complete. Otherwise the spout is asked again for each attempt, and the next batch is defined when this one is recorded.
     is_start_position
         Whether it says, without rows, where reading begins, and would say something else later. It is durable in the log
-        before anything else happens, and it is the definition of every later attempt, whatever the spout promises about
-        replays.
+        before anything else happens, and the definition of every later attempt, whatever the spout promises about replays.
     """
 
     is_complete: bool = True

@@ -52,6 +52,7 @@ class QueryBatches:
         )
 
     def get_emitter(self, conf: Mapping[str, Any]) -> QueryEmitter:
+        """Return the worker's side."""
         return QueryEmitter()
 
 
