@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 _VERSION = 1  # of a letter, and of a request
 _REQUESTS = "replay"
-_NAME = re.compile(r"([0-9]+)\.([0-9]+)\.")
 _MOST = 1 << 24  # letters of one request
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, CorruptValueError)
 
@@ -119,9 +118,8 @@ class DeadLetters:
 
     def all(self, log: LogState) -> Iterator[DeadLetter]:
         """Iterate over the dead letters of committed batches, put back or not, oldest batch first."""
-        for txid, attempt in self._files(log.incarnation):
-            if txid <= log.txid and log.winners.winner(txid) == attempt:
-                yield from _read(self._path(txid, attempt, log.incarnation))
+        for txid in self._batches(log):
+            yield from self.of_batch(log, txid)
 
     def of_batch(self, log: LogState, txid: int) -> list[DeadLetter]:
         """Return the dead letters of a committed batch; none if it has none, or its file is gone."""
@@ -131,7 +129,7 @@ class DeadLetters:
     def newest(self, log: LogState, most: int) -> list[DeadLetter]:
         """Return the newest letters that wait, at most so many, in the order of `all`."""
         found: list[DeadLetter] = []
-        for txid, _ in reversed(self._files(log.incarnation)):
+        for txid in reversed(self._batches(log)):
             gone = numbers_of(log.put_back.get(txid, ()))
             found[:0] = [letter for letter in self.of_batch(log, txid) if letter.number not in gone]
             if len(found) >= most:
@@ -242,15 +240,16 @@ class DeadLetters:
     def _path(self, txid: int, attempt: int, incarnation: str) -> Path:
         return self.folder / f"{txid:012d}.{attempt}.{incarnation}.jsonl"
 
-    def _files(self, incarnation: str) -> list[tuple[int, int]]:
-        """Batch and attempt of each file of a log; foreign files in the folder are ignored."""
-        files = []
-        for path in self.folder.glob(f"*.{incarnation}.jsonl"):
-            match = _NAME.match(path.name)
-            attempt = None if match is None else (int(match[1]), int(match[2]))
-            if attempt is not None and path.name == self._path(*attempt, incarnation).name:
-                files.append(attempt)
-        return sorted(files)
+    def _batches(self, log: LogState) -> list[int]:
+        """Return the committed batches that have a file; those of other attempts, and foreign ones, are ignored."""
+        found = []
+        for path in self.folder.glob(f"*.{log.incarnation}.jsonl"):
+            batch = path.name.partition(".")[0]
+            txid = int(batch) if batch.isdecimal() else log.txid + 1
+            winner = log.winners.winner(txid) if txid <= log.txid else None
+            if winner is not None and path == self._path(txid, winner, log.incarnation):
+                found.append(txid)
+        return sorted(found)
 
 
 def _of_this_version(data: dict[str, Any]) -> dict[str, Any]:
