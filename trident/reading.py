@@ -93,14 +93,6 @@ def open_states(
         No state is named, or one twice.
     UnsupportedOperation
         A state is not opaque, or in the memory of the process that runs the topology.
-
-    Examples
-    --------
-    ::
-
-        with trident.open_states("orders.py:topology", "revenue", "orders") as states:
-            found = states.multi_get({"revenue": ["oslo"], "orders": ["oslo"]})
-            print(found["revenue"], found["orders"], "after batch", states.txid)
     """
     from trident.read.state_reader import JointReader
 
@@ -138,15 +130,6 @@ def changes(
         The state keeps no changes.
     ValueError
         `since` is neither.
-
-    Examples
-    --------
-    ::
-
-        with trident.changes("orders.py:topology", "revenue", since=last) as feed:
-            for batch in feed:
-                for key, before, after in batch.changes:
-                    print(batch.txid, key, before, "->", after)
     """
     from trident.read.change_feed import ChangeFeed
 
@@ -292,15 +275,6 @@ def verify_state(
         A source does not have the rows of a batch any more, or gives others.
     UnsupportedOperation
         A state that is named, or a source, cannot be verified.
-
-    Examples
-    --------
-    ::
-
-        for state in trident.verify_state("orders.py:topology"):
-            print(state.state, state.equal, "keys are equal")
-            for key, found, expected, since in state.wrong:
-                print(key, found, "in place of", expected, since)
     """
     from trident.replay.verifying import verify_states
 
@@ -388,13 +362,6 @@ def why(
     ------
     WrongKeyError
         The key cannot be one of the state.
-
-    Examples
-    --------
-    ::
-
-        for origin in trident.why("orders.py:topology", "revenue", "oslo", last=10):
-            print(origin.batch.txid, origin.batch.spouts, origin.rows, origin.before, "->", origin.after)
     """
     from trident.replay.verifying import origins_of
 

@@ -108,23 +108,19 @@ class MasterBatchCoordinator:
         active = self._active.get(attempt.txid)
         return active is not None and active.attempt == attempt
 
+    def _is_at(self, attempt: TransactionAttempt, status: AttemptStatus) -> bool:
+        return self.is_live(attempt) and self._active[attempt.txid].status is status
+
     def mark_processed(self, attempt: TransactionAttempt) -> bool:
         """All tuples are processed; False, and nothing is done, for a dead attempt or one that has come further."""
-        if not self.is_live(attempt) or self._active[attempt.txid].status is not AttemptStatus.PROCESSING:
+        if not self._is_at(attempt, AttemptStatus.PROCESSING):
             return False
         self._active[attempt.txid].status = AttemptStatus.PROCESSED
         return True
 
     def drop(self, attempt: TransactionAttempt) -> None:
         """The newest attempt turned out to have nothing, before it was processed: it is as if it had not been started."""
-        active = self._active.get(attempt.txid)
-        is_newest = attempt.txid == self.next_txid - 1
-        if (
-            active is None
-            or active.attempt != attempt
-            or active.status is not AttemptStatus.PROCESSING
-            or not is_newest
-        ):
+        if not self._is_at(attempt, AttemptStatus.PROCESSING) or attempt.txid != self.next_txid - 1:
             raise CommitOrderError(f"batch {attempt} cannot be dropped: it has come further, or another one follows it")
         del self._active[attempt.txid]
         self._newest = attempt.txid - 1
@@ -139,8 +135,7 @@ class MasterBatchCoordinator:
 
     def mark_committed(self, attempt: TransactionAttempt) -> None:
         """The record of the attempt is durable."""
-        active = self._active.get(attempt.txid)
-        if active is None or active.attempt != attempt or active.status is not AttemptStatus.COMMITTING:
+        if not self._is_at(attempt, AttemptStatus.COMMITTING):
             raise CommitOrderError(f"batch {attempt} was not being committed")
         del self._active[attempt.txid]
         self._failures.pop(attempt.txid, None)
@@ -310,10 +305,7 @@ class StartGate:
     def _notify(self, active: bool) -> None:
         for spout in self._spouts:
             try:
-                if active:
-                    spout.activate()
-                else:
-                    spout.deactivate()
+                (spout.activate if active else spout.deactivate)()
             except Exception:  # it is still asked, or not; what is wrong with it shows when it is asked
                 logger.exception(
                     "topology %s: a spout raised when notified that it is active: %s", self._topology, active
