@@ -17,8 +17,7 @@ from trident.fields import Fields
 from trident.naming import shown
 from trident.tuples import TridentTuple
 
-_CLOSE, _CLOSE_FLOATS = 1e-9, 1e-6
-"""By how much rounding may change a double, or a float of 32 bits: of its value, or in all."""
+_CLOSE, _CLOSE_FLOATS = 1e-9, 1e-6  # by how much rounding may change a double, or 32 bits: of its value, or in all
 _PARTS = (list, tuple, deque)
 
 Row = tuple[Any, ...]

@@ -25,8 +25,8 @@ from trident.naming import shown
 from trident.state.encoding.extensions import type_name
 from trident.types import NO_VALUE, TYPES, FieldType, decimal_type, number_of
 
+# What Arrow raises for a value that a type cannot hold.
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""What Arrow raises for a value that a type cannot hold."""
 _NONE = type(None)
 
 

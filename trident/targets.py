@@ -115,8 +115,7 @@ def _import_module(shown: str, name: str, path: Path | None = None) -> ModuleTyp
         raise TopologyError(f"{shown} cannot be imported: {_why(error)}") from error
 
 
-_OURS = Path(__file__).parents[1]
-"""The folder with the packages of this distribution."""
+_OURS = Path(__file__).parents[1]  # the folder with the packages of this distribution
 
 
 def _why(error: BaseException) -> str:

@@ -23,9 +23,7 @@ from trident.state.encoding.equal_keys import declared_keys, keys_of_list, typed
 from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue, TransactionalValue
 
-Progress = Callable[[int], None]
-"""Called with each batch that was processed."""
-
+Progress = Callable[[int], None]  # called with each batch that was processed
 Chunks = Iterator[tuple[int, dict[Key, Any]]]
 """Keys of a store with their values, some at a time: as of which batch, and what is there. No batch is before the last one."""
 

@@ -61,8 +61,7 @@ class Lane:
     brief: bool = False  # an attempt takes hardly any time there, so that the next batch waits for it
 
 
-LOOP = Lane(call, call, in_loop=True)
-"""The thread of the loop."""
+LOOP = Lane(call, call, in_loop=True)  # the thread of the loop
 
 
 @dataclass
@@ -125,8 +124,7 @@ class Begun(NamedTuple):
     spout: str = ""  # the one that it asks, if it does
 
 
-Result = TaskOutput | Committed | Failure | BaseException
-"""An exception ends the topology, a failure the attempt."""
+Result = TaskOutput | Committed | Failure | BaseException  # an exception ends the topology, a failure the attempt
 
 
 class LoopMessage(NamedTuple):

@@ -54,9 +54,7 @@ from trident.state.txid import Txid
 from trident.state.values import UNKNOWN_ATTEMPT, CombinerValueUpdater, OpaqueValue
 from trident.steps.failures import StepFailed
 
-TOTAL: Key = ()
-"""The key of a state that is a single value, aside."""
-
+TOTAL: Key = ()  # the key of a state that is a single value, aside
 Below = Callable[[str, Sequence[Key]], Sequence[Any]]
 """Returns what a store has for keys of a state: a value per key, None for an absent one."""
 

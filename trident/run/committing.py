@@ -41,9 +41,7 @@ from trident.windows.window_partitions import MOMENT, Share, read_moment, shares
 
 logger = logging.getLogger(__name__)
 
-MOST_KEPT = 32
-"""How many partitions a process keeps open, writers and readers together."""
-
+MOST_KEPT = 32  # how many partitions a process keeps open, writers and readers together
 _IDLE_S = 60.0  # as long as Spark keeps an idle worker process
 _FIRST_PAUSE_S = 1.0
 _MOST_THREADS = 16  # of one state's commit

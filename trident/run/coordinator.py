@@ -31,14 +31,9 @@ logger = logging.getLogger(__name__)
 
 _MOST_RETRIES = (1 << RETRY_BITS) - 1
 
-_LONGEST_S = 1.0
-"""The loop looks this often at the least, so that overdue attempts and a successor are noticed."""
-
-_IDLE_LOAD = 0.1
-"""This share of a core may go into asking spouts that have nothing: looking at 20,000 files takes most of a second."""
-
-_EMPTY_IS_ALL = 10
-"""After this many empty batches in a row the spouts are treated as exhausted, because they cannot say so themselves."""
+_LONGEST_S = 1.0  # the loop looks this often at the least, so that overdue attempts and a successor are noticed
+_IDLE_LOAD = 0.1  # of a core, for asking spouts that have nothing: looking at 20,000 files takes most of a second
+_EMPTY_IS_ALL = 10  # empty batches in a row: then the spouts are treated as exhausted, as they cannot say so themselves
 
 
 class AttemptStatus(Enum):

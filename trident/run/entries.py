@@ -26,8 +26,7 @@ from trident.steps.failures import calls_user_code
 from trident.steps.key_columns import keys_of, partition_of_total, partitions_of, without_removed
 from trident.steps.rows import tuples_of
 
-PIECE = 1 << 17
-"""How many keys are updated at once."""
+PIECE = 1 << 17  # how many keys are updated at once
 
 
 @dataclass(frozen=True)

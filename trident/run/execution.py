@@ -44,9 +44,7 @@ from trident.windows.window_partitions import Now
 
 logger = logging.getLogger(__name__)
 
-_BRIEF_BYTES = 96 << 10
-"""Up to this size a batch that meets kernels and memory only is done sooner than it is handed to other threads."""
-
+_BRIEF_BYTES = 96 << 10  # such a batch, if it meets kernels and memory only, is done sooner than it is handed over
 _OURS = str(Path(__file__).parents[1])
 _STATE = str(Path(values.__file__).parent)
 
@@ -59,11 +57,9 @@ class _Call(NamedTuple):
     given: object  # how much it has given so far, if it gives many objects
 
 
-LaneOf = Callable[[Runner, int | None, bool], Lane]
-"""Says where a batch is processed and committed that a runner takes: by its size, and whether no other is in flight.
-
-The size is about how many bytes the batch has; None if a spout does not say.
-"""
+LaneOf = Callable[
+    [Runner, int | None, bool], Lane
+]  # of a runner, about how many bytes, and whether no other is in flight
 
 
 def lanes(pools: Lane, one_by_one: bool = False, by_size: bool = False) -> LaneOf:

@@ -56,8 +56,8 @@ _FIXED: dict[str, Any] = {
     "engine": "spark", "max_spout_pending": 1, "state_placement": DRIVER, "ui_port": None, "workers": "jobs",
 }  # fmt: skip
 
+# Defines the batch that was given, for the last txid, the last definition, and one that was begun.
 Define = Callable[[int, Definition | None, Definition | None], dict[str, Any] | None]
-"""Returns the definition of the batch that was given, for the last txid, the last definition, and one that was begun."""
 
 _open_runs: dict[str, ForeachBatch] = {}  # by the place of the log: what holds it in this process
 _opening = threading.Lock()

@@ -56,8 +56,7 @@ Progress = Callable[[str, int, int], None]
 
 _ROWS = 10_000  # of one commit
 _MOVING, _REMAINS = "moving", "as the store keeps what was deleted"
-_OF_THE_PLACE = (FORMER, STORED_AS, STORED_UNDER)
-"""The facts of a state that say how it is stored where it is."""
+_OF_THE_PLACE = (FORMER, STORED_AS, STORED_UNDER)  # the facts of a state that say how it is stored where it is
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,7 @@ from trident.spout.partitioned import (
     PartitionedSpout,
 )
 
-_LOOK = 0
-"""The attempt number while the driver looks; no attempt has this number."""
-
+_LOOK = 0  # the attempt number while the driver looks; no attempt has this number
 _ROWS_PER_TABLE = 8192
 _PLAIN = (type(None), bool, int, float, str, bytes)
 

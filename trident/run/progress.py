@@ -36,8 +36,7 @@ _MOST_WAITING = 32  # more would be old objects for Python's cycle collector, wh
 _MS_PER_S = 1000
 
 _Waiting = tuple[bool, Counts, Counts, Mapping[str, int], BatchCommitted]
-_Lists = dict[str, list[list[int]]]
-"""By entry, figures that are added up number by number."""
+_Lists = dict[str, list[list[int]]]  # by entry, figures that are added up number by number
 
 
 Meanings = tuple[tuple[tuple[Key, int], ...], ...]

@@ -42,15 +42,10 @@ logger = logging.getLogger(__name__)
 Make = Callable[[str, int, int], Any]
 
 _TRIES = 3
-_ABOVE_ALL = 1 << 62
-"""An attempt that no sentinel is ahead of, because a store ahead of the log is a mismatch and not a replaced driver."""
-
+_ABOVE_ALL = 1 << 62  # no sentinel is ahead of this attempt: a store ahead of the log is a mismatch, no replaced driver
 
 Rewind = Callable[[Sequence[Found], bool], None]
-"""Brings the states that do not match forward to the end of the log, or only finds out whether it can.
-
-Raises, before it writes anything, if it cannot.
-"""
+"""Brings forward the states that do not match, or only finds out whether it can; raises before it writes anything."""
 
 
 def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool) -> TopologyChanges:

@@ -25,8 +25,7 @@ from trident.steps.failures import Failure, StepFailed, failing_at
 
 logger = logging.getLogger(__name__)
 
-_OF_THE_ENGINE = ("spark", "processing", "commit")
-"""The steps of failures after which tasks of the attempt may still run."""
+_OF_THE_ENGINE = ("spark", "processing", "commit")  # after failures of these steps tasks of the attempt may still run
 
 
 @dataclass(frozen=True)

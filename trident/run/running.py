@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_STOP_S = 10.0
-"""A stop waits at least this long; a running commit may take `message_timeout_s`."""
+_STOP_S = 10.0  # a stop waits at least this long; a running commit may take `message_timeout_s`
 
 
 class Page(Protocol):

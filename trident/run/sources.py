@@ -24,8 +24,7 @@ from trident.steps.failures import StepFailed, calls_user_code, failing_at, fail
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Sizes = Mapping[str, int | None]
-"""About how many bytes a batch has of each source; None: a source does not say."""
+Sizes = Mapping[str, int | None]  # about how many bytes a batch has of each source; None: a source does not say
 
 # Of back-pressure.
 _LEAST = 0.001
@@ -38,8 +37,7 @@ _SPILLED = 0.5
 _FORGIVE = 1.005  # by how much a batch that did not spill raises what the next may read
 _SAME = 0.1  # a change of less than this is noise
 
-_OF_SOME = ("throttle", "lag", "traits")
-"""The methods of coordinators that most do not have."""
+_OF_SOME = ("throttle", "lag", "traits")  # the methods of coordinators that most do not have
 
 
 class Sources:
