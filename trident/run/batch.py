@@ -107,9 +107,7 @@ class Batch:
     size: int | None = None
     tasks: int = 0  # into how many parts it was cut
     commits_now: bool = False  # whether the job that processes it commits states too
-    written: frozenset[str] = (
-        frozenset()
-    )  # if tuples are left out, the states that may keep something of earlier attempts
+    written: frozenset[str] = frozenset()  # if tuples are left out: states that may have some of earlier attempts
     checked: Checked | None = None  # what processing it twice showed
 
 

@@ -140,23 +140,23 @@ class Drive:
         is how much of their limits the sources may read. `listeners` has how many events each received and missed, and how
         many errors it raised.
         """
-        log, (sources, share) = self.log_state, self.progress.sources()
+        log, progress, (sources, share) = self.log_state, self.progress, self.progress.sources()
         waits = self.loop.waiting if self.is_active else ""
         return {
             "message": f"failed: {self._error}" if self.word == "failed" else waits or self.word,
             "waiting": waits,
             "isActive": self.is_active,
             "txid": log.txid,
-            "batches": self.progress.batches,
-            "tuples": self.progress.tuples,
+            "batches": progress.batches,
+            "tuples": progress.tuples,
             "sources": sources,
             "share": share,
-            "failures": self.progress.failures,
-            "lastFailure": None if self.progress.last_failure is None else self.progress.last_failure.cause,
+            "failures": progress.failures,
+            "lastFailure": None if progress.last_failure is None else progress.last_failure.cause,
             "deadLetters": waiting(log),
-            "leftOut": self.progress.left_out,
-            "replays": self.progress.replays,
-            "metrics": self.progress.metrics(),
+            "leftOut": progress.left_out,
+            "replays": progress.replays,
+            "metrics": progress.metrics(),
             "listeners": self._monitoring.listeners(),
         }
 
@@ -274,13 +274,9 @@ class TopologyFigures:
     def dead_letters(self) -> list[dict[str, Any]]:
         letters = self._opened.letters.newest(self._opened.log.state, _LETTERS_SHOWN)
         return [
-            {
-                "id": letter.id,
-                "step": letter.failure.step,
-                "tuple": _without_secrets(letter.failure.row),
-                "error": redacted(letter.failure.cause),
-            }
-            for letter in letters
+            {"id": each.id, "step": why.step, "tuple": _without_secrets(why.row), "error": redacted(why.cause)}
+            for each in letters
+            for why in [each.failure]
         ]
 
     def ask_for_letters(self, names: Sequence[str], reason: str | None) -> None:
@@ -316,21 +312,10 @@ class TopologyFigures:
             },
         }
         return TopologyStatus(
-            drive.name,
-            "trident",
-            _STATES[word],
-            self._clock_now - drive.began,
-            config.message_timeout_s,
-            len(self._components[0]),
-            batches.tasks,
-            drive.at_work,
-            drive.errors,
-            self.statistics,
-            drive.progress.totals.series,
-            self._clock_now,
-            states=self._states(batches),
-            more=more,
-        )
+            drive.name, "trident", _STATES[word], self._clock_now - drive.began, config.message_timeout_s,
+            len(self._components[0]), batches.tasks, drive.at_work, drive.errors, self.statistics,
+            drive.progress.totals.series, self._clock_now, states=self._states(batches), more=more,
+        )  # fmt: skip
 
     @property
     def _clock_now(self) -> float:

@@ -57,9 +57,8 @@ class _Call(NamedTuple):
     given: object  # how much it has given so far, if it gives many objects
 
 
-LaneOf = Callable[
-    [Runner, int | None, bool], Lane
-]  # of a runner, about how many bytes, and whether no other is in flight
+# Of the runner, about how many bytes the batch has, and whether no other is in flight.
+LaneOf = Callable[[Runner, int | None, bool], Lane]
 
 
 def lanes(pools: Lane, one_by_one: bool = False, by_size: bool = False) -> LaneOf:
@@ -118,9 +117,8 @@ class Attempts:
         if self._by_size is not None:
             batch.runner = self._by_size.of_size(batch.size)
         batch.lane = self._lane_of(batch.runner, batch.size, alone)
-        batch.commits_now = (
-            bool(batch.runner.commits) and alone and batch.undecided is None
-        )  # the one before is recorded (R2)
+        # With none in flight, the batch before is recorded (R2).
+        batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
         order = order_of(batch)
         if batch.commits_now:
             order = order._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))

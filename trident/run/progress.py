@@ -89,26 +89,17 @@ class Progress:
         points = times.defined, times.started, times.processed, times.committing, times.committed, times.recorded
         came_in_s = None if self._first is None else times.defined - self._defined
         counters = self._counters(output.metrics, committed.metrics, at_ms)
-        event = BatchCommitted(
-            self._name,
-            self._run_id,
-            at_ms,
-            *batch.attempt,
-            batch.tries,
+        read = Read(output.rows, dict(lags), came_in_s, batch.size, batch.tasks, batch.sizes)
+        engine, share_of_batch = (
             "in_process" if batch.runner.here else "spark",
-            Read(output.rows, dict(lags), came_in_s, batch.size, batch.tasks, batch.sizes),
-            Phases(*map(sub, points[1:], points)),
-            times.recorded,
             share if batch.share is None else batch.share,
-            self._placements,
-            committed.keys,
-            committed.key_counts,
-            output.bytes_shuffled,
-            output.bytes_collected,
-            len(left_out),
-            counters,
-            output.bytes_spilled,
         )
+        event = BatchCommitted(
+            self._name, self._run_id, at_ms, *batch.attempt, batch.tries, engine, read,
+            Phases(*map(sub, points[1:], points)), times.recorded, share_of_batch, self._placements,
+            committed.keys, committed.key_counts, output.bytes_shuffled, output.bytes_collected,
+            len(left_out), counters, output.bytes_spilled,
+        )  # fmt: skip
         with self._lock:
             self._recent.append(event)
             self.batches += 1

@@ -99,9 +99,8 @@ class NewMeaning:
         streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
         declares = {"states": states, "streams": streams}
         self.declares: Mapping[str, Mapping[str, Any]] = declares if states or streams else {}  # by the next record
-        self.lasts = not set(lasting).isdisjoint(
-            states
-        )  # what is written stays although its batch fails: recorded before
+        # Recorded before anything is written, because that may stay although its batch fails.
+        self.lasts = not set(lasting).isdisjoint(states)
 
     @classmethod
     def of(cls, log: TransactionLog, plan: Plan, compared: TopologyChanges, lasting: Collection[str]) -> NewMeaning:

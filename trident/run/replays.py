@@ -2,7 +2,6 @@
 
 The letters are part of a batch's definition, under `LETTERS`, and are logged like the definition of a transactional spout: a
 batch that is tried again puts the same letters back. The commit record holds the definition and so marks them as put back.
-So no crash loses a letter or puts it back twice. A letter that fails again is a dead letter of the new batch.
 """
 
 from __future__ import annotations

@@ -49,15 +49,7 @@ class TransactionAttempt(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """How much of a source is still to be read.
-
-    Attributes
-    ----------
-    amount
-        A count, at least 0.
-    unit
-        What is counted, in the plural: `"records"`, `"bytes"`, `"batches"`, `"files"`, `"versions"`.
-    """
+    """How much of a source is still to be read: an amount, at least 0, and what is counted, in the plural: `"records"`."""
 
     amount: int
     unit: str
@@ -68,17 +60,11 @@ REST = "the rest of "
 
 
 class Away(NamedTuple):
-    """A source that does not answer: its kind and address, and since when, in milliseconds since 1970.
-
-    Attributes
-    ----------
-    is_fault
-        False: it answers, and waits for `REST` of something.
-    """
+    """A source that does not answer: its kind and address, and since when, in milliseconds since 1970."""
 
     what: str
     since_ms: int
-    is_fault: bool = True
+    is_fault: bool = True  # False: it answers, and waits for `REST` of something
 
 
 class PartitionRead(NamedTuple):
@@ -152,15 +138,9 @@ class SourceLife(Role):
 
 
 class BatchCoordinator(SourceLife, Role, ABC):
-    """The driver's side of a spout. Two methods say what a batch is; the others are optional.
+    """The driver's side of a spout. Two methods say what a batch is; the others are optional."""
 
-    Attributes
-    ----------
-    runs_spark_jobs
-        Whether it reads its source with Spark jobs of its own, which need cores that no task keeps.
-    """
-
-    runs_spark_jobs = False
+    runs_spark_jobs = False  # whether it reads with Spark jobs of its own, which need cores that no task keeps
 
     @abstractmethod
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
@@ -254,12 +234,7 @@ def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
 class BadRow(NamedTuple):
     """What an emitter gives in place of a row that cannot be read: `error` fails the batch, or the row is a dead letter.
 
-    Attributes
-    ----------
-    row
-        What the source has: a table of one row, whose columns need not be the fields.
-    error
-        Where it is, and what is wrong.
+    `row` is what the source has: a table of one row, whose columns need not be the fields. `error` says where it is.
     """
 
     row: pa.Table

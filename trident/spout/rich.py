@@ -16,15 +16,7 @@ from trident.spout.partitioned import PartitionedSpout
 
 @dataclass(frozen=True)
 class TopologyContext:
-    """Where a spout runs.
-
-    Attributes
-    ----------
-    component
-        The name of its stream.
-    task, tasks
-        The number of this instance, from 0, and how many there are.
-    """
+    """Where a spout runs: the name of its stream, the number of this instance, from 0, and how many there are."""
 
     component: str
     task: int = 0
