@@ -90,12 +90,9 @@ class Progress:
         came_in_s = None if self._first is None else times.defined - self._defined
         counters = self._counters(output.metrics, committed.metrics, at_ms)
         read = Read(output.rows, dict(lags), came_in_s, batch.size, batch.tasks, batch.sizes)
-        engine, share_of_batch = (
-            "in_process" if batch.runner.here else "spark",
-            share if batch.share is None else batch.share,
-        )
+        share_of_batch = share if batch.share is None else batch.share
         event = BatchCommitted(
-            self._name, self._run_id, at_ms, *batch.attempt, batch.tries, engine, read,
+            self._name, self._run_id, at_ms, *batch.attempt, batch.tries, "in_process" if batch.runner.here else "spark", read,
             Phases(*map(sub, points[1:], points)), times.recorded, share_of_batch, self._placements,
             committed.keys, committed.key_counts, output.bytes_shuffled, output.bytes_collected,
             len(left_out), counters, output.bytes_spilled,

@@ -52,8 +52,8 @@ class Sources:
         self._coordinators = {name: spout.coordinator for name, spout in opened.spouts.items()}
         self.pressure, self._told_share = BackPressure(opened.config.target_batch_s), 1.0
         self.lags: dict[str, Lag | None] = dict.fromkeys(opened.spouts)
-        coordinators = self._coordinators.items()
-        self._offering = {one: [name for name, each in coordinators if each.offers(one)] for one in _OF_SOME}
+        offered = [(one, name) for name, each in self._coordinators.items() for one in _OF_SOME if each.offers(one)]
+        self._offering = {method: [name for one, name in offered if one == method] for method in _OF_SOME}
         self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
         self._is_repeated[LETTERS] = True
