@@ -119,10 +119,7 @@ class PartitionsCoordinator(ThrottledCoordinator):
         self._looks = size <= self._looks_up_to
         if not any(one.rows or _differ(one.metadata, last.get(one.partition)) for one in given):
             return None
-        entries = {one.partition: {"meta": one.metadata, "rows": one.rows} for one in given if one.rows}
-        for one in given:
-            if one.rows and one.crc is not None:
-                entries[one.partition]["checksum"] = one.crc
+        entries = {one.partition: _entry(one) for one in given if one.rows}
         latest = {**last, **{one.partition: one.metadata for one in given}}
         others = {name: metadata for name, metadata in latest.items() if name not in entries and metadata is not None}
         return {"read": entries, "kept": others, "bytes": size}
@@ -199,6 +196,11 @@ def last_metadata(definition: Definition | None) -> Metadata:
 def _list_names(names: Sequence[str]) -> str:
     said = ", ".join(map(repr, names[:5])) or "none"
     return said if len(names) <= 5 else f"{said} and {len(names) - 5} more"
+
+
+def _entry(read: PartitionRead) -> dict[str, Any]:
+    entry = {"meta": read.metadata, "rows": read.rows}
+    return entry if read.crc is None else {**entry, "checksum": read.crc}
 
 
 class NewPart(NamedTuple):
