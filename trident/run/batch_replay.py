@@ -335,7 +335,6 @@ def replay_graph(
 
 
 def without_states(graph: Graph, names: Collection[str]) -> Graph:
-    """Return the graph without some states, and without what depends on them."""
     dropped: set[str] = set()
     for node in graph.nodes:
         uses = isinstance(node, PersistNode | QueryNode) and node.state in names
@@ -383,7 +382,6 @@ def _check_repeats(topology: str, node: SpoutNode) -> None:
 
 
 def _watching(graph: Graph, watch: KeyWatch | None) -> Iterator[Node]:
-    """Give what looks at the rows in front of the state that is watched."""
     if watch is None:
         return
     for writer in graph.nodes:

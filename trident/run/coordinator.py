@@ -86,7 +86,6 @@ class MasterBatchCoordinator:
         return max(0.0, start_at - now)
 
     def start(self, now: float) -> TransactionAttempt:
-        """Start the next batch; its processing begins."""
         if self.wait_s(now):
             raise CommitOrderError(f"batch {self.next_txid} must not be started now")
         attempt = TransactionAttempt(self.next_txid, self._epoch << RETRY_BITS | self._retry)

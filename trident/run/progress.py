@@ -159,7 +159,6 @@ class Progress:
         self._publish(ReplayDiffered(self._name, self._run_id, at_ms, *attempt, step, row, first, second, reordered))
 
     def events(self) -> list[BatchCommitted]:
-        """Return the last batches, oldest first."""
         with self._lock:
             return list(self._recent)
 
@@ -183,7 +182,6 @@ class Progress:
             return sources, self._share
 
     def metrics(self) -> dict[str, int]:
-        """Return what operations counted in all batches of this run."""
         with self._lock:
             return dict(self._metrics)
 

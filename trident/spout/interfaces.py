@@ -297,8 +297,7 @@ class IBatchSpout(Protocol):
 
         Returns True to say that this is the batch, with or without rows, and that the next one is to be asked for, as
         Storm always does. Where False is returned and nothing was emitted, there is nothing now, and the same batch is
-        asked for again. The same holds, with a warning, where nothing is returned: a spout that gives rows by number
-        would stop at its first empty batch.
+        asked for again. The same holds, with a warning, where nothing is returned.
         """
 
     def ack(self, batch_id: int) -> None:
