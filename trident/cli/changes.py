@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import closing
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trident.cli.console import EndingSignals, print_line, say
 from trident.config import Config
@@ -24,8 +24,14 @@ from trident.errors import ChangesGoneError, TridentError
 from trident.read.change_feed import ChangedBatch, ChangeFeed
 from trident.reading import changes
 from trident.servers.plain_json import json_answer, plain, to_json
-from trident.servers.server_thread import Guard, ServerThread, is_loopback
+from trident.servers.server_thread import ServerThread
 from trident.topology import TridentTopology
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+    from starlette.types import Scope
 
 OpenFeed = Callable[[str | None], ChangeFeed]
 
@@ -64,58 +70,55 @@ def serve_changes(
 
 
 class ChangeServer(ServerThread):
-    """Serves a feed; each client has one of its own.
-
-    `open_feed`: `open_feed(since)` opens a feed.
-    `host`, `port`: where to listen; port 0 takes a free one.
-    `token`: what `Authorization: Bearer …` must have; None: whoever reaches the address may read.
-    """
+    """Serves a feed; each client has one of its own, opened by `open_feed(since)`."""
 
     what, cannot, extra, grace_s = "a feed of changes", "changes cannot be served at", "ui", 2
 
     def __init__(self, open_feed: OpenFeed, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
-        super().__init__(lambda: _app(open_feed, is_loopback(host), token), host, port, 256, token)
+        self._open_feed = open_feed
+        super().__init__(host, port, 256, token)
 
+    def routes(self) -> list[BaseRoute]:
+        from starlette.routing import Route
 
-def _app(open_feed: OpenFeed, loopback: bool, token: str | None) -> Any:
-    from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
-    from starlette.middleware import Middleware
-    from starlette.requests import Request
-    from starlette.responses import Response, StreamingResponse
-    from starlette.routing import Route
+        paths = {"/changes": self._changes, "/snapshot": self._snapshot}
+        return [Route(path, answer, methods=["GET"]) for path, answer in paths.items()]
 
-    def problem(status: int, error: object) -> Response:
-        return json_answer({"error": str(error), "kind": type(error).__name__}, status)
+    def refusal(self, scope: Scope, status: int, cause: str) -> Response:
+        return _problem(status, cause)
 
-    async def changes(request: Request) -> Response:
+    async def unanswered(self, request: Request, error: Exception) -> Response:
+        return _problem(
+            getattr(error, "status_code", 500), f"{request.method} {request.url.path}: there is /changes, and /snapshot"
+        )
+
+    async def _changes(self, request: Request) -> Response:
+        from starlette.concurrency import run_in_threadpool
+        from starlette.responses import StreamingResponse
+
         asked = request.headers.get("last-event-id") or request.query_params.get("since")
         try:
-            feed = await run_in_threadpool(open_feed, asked)
-        except ValueError as error:
-            return problem(400, error)
-        except TridentError as error:
-            return problem(503, error)
+            feed = await run_in_threadpool(self._open_feed, asked)
+        except (ValueError, TridentError) as error:
+            return _problem(503 if isinstance(error, TridentError) else 400, error)
         try:
             first = await run_in_threadpool(feed.read)
         except TridentError as error:
             await run_in_threadpool(feed.close)
-            return problem(410 if isinstance(error, ChangesGoneError) else 503, error)
+            return _problem(410 if isinstance(error, ChangesGoneError) else 503, error)
         return StreamingResponse(_events(feed, first, run_in_threadpool), media_type="text/event-stream")
 
-    def snapshot(request: Request) -> Response:
+    def _snapshot(self, request: Request) -> Response:
         try:
-            with closing(open_feed(None)) as feed:
+            with closing(self._open_feed(None)) as feed:
                 txid, rows = feed.snapshot()
         except TridentError as error:
-            return problem(503, error)
+            return _problem(503, error)
         return json_answer(plain({"txid": txid, "rows": rows}))
 
-    rules = token, loopback, lambda scope: token is not None, lambda scope, status, cause: problem(status, cause)
-    return Starlette(
-        routes=[Route("/changes", changes, methods=["GET"]), Route("/snapshot", snapshot, methods=["GET"])],
-        middleware=[Middleware(Guard, *rules)],
-    )
+
+def _problem(status: int, error: object) -> Response:
+    return json_answer({"error": str(error), "kind": type(error).__name__}, status)
 
 
 async def _events(feed: ChangeFeed, first: list[ChangedBatch], in_thread: Any) -> AsyncIterator[bytes]:
