@@ -68,11 +68,7 @@ class Explanation(str):
 
 
 def explain(graph: Graph, placements: Mapping[str, str] | None = None, config: Config | None = None) -> Explanation:
-    """Return what a topology does, stage by stage; `TopologyError` if there is nothing to run.
-
-    `placements`: where states are committed, by name; what was declared for a state that is not named.
-    `config`: the settings: those that are given are shown, each with its origin.
-    """
+    """Return what a topology does, where its states are committed, and the settings that are given, each with its origin."""
     plan = make_plan(graph)
     placed = {**dict.fromkeys(plan.partitions, "auto"), **plan.placements, **(placements or {})}
     wanted = [name for name, where in placed.items() if where == "executors" and name in plan.partitions]

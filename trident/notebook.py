@@ -44,13 +44,7 @@ def _row(tag: str, cells: Sequence[Any]) -> str:
 
 @dataclass(frozen=True)
 class RunningGlance:
-    """A running topology at one moment.
-
-    `name`: the topology.
-    `status`, `last`: as `RunningTopology.status` and `last_progress`.
-    `seconds`: from the first definition to the last commit of this run.
-    `states`: by name, where it is committed.
-    """
+    """A running topology at one moment; `states`: where each is committed."""
 
     name: str
     status: Mapping[str, Any]
@@ -121,10 +115,8 @@ def show(now: Callable[[], RunningGlance], is_over: Callable[[], bool]) -> None:
 
 
 def _in_place() -> Callable[[RunningGlance], None] | None:
-    """Return what brings one display up to date, None where this is no notebook.
-
-    A notebook has loaded IPython by itself, and runs in its kernel; IPython in a terminal cannot change what it has printed.
-    """
+    """Return what brings one display up to date, None where this is no notebook."""
+    # A notebook has loaded IPython by itself, and runs in its kernel; a terminal cannot change what it has printed.
     ipython, module = sys.modules.get("IPython"), sys.modules.get("IPython.display")
     shell = None if ipython is None else ipython.get_ipython()
     if module is None or not has(shell, "kernel"):

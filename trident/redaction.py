@@ -105,11 +105,7 @@ class RedactingFormatter(logging.Formatter):
 
 
 class Redacted:
-    """A dataclass whose `repr` shows no secrets; made with `@dataclass(repr=False)`.
-
-    Fields marked as `SECRET` and texts in mappings (credentials by name, as object stores take them) are hidden; URLs are
-    shown without user, password and query.
-    """
+    """A dataclass whose `repr` shows no secrets (`SECRET`, mappings, URLs); made with `@dataclass(repr=False)`."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 

@@ -265,7 +265,6 @@ def print_topology(overview: TopologyOverview) -> None:
 
 
 def print_errors(errors: Sequence[Mapping[str, Any]]) -> None:
-    """Print errors, newest first, each with its place and its text."""
     if not errors:
         say("no errors")
     for each in errors:
@@ -291,10 +290,7 @@ def _utc(seconds: float) -> str:
 
 
 def print_logs(client: ClusterClient, topology: str, follow: bool) -> None:
-    """Print the end of a driver's log; `follow`: and what is added to it, until Ctrl-C or until the topology has ended.
-
-    When the topology gets another driver, its log follows from the beginning.
-    """
+    """Print the end of a driver's log; `follow`: and what is added, also by another driver, until the topology has ended."""
     from trident.errors import ClusterUnreachable, NoLeader, NoSuchTopology
 
     log = client.log(topology)

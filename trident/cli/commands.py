@@ -64,7 +64,6 @@ def option(help: str, metavar: str | None, *names: str, show_default: bool | str
 
 
 def argument(help: str, metavar: str | None = None, **more: Any) -> Any:
-    """Return an argument whose default is not shown."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
 
 
@@ -90,7 +89,6 @@ def number(help: str, least: int = 1, show_default: bool | str = True, **more: A
 
 
 def seconds(help: str, least: float, *names: str, show_default: bool | str = True) -> Any:
-    """Return an option that is a time."""
     return option(help, "SECONDS", *names, show_default=show_default, min=least)
 
 
@@ -178,10 +176,9 @@ Include = Annotated[
 
 
 def command(app: typer.Typer, name: str, example: str, panel: str | None = None) -> Callable[[Function], Function]:
-    """Make a function a command of `app`; the number that it returns is the exit code.
+    """Make a function a command of `app`, which says errors in a message; the number that it returns is the exit code.
 
-    A parameter whose type is a dataclass stands for its fields: an argument in this place, options at the end. Every command
-    has `--debug`, and says errors of the framework in a message.
+    A parameter whose type is a dataclass stands for its fields: an argument in this place, options at the end.
     """
 
     def add_command(function: Function) -> Function:

@@ -1,7 +1,4 @@
-"""What the commands print and how they end: tables, errors in one message, Ctrl-C and SIGTERM.
-
-And how a run goes, in lines: a live one on a terminal, plain ones elsewhere; several sources have a line each.
-"""
+"""What the commands print and how they end: tables, how a run goes in lines, errors in one message, Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -47,12 +44,10 @@ _TIME = "%Y-%m-%d %H:%M:%S"
 
 
 def results() -> Console:
-    """Return standard output, for what was asked for."""
     return _console(stderr=False)
 
 
 def problems() -> Console:
-    """Return standard error, for progress, warnings and errors."""
     return _console(stderr=True)
 
 
@@ -86,10 +81,7 @@ def show(
     title: str | None = None,
     console: Console | None = None,
 ) -> None:
-    """Print rows as a table: in a box on a screen that is wide enough, else as plain text.
-
-    `right`: the numbers of the columns that stand at the right.
-    """
+    """Print rows as a table: in a box on a screen that is wide enough, else as plain text. `right`: columns at the right."""
     from rich import box
     from rich.table import Table
 
@@ -154,11 +146,7 @@ def wrong_use(*errors: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def reporting(debug: bool = False, as_json: bool = False) -> Iterator[None]:
-    """Turn errors of the framework into a message and exit code 1 (`REPLACED`); with `debug` into a stack trace.
-
-    Log records from WARNING on (from INFO on with `debug`) go to standard error; `as_json`: as JSON, with all events of the
-    topology.
-    """
+    """Log from WARNING on; turn errors of the framework into a message and exit code 1 (`REPLACED`). `debug`: more of both."""
     level = logging.INFO if debug else logging.WARNING
     lines = _log_as_json(level) if as_json else None
     if lines is None:
@@ -253,10 +241,7 @@ def _is_no_repetition(record: logging.LogRecord) -> bool:
 
 
 class EndingSignals:
-    """Notices SIGINT and SIGTERM in its block. The handler only notes the first: it may run in the middle of anything.
-
-    `first`, `second`: what is said at the first signal, and at the second.
-    """
+    """Notices SIGINT and SIGTERM in its block. The handler only notes the first: it may run in the middle of anything."""
 
     def __init__(self, first: str, second: str, as_json: bool) -> None:
         self.received: int | None = None
@@ -315,12 +300,7 @@ class _Seen(NamedTuple):
 
 
 class LiveLines:
-    """Says how far something is: in place on a terminal, while the context lasts; elsewhere in plain lines every few seconds.
-
-    `console`: where to.
-    `name`: what it is about, which begins each line.
-    `every_s`: seconds between two plain lines.
-    """
+    """Says how far something is: in place on a terminal, elsewhere in plain lines every few seconds."""
 
     first = "starting"
 
@@ -348,7 +328,6 @@ class LiveLines:
         return time.monotonic() - self._line_at >= (self._every_s if self._status is None else live_s)
 
     def tell(self, line: str, *more: str) -> None:
-        """Show a line, and more that belong to it."""
         from rich.text import Text
 
         self._line_at = time.monotonic()
@@ -378,7 +357,6 @@ class LineDisplay(LiveLines):
             self.tell(*self._lines(running, time.monotonic(), status))
 
     def _lines(self, running: RunningTopology, now: float, status: dict[str, Any]) -> list[str]:
-        """Return the line of the topology; after it one for each source, if there are several."""
         sources = status["sources"]
         self._seen.append(_Seen(now, status["tuples"], {each["description"]: each["numInputRows"] for each in sources}))
         while len(self._seen) > 2 and now - self._seen[1].at > 5.0:  # the seconds that a rate is over
@@ -434,7 +412,6 @@ def _rate(tuples: int, before: int, in_s: float, run_s: float) -> float:
 
 
 def _behind(source: dict[str, Any]) -> list[str]:
-    """Say how much of a source is still to be read, if that is known."""
     lag = source["lag"]
     if lag is None:
         return []

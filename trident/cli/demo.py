@@ -46,12 +46,7 @@ _LOOK_S = 0.005
 
 
 def demo(paths: Sequence[Path], state_dir: Path, engine: str, kills: int, fresh: bool) -> int:
-    """Count, show and check; returns the exit code: 0 exact, 1 not exact or not killed, 130 and 143 interrupted.
-
-    `paths`: text files and folders; none: the standard library.
-    `kills`: how often the job is killed.
-    `fresh`: whether to forget an earlier demo first; one whose job is killed always does.
-    """
+    """Count, show and check; returns the exit code. With kills an earlier demo is always forgotten."""
     _check_environment(engine)
     folder = DemoFolder(state_dir.absolute())
     text = find_text(paths or standard_library())
@@ -140,10 +135,9 @@ def kill_line(number: int, recorded: int, stored: int | None) -> str:
 
 
 class DemoJob:
-    """A run of the demo's topology in a session of its own, so that a kill takes Spark with it.
+    """A run of the demo's topology in a session of its own, which a kill ends with Spark, however the context is left.
 
-    Leaving the context ends every process of the session, however it is left. If this process is killed itself, the job
-    ends too: it reads from a pipe whose other end is here.
+    If this process is killed itself, the job ends too: it reads from a pipe whose other end is here.
     """
 
     def __init__(self, folder: DemoFolder, engine: str, scratch: Path) -> None:
@@ -195,10 +189,7 @@ class DemoJob:
 
 
 def end_with_parent() -> None:
-    """From now on, end this process group when standard input ends, whose other end the parent holds.
-
-    However the parent ends, also by SIGKILL, the system closes it. Spark's JVM is in the group, and its workers end with it.
-    """
+    """Let this process group end, with Spark's JVM in it, when standard input ends: the system closes it with the parent."""
 
     def watch() -> None:
         while os.read(0, 1 << 10):
@@ -233,10 +224,7 @@ def _run_with_kills(
 
 
 def _moment(job: DemoJob, bar: _Bar, txid: int, in_commit: bool, chance: random.Random) -> bool:
-    """Wait until batch `txid` is recorded and then for the moment to kill; False if the job came to its end before.
-
-    The moment is the one at which the store commits the next batch (`in_commit`), or any within a batch's time.
-    """
+    """Wait until `txid` is recorded, then for the next commit of the store or any moment of a batch; False if the job ended."""
     start, begun = bar.txid, time.monotonic()
     while bar.look() < txid:
         if job.has_ended():
@@ -295,7 +283,6 @@ def _stored_txid(folder: DemoFolder, topology: TridentTopology) -> int | None:
 def _show(
     folder: DemoFolder, counts: dict[str, int], text: DemoText, before: LogState | None, after: LogState, seconds: float
 ) -> int:
-    """Print the result and compare it; returns the exit code."""
     top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:10]
     say(f"the {len(top)} most frequent of {counted(len(counts), 'word')}")
     show([(word, f"{count:,}") for word, count in top], "word", "count", right=[1])

@@ -230,11 +230,7 @@ def _run(
     as_json: bool,
     fail_on_left_out: bool,
 ) -> int:
-    """Run a topology and say how it ended; returns the exit code.
-
-    The first SIGINT or SIGTERM ends it after the running commit, the second one at once. `as_json`: what goes to standard
-    error is JSON. `fail_on_left_out`: a run that is complete but for tuples that it left out gives `LEFT_OUT`.
-    """
+    """Run a topology and say how it ended; returns the exit code."""
 
     def start() -> RunningTopology:
         running = topology.start(config)
@@ -284,8 +280,7 @@ def drive(
     """Start a topology of either kind, show its progress, and stop it: when all is committed (`once`), or at a signal.
 
     `said`: at the first signal, and at the second.
-    Returns what ran, None if it ended in the start, because a store was away or was being rewound, or while Spark started; and
-    0, or 128 and the number of the signal, as shells have it: 130 after Ctrl-C, 143 after SIGTERM.
+    Returns what ran, None if it ended in the start; and 0, or 128 and the number of the signal, as shells have it.
     Raises what ended the topology, if that was an error.
     """
     from trident.run.engine_choice import giving_up_if  # after the messages of a declaration that is wrong
@@ -339,10 +334,7 @@ def _until_ended(
 
 
 def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Beside], as_json: bool) -> int:
-    """Run a topology of spouts and bolts and say how it ended; returns the exit code.
-
-    The first SIGINT or SIGTERM deactivates the spouts, waits for what is pending and ends it; the second one ends it at once.
-    """
+    """Run a topology of spouts and bolts and say how it ended; returns the exit code."""
     from trident.storm.builder import start_on_spark
 
     display = None if as_json else StormLines(problems(), config.name)

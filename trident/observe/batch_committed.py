@@ -81,7 +81,7 @@ class Read(NamedTuple):
 
 
 def sum_lags(lags: Iterable[Lag]) -> list[Lag]:
-    """Return lags added up, one for each unit: the lag of a topology, wherever it is shown."""
+    """Return lags added up, one for each unit."""
     amounts: dict[str, int] = {}
     for each in lags:
         amounts[each.unit] = amounts.get(each.unit, 0) + each.amount
@@ -207,12 +207,7 @@ def event_entry(event: str, of: Any, *names: str) -> dict[str, Any]:
 
 
 class RecentBatches:
-    """Figures of the batches of the last ten seconds; where these are more than are remembered, of those.
-
-    `batches`: oldest first.
-    `now`: on the clock of `recorded_at`.
-    `age_s`: how long the topology has run.
-    """
+    """Figures of the batches of the last ten seconds, on the clock of `recorded_at`; of fewer, if fewer are remembered."""
 
     def __init__(self, batches: Sequence[BatchCommitted], now: float, age_s: float) -> None:
         self._all = batches
@@ -268,7 +263,6 @@ class RecentBatches:
         return entries
 
     def keys(self, state: str) -> Entry:
-        """Return how many keys of a state the remembered batches have read, found in a memory, and written."""
         counts = [each.key_counts.get(state, NO_KEYS) for each in self._all]
         read, cached, written = (sum(column) for column in zip(NO_KEYS, *counts, strict=True))
         return {"keysRead": read, "keysCached": cached, "keysWritten": written}

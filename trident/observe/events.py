@@ -1,10 +1,7 @@
-"""What happens to a topology, as typed values, as log records, as calls of a `TopologyListener`; the last errors.
+"""What happens to a topology, as typed values, which the log, the metrics and the listeners show; the last errors.
 
-`recent_progress`, log records, metrics and listeners all show these events. What an event says is worked out when it is asked
-for, because a batch of one row takes hardly longer than the words about it.
-
-The message of a log record is the event itself: a handler that shows text gets its sentence, `JsonFormatter` its figures, and
-your own handler finds the typed value as `record.msg`.
+What an event says is worked out when it is asked for: a batch of one row takes hardly longer than the words about it. The
+message of a log record is the event itself: a handler that shows text gets its sentence, `JsonFormatter` its figures.
 """
 
 from __future__ import annotations
@@ -268,20 +265,14 @@ class JsonFormatter(logging.Formatter):
 
 @dataclass(frozen=True)
 class ReportedError:
-    """An error of a component, as status and page show it.
-
-    `task`: 0 if it is that of no task.
-    `time`: seconds since 1970.
-    `text`: the exception with its traceback.
-    `attempt`: the attempt at a batch that it ended, if it did.
-    """
+    """An error of a component, as status and page show it; `task` 0: of no task."""
 
     component: str
     task: int
     host: str
-    time: float
-    text: str
-    attempt: AttemptFailed | None = None
+    time: float  # in seconds since 1970
+    text: str  # with the traceback
+    attempt: AttemptFailed | None = None  # that it ended
 
     @classmethod
     def of(cls, component: str, task: int, error: BaseException) -> Self:
@@ -304,17 +295,13 @@ class LastErrors:
                 self._errors[component].append(ReportedError(component, 0, self._host, at, text, attempt))
 
     def all(self) -> list[ReportedError]:
-        """Return all of them, oldest first."""
         with self._lock:
             errors = [each for of_component in self._errors.values() for each in of_component]
         return sorted(errors, key=lambda each: each.time)
 
 
 class ErrorFeed:
-    """Returns each error of a running topology once, for a caller that reports errors elsewhere; for one thread.
-
-    Of more than ten errors of a component between two calls, only the last ten are returned.
-    """
+    """Returns each error of a running topology once, for a caller that reports errors elsewhere; for one thread."""
 
     def __init__(self, errors: Callable[[], Sequence[ReportedError]]) -> None:
         self._errors = errors

@@ -1,8 +1,4 @@
-"""Monitoring: passes events on to the log, the metrics and the listeners. Opened before the topology, closed after it.
-
-Delivery: passes events to one listener, in a thread of its own, so that a listener can neither stop nor delay a
-topology.
-"""
+"""Monitoring: passes events on to the log, the metrics and the listeners. Opened before the topology, closed after it."""
 
 from __future__ import annotations
 
@@ -34,11 +30,7 @@ _LISTENERS_END_S = 5.0
 
 
 class Monitoring:
-    """Passes each event on: at once to the log and the metrics, through queues to the listeners.
-
-    `topology`, `run_id`: as of the events.
-    `port`, `host`: where metrics are served; port None: nowhere.
-    """
+    """Passes each event on: at once to the log and the metrics (served if there is a port), through queues to the listeners."""
 
     def __init__(
         self,
@@ -62,7 +54,6 @@ class Monitoring:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where metrics are served, None if they are not."""
         return None if self._server is None else self._server.url
 
     def watch(self, status: Callable[[], TopologyStatus]) -> None:
@@ -133,12 +124,7 @@ MOST_WAITING = 1000
 
 
 class Delivery:
-    """The events that wait for a listener, and the thread that passes them on.
-
-    `name`: the listener's class.
-    `delivered`, `dropped`, `errors`: events that the listener has handled, events that it missed, and exceptions that it
-    raised.
-    """
+    """The events that wait for a listener, and the thread that passes them on: it can neither stop nor delay a topology."""
 
     def __init__(self, topology: str, listener: TopologyListener) -> None:
         self.listener, self.name = listener, type(listener).__name__

@@ -1,9 +1,7 @@
-"""`TopologyStatus`: a topology at one moment, of either kind, and its pages in the shape of Storm UI's REST API.
+"""`TopologyStatus`: a topology at one moment, of either kind, and its pages in the shape of Storm UI's REST API; its heartbeat.
 
-An operation of Trident is a bolt there, a source is a spout. Latencies and capacities are texts with three digits after the
-point there, and so they are here. Beside them stand numbers: a tuple takes less than a thousandth of a millisecond here.
-
-The heartbeat of a driver contains such a page, cut to a few kilobytes whatever the topology has.
+An operation of Trident is a bolt there, a source is a spout. Latencies and capacities are texts with three digits, as there.
+Beside them stand numbers: a tuple takes less than a thousandth of a millisecond here.
 """
 
 from __future__ import annotations
@@ -48,57 +46,40 @@ _LONGEST_TEXT, _MOST_ENTRIES = 200, 10
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """One worker as it was last heard of.
-
-    `heard_s`: seconds since then.
-    `pending`: tracked messages of its spouts that are not answered.
-    `port`: where other workers send to; 0 for one of this process.
-    """
+    """One worker as it was last heard of, `heard_s` ago."""
 
     number: int
     host: str
     pid: int
     uptime_s: float
     heard_s: float
-    pending: int
-    port: int = 0
+    pending: int  # tracked messages of its spouts that are not answered
+    port: int = 0  # where other workers send to; 0 for one of this process
 
 
 @dataclass(frozen=True)
 class TopologyStatus:
-    """What a running topology says about itself.
-
-    `state`: `ACTIVE`, `INACTIVE`, `STOPPED` or `FAILED`.
-    `executors`, `tasks`: how many there are, including ackers.
-    `at_work`: what it works on now, and since when nothing was acknowledged or committed.
-    `errors`: those of the components that came last, oldest first.
-    `series`, `now`: what it did over time, and when this is, on its clock.
-    `workers`: of spouts and bolts.
-    `pending`: tracked messages of all spouts that are not answered.
-    `states`: of Trident: each state, without its figures.
-    `more`: what its page has beside.
-    """
+    """What a running topology says about itself; `executors` and `tasks` count ackers too."""
 
     name: str
     kind: Literal["trident", "bolts"]
-    state: str
+    state: str  # `ACTIVE`, `INACTIVE`, `STOPPED` or `FAILED`
     uptime_s: float
     message_timeout_s: float
     executors: int
     tasks: int
     at_work: AtWork
-    errors: Sequence[ReportedError]
+    errors: Sequence[ReportedError]  # of the components, oldest first
     statistics: TopologyStatistics
     series: TimeSeries
     now: float
     workers: tuple[WorkerStatus, ...] = ()
-    pending: int = 0
+    pending: int = 0  # as of `WorkerStatus`, of all spouts
     states: Sequence[Mapping[str, Any]] = ()
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)  # what its page has beside
 
     @property
     def active(self) -> bool:
-        """Whether the spouts are asked for tuples."""
         return self.state == "ACTIVE"
 
     def as_mapping(self, window_s: int = 0, topology_id: str | None = None) -> Entry:
@@ -121,10 +102,7 @@ class TopologyStatus:
         }
 
     def component_as_mapping(self, component: str, window_s: int = 0, topology_id: str | None = None) -> Entry:
-        """Return one component, or the node of a state, in the shape of `/api/v1/topology/<id>/component/<component>`.
-
-        Raises `KeyError`: there is no such component.
-        """
+        """Return a component, or a state's node, as `/topology/<id>/component/<component>`; `KeyError` if there is none."""
         id_, window = topology_id or self.name, self.statistics.over(window_s)
         drawn = picture(window, self._states(window))
         nodes = {each["id"]: each for each in drawn["nodes"]}
@@ -148,7 +126,6 @@ class TopologyStatus:
         return {"id": topology_id or self.name, **names, **picture(window, self._states(window))}
 
     def over_time(self, window_s: int = 0, topology_id: str | None = None) -> Entry:
-        """Return throughput, latency, lag and failures over a window, as columns; see `TimeSeries.page`."""
         names = {"window": window_names(window_s)["window"], "status": self.state}
         return {"id": topology_id or self.name, **names, **self.series.page(window_s, self.now, time.time())}
 
@@ -337,11 +314,7 @@ def error_entry(error: ReportedError) -> dict[str, Any]:
 
 
 def heartbeat_of(page: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the heartbeat that carries a topology's page, of either kind.
-
-    Components are included as long as there is room: first spouts, in half of it at most, then the busiest bolts. `omitted`
-    says how many were left out.
-    """
+    """Return the heartbeat that carries a topology's page: all spouts, and the busiest bolts, that there is room for."""
     beat: dict[str, Any] = {key: _short(page[key]) for key in _OF_TOPOLOGY if key in page}
     beat["topologyStats"] = [
         {key: value for key, value in each.items() if not isinstance(value, dict)}  # without the means of each phase

@@ -1,7 +1,6 @@
-"""What the REST interface serves: `TopologyPages` of one topology that runs, `ClusterPages` of all that there are.
+"""What the REST interface serves: `TopologyPages` of one topology, `ClusterPages` of all that there are.
 
-`OneTopology` is one running topology as if it were a cluster, for the page of `trident run` and for drivers;
-`HttpTopologyPages` are the pages of a topology that another process serves, asked over HTTP.
+`OneTopology` is a running topology as if it were a cluster, `HttpTopologyPages` are the pages that another process serves.
 """
 
 from __future__ import annotations
@@ -114,13 +113,7 @@ class ClusterPages(Protocol):
 
 
 class OneTopology(ClusterPages):
-    """`ClusterPages` of a single topology.
-
-    `topology_id`: its id in addresses.
-    `pages`: what is served of it.
-    `log`: returns its log from an offset on, see `ClusterPages.log`; None: there is none.
-    `names`: further names that it is found by.
-    """
+    """`ClusterPages` of a single topology, which `names` find too; `log`: returns its log from an offset on."""
 
     def __init__(
         self,
@@ -153,7 +146,6 @@ class OneTopology(ClusterPages):
         return self._pages
 
     def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
-        """Return its log; an empty page if no log is recorded, as of what the process prints."""
         self._check(topology_id)
         return {"text": "", "offset": 0, "next": 0} if self._log is None or of != "driver" else self._log(offset)
 
@@ -176,14 +168,7 @@ def key_texts(key: Sequence[Any]) -> list[str | None]:
 
 
 class HttpTopologyPages(Closes):
-    """`TopologyPages` that asks a server of this package. A context manager: leaving it closes the connections.
-
-    `url`: of the server, as `UIServer.url`.
-    `token`: what it wants; None if it wants none.
-    `topology_id`: which topology, by its id or name there.
-    `timeout_s`: how long an answer may take; an action may take longer.
-    Raises `ClusterUnreachable`: by each page: the server does not answer, or not in time.
-    """
+    """`TopologyPages` that asks a server of this package; `ClusterUnreachable` if it does not answer in time."""
 
     def __init__(self, url: str, token: str | None, topology_id: str, timeout_s: float = _TIMEOUT_S) -> None:
         self.url, self._timeout_s = url, timeout_s
@@ -218,7 +203,6 @@ class HttpTopologyPages(Closes):
         return self._get("/dead-letters", {})
 
     def log(self, offset: int | None = None, of: LogOf = "driver") -> Page:
-        """Return the log, as `ClusterPages.log`."""
         return self._get("/log", {"of": of} if offset is None else {"of": of, "offset": offset})
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
@@ -255,7 +239,6 @@ class HttpTopologyPages(Closes):
 def client_of(
     url: str, token: str | None, timeout_s: float, what: str = "asking another process", extra: str = "ui"
 ) -> httpx.Client:
-    """Return a client for processes of a cluster; `what` needs the packages of `extra`."""
     with needs_package(what, extra):
         import httpx
     headers = {} if token is None else {b"Authorization": bearer(token)}
