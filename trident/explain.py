@@ -6,31 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from trident import graph as nodes
 from trident.config import Config
 from trident.fields import Fields
-from trident.graph import (
-    AggregateNode,
-    Aggregation,
-    DrpcNode,
-    EachNode,
-    FilterNode,
-    Graph,
-    JoinNode,
-    JoinWithinNode,
-    MapNode,
-    MergeNode,
-    MultiReduceNode,
-    Node,
-    PeekNode,
-    PersistNode,
-    ProjectNode,
-    QueryNode,
-    RepartitionNode,
-    Routing,
-    SelectNode,
-    SpoutNode,
-    WindowNode,
-)
+from trident.graph import Aggregation, Graph, Node, PersistNode, RepartitionNode, Routing, SpoutNode, WindowNode
 from trident.naming import counted
 from trident.operations.expressions import Expression, col
 from trident.operations.names import operation_name
@@ -208,7 +187,7 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
 
 def _window(writer: PersistNode | None) -> dict[str, Any]:
     """Describe the window, or the join over time, that a state holds."""
-    if isinstance(writer, JoinWithinNode):
+    if isinstance(writer, nodes.JoinWithinNode):
         return {"key": writer.sides[0].key.typed, "value": writer.fields.typed, "window": f"join {writer}"}
     if not isinstance(writer, WindowNode):
         return {}
@@ -276,7 +255,7 @@ def what(node: Node) -> str:
     return next(text(node) for kind, text in _WHAT if isinstance(node, kind))
 
 
-def _join(node: JoinNode) -> str:
+def _join(node: nodes.JoinNode) -> str:
     keys = " = ".join(f"({', '.join(group)})" for group in node.groups)
     sides = ", ".join("outer" if outer else "inner" for outer in node.outer)
     return f"join {keys} ({sides}) -> {', '.join(node.fields)}"
@@ -311,38 +290,41 @@ def _by(group: Fields) -> str:
 
 
 _WHAT: Sequence[tuple[type[Node], Callable[[Any], str]]] = (  # the first class that a node is of
-    (DrpcNode, lambda node: f"requests of {node.function}"),
-    (SpoutNode, lambda node: f"spout {operation_name(node.spout)}"),
-    (EachNode, lambda node: f"each {_call(node.function, node.inputs)} -> {node.outputs}"),
-    (FilterNode, lambda node: f"filter {_call(node.filter, node.inputs)}"),
-    (MapNode, lambda node: f"{'flat_map' if node.flat else 'map'} {operation_name(node.function)} -> {node.fields}"),
-    (PeekNode, lambda node: f"peek {operation_name(node.consumer)}"),
-    (ProjectNode, lambda node: f"project {', '.join(node.fields)}"),
-    (SelectNode, lambda node: f"select {', '.join(map(_column, node.fields.names, node.expressions))}"),
-    (MergeNode, lambda node: f"merge {len(node.parents)} streams -> {', '.join(node.fields)}"),
+    (nodes.DrpcNode, lambda node: f"requests of {node.function}"),
+    (nodes.SpoutNode, lambda node: f"spout {operation_name(node.spout)}"),
+    (nodes.EachNode, lambda node: f"each {_call(node.function, node.inputs)} -> {node.outputs}"),
+    (nodes.FilterNode, lambda node: f"filter {_call(node.filter, node.inputs)}"),
     (
-        AggregateNode,
+        nodes.MapNode,
+        lambda node: f"{'flat_map' if node.flat else 'map'} {operation_name(node.function)} -> {node.fields}",
+    ),
+    (nodes.PeekNode, lambda node: f"peek {operation_name(node.consumer)}"),
+    (nodes.ProjectNode, lambda node: f"project {', '.join(node.fields)}"),
+    (nodes.SelectNode, lambda node: f"select {', '.join(map(_column, node.fields.names, node.expressions))}"),
+    (nodes.MergeNode, lambda node: f"merge {len(node.parents)} streams -> {', '.join(node.fields)}"),
+    (
+        nodes.AggregateNode,
         lambda node: (
             f"aggregate{' in part' if node.partial else ''}{_by(node.group)}: {', '.join(map(_member, node.members))}"
         ),
     ),
     (
-        QueryNode,
+        nodes.QueryNode,
         lambda node: (
             f"query {node.state}: {_call(node.function, node.inputs)} -> {node.outputs}"
             f"{', sees this batch' if node.sees_batch else ''}"
         ),
     ),
-    (JoinWithinNode, lambda node: f"join within {node.state}: {node} -> {', '.join(node.fields)}"),
+    (nodes.JoinWithinNode, lambda node: f"join within {node.state}: {node} -> {', '.join(node.fields)}"),
     (
-        WindowNode,
+        nodes.WindowNode,
         lambda node: f"{node.config.what} {node.state}: {node.config}{_by(node.group)}: {_member(node.member)}",
     ),
-    (PersistNode, _persist),
-    (RepartitionNode, lambda node: f"repartition {routing_text(node.routing)}"),
-    (JoinNode, _join),
+    (nodes.PersistNode, _persist),
+    (nodes.RepartitionNode, lambda node: f"repartition {routing_text(node.routing)}"),
+    (nodes.JoinNode, _join),
     (
-        MultiReduceNode,
+        nodes.MultiReduceNode,
         lambda node: f"multi_reduce {operation_name(node.reducer)} of {len(node.parents)} streams{_by(node.groups[0])}",
     ),
 )

@@ -106,7 +106,7 @@ class RunningGlance:
 
 def show(now: Callable[[], RunningGlance], is_over: Callable[[], bool]) -> None:
     """Show what `now` returns until `is_over`, which waits between two looks, or until Ctrl-C; then once more."""
-    update = _in_place() or _Lines().update
+    update = _in_place() or _in_lines()
     with suppress(KeyboardInterrupt):
         update(now())
         while not is_over():
@@ -132,14 +132,14 @@ def _in_place() -> Callable[[RunningGlance], None] | None:
     return update
 
 
-class _Lines:
-    """Prints a line where it is another one than before."""
+def _in_lines() -> Callable[[RunningGlance], None]:
+    """Return what prints a line where it is another one than before."""
+    last = ""
 
-    def __init__(self) -> None:
-        self._last = ""
+    def update(shown: RunningGlance) -> None:
+        nonlocal last
+        if (line := str(shown)) != last:
+            last = line
+            print(line, flush=True)  # noqa: T201
 
-    def update(self, shown: RunningGlance) -> None:
-        if (line := str(shown)) != self._last:
-            self._last = line
-            sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()
+    return update

@@ -1,13 +1,7 @@
 """`trident changes`: what committed batches changed in a state, as lines of JSON, or as server-sent events over HTTP.
 
-===========================  ===========================================================================================
-`GET /changes?since=TXID`    an event a batch, those to come included: its `id` is the position behind it, which `since` takes
-                             as well, its `data` `{"txid": …, "changes": [{"key": […], "before": …, "after": …}]}`. A client
-                             that comes again sends the last id as `Last-Event-ID`, as a browser's `EventSource` does by itself.
-                             Without either it begins now. 410: what the client has not seen is not kept any more, or what it
-                             has seen was undone
-`GET /snapshot`              `{"txid": …, "rows": [[key …, value]]}`, to begin with
-===========================  ===========================================================================================
+`GET /changes?since=TXID` has an event a batch, with the position behind it as its `id`; a client that comes again sends the
+last one as `Last-Event-ID`. 410: what it has not seen is not kept any more, or what it has seen was undone.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 import typer
 
@@ -151,6 +151,10 @@ def reporting(debug: bool = False, as_json: bool = False) -> Iterator[None]:
     lines = _log_as_json(level) if as_json else None
     if lines is None:
         _log_to(problems(), level)
+    starting.setLevel(logging.INFO)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    # If it cannot connect, the command ends with an error of ours; its own messages are stack traces.
+    logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     try:
         yield
     except TridentError as error:
@@ -195,7 +199,6 @@ def _log_to(console: Console, level: int) -> None:
     handler.setFormatter(_Visible(text, _TIME))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     starting.handlers, starting.propagate = [logging.StreamHandler(console.file)], False
-    _quiet()
 
 
 def _log_as_json(level: int) -> _JsonLines:
@@ -206,15 +209,7 @@ def _log_as_json(level: int) -> _JsonLines:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)
     event_logger.setLevel(logging.INFO)
-    _quiet()
     return handler
-
-
-def _quiet() -> None:
-    starting.setLevel(logging.INFO)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    # If it cannot connect, the command ends with an error of ours; its own messages are stack traces.
-    logging.getLogger("cassandra").setLevel(logging.CRITICAL)
 
 
 class _JsonLines(logging.StreamHandler[TextIO]):
@@ -291,14 +286,6 @@ def unwinding_on_signals() -> Iterator[None]:
             signal.signal(signum, handler)
 
 
-class _Seen(NamedTuple):
-    """How many tuples there were at a moment, of each source and in all."""
-
-    at: float
-    tuples: int
-    rows: Mapping[str, int]
-
-
 class LiveLines:
     """Says how far something is: in place on a terminal, elsewhere in plain lines every few seconds."""
 
@@ -345,7 +332,7 @@ class LineDisplay(LiveLines):
 
     def __init__(self, console: Console, name: str, every_s: float = 5.0) -> None:
         super().__init__(console, name, every_s)
-        self._seen: deque[_Seen] = deque()
+        self._seen: deque[tuple[float, dict[str, Any]]] = deque()
         self._line_of: int | None = None  # the batch that was shown last
 
     def update(self, running: RunningTopology) -> None:
@@ -358,21 +345,29 @@ class LineDisplay(LiveLines):
 
     def _lines(self, running: RunningTopology, now: float, status: dict[str, Any]) -> list[str]:
         sources = status["sources"]
-        self._seen.append(_Seen(now, status["tuples"], {each["description"]: each["numInputRows"] for each in sources}))
-        while len(self._seen) > 2 and now - self._seen[1].at > 5.0:  # the seconds that a rate is over
+        self._seen.append((now, status))
+        while len(self._seen) > 2 and now - self._seen[1][0] > 5.0:  # the seconds that a rate is over
             self._seen.popleft()
-        since = self._seen[0]
-        rate = _rate(status["tuples"], since.tuples, now - since.at, running.seconds)
+        at, since = self._seen[0]
+        before = {each["description"]: each["numInputRows"] for each in since["sources"]}
+
+        def rate(tuples: int, former: int) -> float:
+            count, seconds = (tuples - former, now - at) if now - at >= 1 else (tuples, running.seconds)
+            return count / max(seconds, 1e-3)
+
+        speed = rate(status["tuples"], since["tuples"])
         total = [f"batch {status['txid']:,}", counted(status["tuples"], "tuple")]
-        total += [f"{rate:,.0f} tuples/s" if rate else "waiting for tuples"]
+        total += [f"{speed:,.0f} tuples/s" if speed else "waiting for tuples"]
         if len(sources) == 1:
             total += _behind(sources[0])
         last = running.last_progress
         if last is not None:
             total.append(f"commit lag {last['durationMs']['wait'] + last['durationMs']['commit']:,.0f} ms")
         lines = [", ".join([*total, *_troubles(status)])]
-        if len(sources) > 1:
-            lines += [f"{each['description']}: {', '.join(_of_source(each, now, since, running))}" for each in sources]
+        for each in sources if len(sources) > 1 else ():
+            name = each["description"]
+            own = f"{rate(each['numInputRows'], before.get(name, 0)):,.0f} tuples/s"
+            lines.append(f"{name}: {', '.join([own, *_behind(each)])}")
         return lines
 
 
@@ -400,24 +395,11 @@ class StormLines(LiveLines):
         return ", ".join(parts)
 
 
-def _of_source(source: dict[str, Any], now: float, since: _Seen, running: RunningTopology) -> list[str]:
-    rows, before = source["numInputRows"], since.rows.get(source["description"], 0)
-    return [f"{_rate(rows, before, now - since.at, running.seconds):,.0f} tuples/s", *_behind(source)]
-
-
-def _rate(tuples: int, before: int, in_s: float, run_s: float) -> float:
-    """Return the tuples per second of the last seconds, at first of the whole run."""
-    count, seconds = (tuples - before, in_s) if in_s >= 1 else (tuples, run_s)
-    return count / max(seconds, 1e-3)
-
-
 def _behind(source: dict[str, Any]) -> list[str]:
     lag = source["lag"]
     if lag is None:
         return []
-    if not lag["amount"]:
-        return ["up to date"]
-    return [f"{amount(lag['amount'], lag['unit'])} behind"]
+    return [f"{amount(lag['amount'], lag['unit'])} behind" if lag["amount"] else "up to date"]
 
 
 def _troubles(status: dict[str, Any]) -> list[str]:
@@ -426,17 +408,12 @@ def _troubles(status: dict[str, Any]) -> list[str]:
         troubles.append(f"batches cut to {max(1, round(100 * status['share']))} % because they take long")
     if status["failures"]:
         troubles.append(f"{counted(status['failures'], 'failure')} (the last: {status['lastFailure']})")
-    if status["waiting"]:
-        troubles.append(status["waiting"])
-    if status["deadLetters"]:
-        troubles.append(counted(status["deadLetters"], "dead letter"))
-    return troubles
+    letters = counted(status["deadLetters"], "dead letter") if status["deadLetters"] else None
+    return [*troubles, *filter(None, (status["waiting"], letters))]
 
 
 def _align(lines: Sequence[str]) -> list[str]:
-    names, figures = zip(*(line.split(": ", 1) for line in lines), strict=True) if lines else ((), ())
-    rates = [each.partition(", ")[0] for each in figures]
-    rest = [each.partition(", ")[2] for each in figures]
-    wide, wide_rate = max(map(len, names), default=0), max(map(len, rates), default=0)
-    columns = zip(names, rates, rest, strict=True)
+    parts = [line.split(": ", 1) for line in lines]
+    columns = [(name, *figures.partition(", ")[::2]) for name, figures in parts]
+    wide, wide_rate = (max((len(each[number]) for each in columns), default=0) for number in (0, 1))
     return [f"  {name:<{wide}}  {rate:>{wide_rate}}  {more}".rstrip() for name, rate, more in columns]

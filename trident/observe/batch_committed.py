@@ -30,10 +30,8 @@ class Phases(NamedTuple):
         Reading the sources and running the steps up to the states.
     wait
         From the end of processing to the beginning of the commit: waiting for the commits of earlier batches.
-    commit
-        Updating the states.
-    record
-        Making the batch's record in the log durable.
+    commit, record
+        Updating the states; making the batch's record in the log durable.
     """
 
     define: float
@@ -49,22 +47,16 @@ class Phases(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a batch read.
+    """What a batch read: the rows of each source, and how far that was ahead when it was last asked (None: it does not say).
 
     Attributes
     ----------
-    rows
-        How many rows each source gave.
-    lags
-        How far each source was ahead when it was last asked; None if it does not say.
     came_in_s
         Seconds since the batch before was defined, in which these rows came; None for the first batch.
-    size
-        About how many bytes the batch has, None if a source does not say.
+    size, sizes
+        About how many bytes the batch has, and each source gave; None if a source does not say.
     tasks
         Into how many parts it was cut.
-    sizes
-        About how many bytes of it each source gave, None for a source that does not say.
     """
 
     rows: Mapping[str, int]
@@ -99,18 +91,10 @@ class BatchCommitted(NamedTuple):
         The batch, and the attempt that won.
     tries
         How many attempts it took in this run; those that ended because an earlier batch failed do not count.
-    engine
-        Where it was processed.
-    read
-        What it read.
-    phases
-        How long each phase took.
     recorded_at
         When its record was durable, in seconds of a monotonic clock.
     share
         How much of their limits the spouts could use for it.
-    placements
-        Where each state committed.
     keys_updated
         By state, how many keys (or rows of `partition_persist`) it got.
     key_counts

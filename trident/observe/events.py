@@ -37,14 +37,12 @@ class TopologyStarted(NamedTuple):
 
     Attributes
     ----------
-    topology, run_id
-        Its name, and a name for this run of it.
+    run_id
+        A name for this run of it.
     timestamp_ms
         Milliseconds since 1970.
     txid
         The last batch that earlier runs committed, 0 if there is none.
-    placements
-        Where each state commits.
     """
 
     topology: str
@@ -66,8 +64,6 @@ class AttemptFailed(NamedTuple):
 
     Attributes
     ----------
-    topology, run_id, timestamp_ms, txid, attempt
-        As for `BatchCommitted`.
     tries
         How often this batch has failed in this run, this time included.
     step, row, cause
@@ -124,8 +120,6 @@ class ReplayDiffered(NamedTuple):
 
     Attributes
     ----------
-    topology, run_id, timestamp_ms, txid, attempt
-        As for `BatchCommitted`.
     step, row
         The step or state; the tuple that it was given, as text, None if several tuples make a row together.
     first, second
@@ -177,14 +171,10 @@ class TopologyTerminated(NamedTuple):
 
     Attributes
     ----------
-    topology, run_id, timestamp_ms
-        As for `TopologyStarted`.
     txid
         The last committed batch.
-    exception
-        The error that ended it, as text; None if it was stopped.
-    error_class
-        The name of the error's class.
+    exception, error_class
+        The error that ended it, as text, and the name of its class; None if it was stopped.
     """
 
     topology: str

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from types import FrameType
 from typing import Any, Literal, NamedTuple, Self
 
@@ -66,9 +66,6 @@ class AtWork:
     limit_s: float = _LONG_S  # `message_timeout_s`
     batch: RunningBatch | None = None
     calls: tuple[RunningCall, ...] = ()
-
-    def as_mapping(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None) -> Self:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from trident.naming import page_entry
@@ -91,7 +91,7 @@ class TopologyStatus:
             "tasksTotal": self.tasks,
             "executorsTotal": self.executors,
             "workersTotal": len(self.workers),
-            "atWork": self.at_work.as_mapping(),
+            "atWork": asdict(self.at_work),
             "workers": [self._worker(id_, each) for each in self.workers],
             "topologyStats": [self._window(each) for each in self.statistics.windows],
             "spouts": [self._component(each) for each in components if each.described.kind == "spout"],

@@ -188,8 +188,7 @@ class HttpTopologyPages(Closes):
         return self._get("/series", {"window": window_s})
 
     def batches(self) -> Sequence[Page]:
-        batches: Sequence[Page] = self._get("/batches", {})["batches"]
-        return batches
+        return list(self._get("/batches", {})["batches"])
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         texts = key_texts(key)
@@ -224,11 +223,8 @@ class HttpTopologyPages(Closes):
         try:
             answer = self._client.request(method, self._path + path, **request)
         except httpx.HTTPError as error:
-            reason = (
-                f"it did not answer within {self._timeout_s:g} s"
-                if isinstance(error, httpx.TimeoutException)
-                else error
-            )
+            late = f"it did not answer within {self._timeout_s:g} s"
+            reason = late if isinstance(error, httpx.TimeoutException) else error
             raise ClusterUnreachable(f"the pages at {self.url} cannot be read: {reason}") from error
         if answer.is_success:
             with suppress(ValueError, TypeError):
@@ -256,11 +252,5 @@ def error_of(url: str, answer: httpx.Response) -> Exception:
     except (ValueError, TypeError):
         return ClusterError(f"{url} does not answer as a server of Trident's pages does (status {status})")
     message = str(problem.get("errorMessage", f"{url} answered {status}"))
-    kind = _KINDS.get(str(problem.get("kind")))
-    if kind is not None:
-        return kind(message)
-    if status in (401, 403):
-        return NotAllowed(message)
-    if status == 503:
-        return ClusterUnreachable(message)
-    return ClusterError(message)
+    of_status = {401: NotAllowed, 403: NotAllowed, 503: ClusterUnreachable}.get(status, ClusterError)
+    return _KINDS.get(str(problem.get("kind")), of_status)(message)

@@ -24,21 +24,7 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from trident import __version__
-from trident.errors import (
-    BackendError,
-    BadPackage,
-    ClusterUnreachable,
-    NameTaken,
-    NoLeader,
-    NoSuchTopology,
-    NotAllowed,
-    NotRunning,
-    SourceAwayError,
-    TridentError,
-    UnsupportedOperation,
-    UpgradeRefused,
-)
+from trident import __version__, errors
 from trident.servers.plain_json import json_answer, plain
 from trident.servers.server_thread import ServerThread, body_within
 from trident.web.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
@@ -57,11 +43,11 @@ _MOST_S = 86_400
 logger = logging.getLogger(__name__)
 
 _STATUS: Mapping[int, tuple[type[Exception], ...]] = {  # the first one that an error belongs to decides
-    404: (NoSuchTopology, KeyError),
-    401: (NotAllowed,),
-    409: (NameTaken, NotRunning, UpgradeRefused),
-    503: (ClusterUnreachable, NoLeader, BackendError, SourceAwayError),
-    400: (BadPackage, UnsupportedOperation, ValueError),
+    404: (errors.NoSuchTopology, KeyError),
+    401: (errors.NotAllowed,),
+    409: (errors.NameTaken, errors.NotRunning, errors.UpgradeRefused),
+    503: (errors.ClusterUnreachable, errors.NoLeader, errors.BackendError, errors.SourceAwayError),
+    400: (errors.BadPackage, errors.UnsupportedOperation, ValueError),
 }
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
@@ -305,7 +291,7 @@ def _status_and_text(request: Request, error: Exception) -> tuple[int, str]:
     for status, kinds in _STATUS.items():
         if isinstance(error, kinds):
             return status, str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    if isinstance(error, TridentError):
+    if isinstance(error, errors.TridentError):
         return (409 if request.method == "POST" else 500), str(error)
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return 500, f"{request.method} {request.url.path} failed; the log of the server says why"
