@@ -16,7 +16,6 @@ _MERMAID = {"&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;", 
 
 
 def to_dot(graph: Graph) -> str:
-    """Return the graph in the language of Graphviz; `TopologyError` if there is nothing to run."""
     lines = [f"digraph {_dot(graph.name)} {{", "  rankdir=LR;", "  node [shape=box];"]
     for number, (title, nodes) in enumerate(_clusters(graph)):
         lines += [f"  subgraph cluster_{number} {{", f"    label={_dot(title)};"]
@@ -29,7 +28,6 @@ def to_dot(graph: Graph) -> str:
 
 
 def to_mermaid(graph: Graph) -> str:
-    """Return the graph as a Mermaid flowchart; `TopologyError` if there is nothing to run."""
     lines = ["flowchart LR"]
     for number, (title, nodes) in enumerate(_clusters(graph)):
         lines.append(f'  subgraph stage_{number}["{_mermaid(title)}"]')

@@ -158,7 +158,6 @@ def _state(state: dict[str, Any]) -> Iterator[str]:
 
 
 def describe(graph: Graph) -> list[dict[str, Any]]:
-    """Return one mapping for each state, in order of declaration; see `TridentTopology.describe`."""
     plan = make_plan(graph)
     writers = {node.state: node for node in graph.nodes if isinstance(node, PersistNode)}
     lines = []
@@ -186,7 +185,6 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
 
 
 def _window(writer: PersistNode | None) -> dict[str, Any]:
-    """Describe the window, or the join over time, that a state holds."""
     if isinstance(writer, nodes.JoinWithinNode):
         return {"key": writer.sides[0].key.typed, "value": writer.fields.typed, "window": f"join {writer}"}
     if not isinstance(writer, WindowNode):
@@ -243,7 +241,6 @@ def _why(promise: SpoutType, kind: StateType, exact: bool) -> str:
 
 
 def routing_text(routing: Routing) -> str:
-    """Return where a routing sends a tuple."""
     if routing.kind == "hash":
         return f"by {', '.join(routing.fields)}"
     if routing.kind == "custom":

@@ -29,7 +29,6 @@ def pre_block(text: str) -> str:
 
 
 def short(value: Any) -> str:
-    """Return a value as text, cut off behind `LONGEST` characters."""
     text = str(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
@@ -133,7 +132,6 @@ def _in_place() -> Callable[[RunningGlance], None] | None:
 
 
 def _in_lines() -> Callable[[RunningGlance], None]:
-    """Return what prints a line where it is another one than before."""
     last = ""
 
     def update(shown: RunningGlance) -> None:

@@ -115,7 +115,6 @@ class Redacted:
         return f"{type(self).__qualname__}({', '.join(f'{each.name}={self.text_of(each.name)}' for each in fields)})"
 
     def text_of(self, name: str) -> str:
-        """Return the value of a field as `repr` shows it."""
         value, field = getattr(self, name), self.__dataclass_fields__[name]
         hidden = value is not None and "trident.secret" in field.metadata
         text = repr(_HIDDEN if hidden else _without_secrets(value))

@@ -48,8 +48,6 @@ def _print_line(value: Mapping[str, Any]) -> None:
 def serve_changes(
     topology: TridentTopology, config: Config, state: str, host: str, port: int, token: str | None
 ) -> int:
-    """Serve the changes until SIGINT or SIGTERM; returns the exit code."""
-
     def open_feed(since: str | None) -> ChangeFeed:
         return changes(topology, state, since, config)
 

@@ -68,7 +68,6 @@ def argument(help: str, metavar: str | None = None, **more: Any) -> Any:
 
 
 def secret(variable: str, help: str, show_default: str, *names: str) -> Any:
-    """Return an option that the environment gives as well."""
     return option(help, "TEXT", *names, show_default=show_default, envvar=variable, show_envvar=True)
 
 

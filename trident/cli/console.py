@@ -70,7 +70,6 @@ def say_page(name: str, host: str, url: str) -> None:
 
 
 def is_wide(console: Console) -> bool:
-    """Whether a table of many columns fits."""
     return console.width >= 80  # on a narrower screen the lines of a box take the space of words
 
 
@@ -259,7 +258,6 @@ class EndingSignals:
         self._say(self._first)
 
     def wait(self) -> int:
-        """Wait for a signal; returns the exit code that it asks for."""
         waiting = threading.Event()
         while self.received is None:
             waiting.wait(0.2)

@@ -162,7 +162,6 @@ def _print(report: CrashReport, seconds: float) -> None:
 
 
 def verdict(report: CrashReport, seconds: float) -> str:
-    """Return what a test has found, in a sentence."""
     found = Counter(trial.outcome for trial in report.trials)
     kills = f"{counted(report.kills, 'kill')} in {seconds:,.0f} s"
     if report.kills == 0:

@@ -44,7 +44,6 @@ class Own(NamedTuple):
     as_json: bool
 
     def say(self, text: str) -> None:
-        """Print a line, as JSON if that was asked for."""
         say(json_line(text) if self.as_json else text)
 
     def report_remains(self) -> None:
@@ -69,7 +68,6 @@ class DaemonOptions(ClusterAndToken):
         return Own(address, folder, own_token(self.token, folder), self.log_format == "json")
 
     def begin(self, host: str = _LOCAL) -> Own:
-        """Log what it does; returns its cluster."""
         with needs_package("a daemon of a cluster", "cluster"):
             import trident.cluster.machine_supervisor
             import trident.cluster.nimbus  # noqa: F401

@@ -30,7 +30,6 @@ _SHORT_TEXT = 24
 
 
 def log(log_dir: str | os.PathLike[str], last: int, as_json: bool, wide: bool = False) -> None:
-    """Print what a log says, with its `last` commits; `wide`: nothing is shortened, and lines are as long as they are."""
     contents = report(log_dir, last)
     if as_json:
         print_json(contents)
@@ -70,7 +69,6 @@ def opened_log(log_dir: str | os.PathLike[str]) -> Iterator[TransactionLogReader
 
 
 def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
-    """Return what a log says as plain data."""
     with opened_log(log_dir) as reader:
         state, writer = reader.refresh(), reader.holder()
     return {

@@ -230,8 +230,6 @@ def _run(
     as_json: bool,
     fail_on_left_out: bool,
 ) -> int:
-    """Run a topology and say how it ended; returns the exit code."""
-
     def start() -> RunningTopology:
         running = topology.start(config)
         if running.ui_url is not None:
@@ -334,7 +332,6 @@ def _until_ended(
 
 
 def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Beside], as_json: bool) -> int:
-    """Run a topology of spouts and bolts and say how it ended; returns the exit code."""
     from trident.storm.builder import start_on_spark
 
     display = None if as_json else StormLines(problems(), config.name)
@@ -386,7 +383,6 @@ def drpc_command(
 
 @contextmanager
 def serving(drpc: LocalDRPC, host: str, port: int, **more: Any) -> Iterator[DRPCServer]:
-    """Serve functions while the context lasts, and say where; `more` as for `DRPCServer`."""
     from trident.drpc import DRPCServer
 
     with DRPCServer(drpc, host, port, **more) as server:

@@ -33,7 +33,6 @@ def load_both(former: str, new: str, name: str | None) -> tuple[TridentTopology,
 
 
 def load_runnable(target: str) -> TridentTopology | StormTopology:
-    """Import `MODULE:TOPOLOGY` as `load_topology`; also a topology of spouts and bolts, or the builder of one."""
     topology: TridentTopology | TopologyBuilder | StormTopology = _load(
         target, (TridentTopology, TopologyBuilder, StormTopology)
     )

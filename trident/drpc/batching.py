@@ -225,10 +225,8 @@ def _apply(node: Node, carrying: Step, sources: list[pa.Table], requests: int, r
         return _one_by_one(node, sources, requests, run)
     if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
         # The rows of the only partition; a user's function may send a row there several times, or nowhere.
-        sink, exchange = (
-            Sink(node.id, node.parents[0], node.fields, routing=node.routing),
-            Exchange(node, (node.fields,), 1),
-        )
+        sink = Sink(node.id, node.parents[0], node.fields, routing=node.routing)
+        exchange = Exchange(node, (node.fields,), 1)
         frames = route(sink, exchange, sources, (node.id, 0, 0), run)
         return pa.concat_tables([sources[0].slice(0, 0), *(frame.data for frame in frames)])
     done = run_step(carrying, sources, run)
@@ -261,7 +259,6 @@ def _with_number(table: pa.Table, number: int, like: pa.Table | None = None) -> 
 
 
 def check_args(function: str, args: object) -> None:
-    """Raise `DRPCExecutionException` if the arguments of a request are not one text."""
     if not isinstance(args, str):
         raise DRPCExecutionException(function, f"the arguments must be one text, got {args!r}", reason="invalid")
     try:

@@ -73,7 +73,6 @@ class Read(NamedTuple):
 
 
 def sum_lags(lags: Iterable[Lag]) -> list[Lag]:
-    """Return lags added up, one for each unit."""
     amounts: dict[str, int] = {}
     for each in lags:
         amounts[each.unit] = amounts.get(each.unit, 0) + each.amount
@@ -179,7 +178,6 @@ class BatchCommitted(NamedTuple):
 
 
 def event_entry(event: str, of: Any, *names: str) -> dict[str, Any]:
-    """Return what every event says, as plain data, and what these attributes of one say."""
     at = datetime.fromtimestamp(of.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return {
         "event": event,

@@ -223,7 +223,6 @@ class TopologyListener:
 
 
 def event_of(record: logging.LogRecord) -> TopologyEvent | None:
-    """Return the event that a log record carries, None if it carries none."""
     return record.msg if isinstance(record.msg, TopologyEvent) else None
 
 

@@ -112,7 +112,6 @@ class StallLog:
 
 
 def place_of(frame: FrameType) -> str:
-    """Return the function and line that a thread is in."""
     name, file, line = frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(file, line, frame.f_globals).strip()
     return visible(f"{name} ({_short(file)}, line {line})" + (f": {redacted(text)}" if text else ""))

@@ -57,7 +57,6 @@ class Monitoring:
         return None if self._server is None else self._server.url
 
     def watch(self, status: Callable[[], TopologyStatus]) -> None:
-        """Serve what operations do, and what the topology works on, too."""
         if self._metrics is not None:
             self._metrics.status = status
 
@@ -71,7 +70,6 @@ class Monitoring:
             event_logger.log(level, event)
 
     def add(self, listener: TopologyListener) -> None:
-        """Tell a listener of what happens from now on."""
         if not isinstance(listener, TopologyListener):
             raise TypeError(
                 f"{listener!r} is not a listener: subclass trident.observe.TopologyListener, and give an instance"

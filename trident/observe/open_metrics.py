@@ -332,8 +332,6 @@ def _patient(handler: Any) -> Any:
 
 
 def _guard_app(app: Any, loopback: bool) -> Any:
-    """Return the application behind the guard of every server of this package."""
-
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         cause = stranger(environ.get("HTTP_HOST", ""), environ.get("HTTP_ORIGIN"), loopback)
         if cause is None:

@@ -61,7 +61,6 @@ class Windows(Generic[K]):
             self._totals[key] = self._totals.get(key, 0) + amount
 
     def over(self, window: int, now: float) -> Difference[K]:
-        """Return what was added in one of `WINDOWS_S`, or in `ALL_TIME`."""
         if window == ALL_TIME:
             return Difference(now - self._began, dict(self._totals))
         self._turn(now)
@@ -177,7 +176,6 @@ class TimeSeries:
         }
 
     def per_second(self, now: float) -> float:
-        """Return how many tuples there were by second, in the last seconds."""
         with self._guard:
             line, age_s = self._lines[0], now - self._began
             spans = line.between(age_s - 10.0, age_s)

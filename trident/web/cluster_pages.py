@@ -163,7 +163,6 @@ def topology_row(page: Mapping[str, Any]) -> Page:
 
 
 def key_texts(key: Sequence[Any]) -> list[str | None]:
-    """Return the parts of a key as texts, as they are asked for; None stays None."""
     return [each if each is None or isinstance(each, str) else json.dumps(each, default=str) for each in key]
 
 
@@ -245,7 +244,6 @@ def client_of(
 
 
 def error_of(url: str, answer: httpx.Response) -> Exception:
-    """Return the error that an answer tells, as the class that it was there."""
     status = answer.status_code
     try:
         problem = dict(answer.json())

@@ -266,8 +266,6 @@ def replying(
 
 
 def awaiting(ask: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint that waits for its request's body, as `replying`."""
-
     async def reply(request: Request) -> Response:
         try:
             return json_answer(await ask(request))
