@@ -85,27 +85,12 @@ def _trident(
 def get_command(
     of: TopologyOptions,
     state: StateName,
-    keys: Annotated[
-        list[str] | None,
-        argument(
-            "Keys to read. Of a key of several fields: its first one, or a JSON list of some or all of them. None for a "
-            "state that is a single value.",
-            "KEY",
-        ),
-    ] = None,
+    keys: Annotated[list[str] | None, argument("", "KEY")] = None,
     all_keys: Annotated[bool, flag("--all", "List all keys.")] = False,
-    prefix: Annotated[
-        str | None,
-        option(
-            "List the keys whose first field begins with TEXT, or with a JSON list those with these first fields.",
-            "TEXT",
-        ),
-    ] = None,
+    prefix: Annotated[str | None, option("", "TEXT")] = None,
     limit: Annotated[int | None, option("List N keys at most, in no order.", "N", min=1)] = None,
     top: Annotated[int | None, option("List the N keys with the greatest values, these first.", "N", min=1)] = None,
-    by: Annotated[
-        str | None, option("With --top: of several aggregates in one value, the one to order by.", "FIELD")
-    ] = None,
+    by: Annotated[str | None, option("", "FIELD")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read or list keys of a state, whether or not its topology is running, without Spark; nothing is written.
@@ -113,6 +98,11 @@ def get_command(
     All keys are read as of the same committed batch (a long listing from a server, page by page). Values of states that
     are not opaque come from the latest write. If the store does not belong to the log (moved away, an older copy,
     another topology's, or without its last writes), the command ends with an error that says so.
+
+    `keys`: Keys to read. Of a key of several fields: its first one, or a JSON list of some or all of them. None for a state
+    that is a single value.
+    `prefix`: List the keys whose first field begins with TEXT, or with a JSON list those with these first fields.
+    `by`: With --top: of several aggregates in one value, the one to order by.
     """
     from trident.cli.get import KeyListing, read
 
@@ -138,10 +128,7 @@ def get_command(
 def changes_command(
     of: TopologyOptions,
     state: StateName,
-    since: Annotated[
-        str | None,
-        option("Begin behind this batch, or position. Default: the last one.", "TXID", callback=feed_position),
-    ] = None,
+    since: Annotated[str | None, option("", "TXID", callback=feed_position)] = None,
     snapshot: Annotated[bool, flag("--snapshot", "Begin with the rows of the state.")] = False,
     follow: Annotated[bool, flag("--follow", "Wait for what is still to come.", "-f")] = False,
     host: Annotated[str | None, host("The address to serve events at.", "127.0.0.1")] = None,
@@ -152,6 +139,8 @@ def changes_command(
 
     The state must be declared with `changes=`. Each change comes once, in order, with the value before and after. To go
     on later, give `--since` the `position` of the last line: its txid alone would not show that the log was set back.
+
+    `since`: Begin behind this batch, or position. Default: the last one.
     """
     from trident.cli.changes import print_changes, serve_changes
     from trident.reading import changes
@@ -177,19 +166,18 @@ def changes_command(
 def log_command(
     directory: LogPlace,
     last: Annotated[int | None, number("How many commits to show.", 0, show_default="10", max=100)] = None,
-    history: Annotated[
-        bool, flag("--history", "List every batch that is kept (`history=`); with --json a line each.")
-    ] = False,
+    history: Annotated[bool, flag("--history", "")] = False,
     since: Annotated[int | None, option("With --history: from this batch on.", "TXID", min=1)] = None,
-    since_time: Annotated[
-        datetime | None, option("With --history: from this time (UTC) on.", "TIME", formats=_TIMES)
-    ] = None,
+    since_time: Annotated[datetime | None, option("", "TIME", formats=_TIMES)] = None,
     wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a transaction log says: states, totals, the last commits and what is defined but not committed.
 
     The log is only read; its topology may be running.
+
+    `history`: List every batch that is kept (`history=`); with --json a line each.
+    `since_time`: With --history: from this time (UTC) on.
     """
     from trident.cli.log import log, print_history
 
@@ -228,22 +216,10 @@ def explain_command(
 
 @command(app, "demo", "`trident demo --crash`, or `trident demo ~/books --engine in_process`")
 def demo_command(
-    paths: Annotated[
-        list[Path] | None,
-        argument("Text files and folders of them. Default: the sources of Python's standard library.", "PATH"),
-    ] = None,
-    state_dir: Annotated[
-        Path | None,
-        option(
-            "Where the counts and the log are stored. Default: trident-demo, with --crash trident-demo-crash.",
-            "DIR",
-            callback=local_folder,
-        ),
-    ] = None,
+    paths: Annotated[list[Path] | None, argument("", "PATH")] = None,
+    state_dir: Annotated[Path | None, option("", "DIR", callback=local_folder)] = None,
     engine: Annotated[Engine, typer.Option(help="What runs the stages; in_process needs no Java.")] = "spark",
-    crash: Annotated[
-        bool, flag("--crash", "Start afresh, in a process that is killed (SIGKILL) and started again.")
-    ] = False,
+    crash: Annotated[bool, flag("--crash", "")] = False,
     crashes: Annotated[int | None, number("How often, with --crash.", show_default="5")] = None,
     fresh: Annotated[bool, flag("--fresh", "Forget what an earlier demo has counted.")] = False,
 ) -> int:
@@ -253,6 +229,10 @@ def demo_command(
     the middle of its commits, and the counts must come out exact all the same; it always starts afresh.
 
     Exit codes: 0 exact, 1 not exact, killed less often than asked for, or failed, 2 wrong usage, 130 ended by Ctrl-C.
+
+    `paths`: Text files and folders of them. Default: the sources of Python's standard library.
+    `state_dir`: Where the counts and the log are stored. Default: trident-demo, with --crash trident-demo-crash.
+    `crash`: Start afresh, in a process that is killed (SIGKILL) and started again.
     """
     from trident.cli.demo import demo
 

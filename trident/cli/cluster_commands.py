@@ -159,21 +159,15 @@ def rebalance_command(
     topology: Topology,
     wait_secs: Pause = 30.0,
     workers: Workers = None,
-    executors: Annotated[
-        list[str] | None,
-        option(
-            "Executors of a spout or bolt, at most its tasks. Repeatable. Not for Trident.",
-            "COMPONENT=N",
-            "--executors",
-            "-e",
-        ),
-    ] = None,
+    executors: Annotated[list[str] | None, option("", "COMPONENT=N", "--executors", "-e")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a topology with other numbers of workers and executors.
 
     Spouts and bolts change over while they run. A Trident topology gets a new driver, and so does any topology for
     which no numbers are given.
+
+    `executors`: Executors of a spout or bolt, at most its tasks. Repeatable. Not for Trident.
     """
     wanted = dict(map(_executors_of, executors or ()))
     with of.client() as client:

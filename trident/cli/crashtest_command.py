@@ -38,52 +38,28 @@ app = typer.Typer()
 
 @dataclass(frozen=True)
 class CrashOptions:
-    """What a crash test is asked for."""
+    """What a crash test is asked for.
+
+    `table_name`: What the job writes: a path (Parquet, CSV, JSON, Delta), sqlite:///FILE?table=NAME,
+    postgresql://HOST/DATABASE?table=NAME (or ?query=SELECT), or MODULE:FUNCTION, which returns rows.
+    `key`: A column of the key. Repeatable. Default: whole rows are compared.
+    `reset`: A shell command, run in the copy before each run: empties what earlier runs left.
+    `copy`: The database of --table, or its MODULE:FUNCTION: confirms that it is a copy which may be overwritten.
+    `folder`: The job's folder; each run has a copy of it as its working directory.
+    `moment`: When it is killed: after, line, time, before, committed, uncommitted or older. Repeatable.
+    """
 
     job: Annotated[list[str], argument("The job: `python job.py` and its arguments.", "-- COMMAND")]
-    table_name: Annotated[
-        str,
-        option(
-            "What the job writes: a path (Parquet, CSV, JSON, Delta), sqlite:///FILE?table=NAME, "
-            "postgresql://HOST/DATABASE?table=NAME (or ?query=SELECT), or MODULE:FUNCTION, which returns rows.",
-            "TABLE",
-            "--table",
-        ),
-    ]
-    key: Annotated[
-        list[str] | None, option("A column of the key. Repeatable. Default: whole rows are compared.", "COLUMN")
-    ] = None
+    table_name: Annotated[str, option("", "TABLE", "--table")]
+    key: Annotated[list[str] | None, option("", "COLUMN")] = None
     ignore: Annotated[list[str] | None, option("A column that differs from run to run. Repeatable.", "COLUMN")] = None
-    reset: Annotated[
-        str, option("A shell command, run in the copy before each run: empties what earlier runs left.", "COMMAND")
-    ] = ""
-    copy: Annotated[
-        str,
-        option(
-            "The database of --table, or its MODULE:FUNCTION: confirms that it is a copy which may be overwritten.",
-            "NAME",
-        ),
-    ] = ""
+    reset: Annotated[str, option("", "COMMAND")] = ""
+    copy: Annotated[str, option("", "NAME")] = ""
     folder: Annotated[
-        Path,
-        option(
-            "The job's folder; each run has a copy of it as its working directory.",
-            "DIR",
-            show_default="the current one",
-            exists=True,
-            file_okay=False,
-            callback=local_folder,
-        ),
+        Path, option("", "DIR", show_default="the current one", exists=True, file_okay=False, callback=local_folder)
     ] = Path()
     kills: Annotated[int, number("How often it is killed.")] = len(USUAL)
-    moment: Annotated[
-        list[KillMoment] | None,
-        option(
-            "When it is killed: after, line, time, before, committed, uncommitted or older. Repeatable.",
-            "MOMENT",
-            show_default="all but older",
-        ),
-    ] = None
+    moment: Annotated[list[KillMoment] | None, option("", "MOMENT", show_default="all but older")] = None
     seed: Annotated[int, typer.Option(metavar="N", help="Chooses batches, lines and times.")] = 0
     timeout: Annotated[float, seconds("How long a run may take, from one start to its end.", 1)] = 300.0
     idle: Annotated[float, seconds("Stop a job that does not end after so long without a batch.", 1)] = 30.0

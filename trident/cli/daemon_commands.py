@@ -88,21 +88,9 @@ def nimbus_command(
     of: DaemonOptions,
     host: Host = "127.0.0.1",
     port: Port = 8080,
-    code: Annotated[
-        Path | None,
-        option(
-            "Where the code of topologies is stored; several Nimbuses of a cluster share it.",
-            "DIR",
-            show_default="code in the cluster's folder",
-        ),
-    ] = None,
+    code: Annotated[Path | None, option("", "DIR", show_default="code in the cluster's folder")] = None,
     driver_timeout: Timeout = 15.0,
-    max_deaths: Annotated[
-        int,
-        number(
-            "A topology whose drivers die so often in half an hour, each within a minute, is marked as failed.", max=100
-        ),
-    ] = 20,
+    max_deaths: Annotated[int, number("", max=100)] = 20,
     session_timeout: Session = 10.0,
 ) -> int:
     """Run a Nimbus until Ctrl-C: it assigns topologies to supervisors and serves the page and the clients.
@@ -111,6 +99,9 @@ def nimbus_command(
     but nothing is submitted or moved.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+
+    `code`: Where the code of topologies is stored; several Nimbuses of a cluster share it.
+    `max_deaths`: A topology whose drivers die so often in half an hour, each within a minute, is marked as failed.
     """
     own = of.begin(host)
     from trident.cluster.nimbus import NimbusDaemon
@@ -132,16 +123,9 @@ def supervisor_command(
     host: Host = "127.0.0.1",
     slots: Slots = 4,
     folder: Annotated[
-        Path | None,
-        option(
-            "What it keeps on this machine: code, logs, its id.",
-            "DIR",
-            show_default="supervisor in the cluster's folder, or trident-supervisor",
-        ),
+        Path | None, option("", "DIR", show_default="supervisor in the cluster's folder, or trident-supervisor")
     ] = None,
-    end_drivers: Annotated[
-        bool, flag("--end-drivers", "End the drivers with the supervisor, instead of leaving them to the next one.")
-    ] = False,
+    end_drivers: Annotated[bool, flag("--end-drivers", "")] = False,
     session_timeout: Session = 10.0,
 ) -> int:
     """Keep the topologies that are assigned to this machine running, until Ctrl-C.
@@ -150,6 +134,9 @@ def supervisor_command(
     next supervisor with the same folder adopts them.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+
+    `folder`: What it keeps on this machine: code, logs, its id.
+    `end_drivers`: End the drivers with the supervisor, instead of leaving them to the next one.
     """
     own = of.begin(host)
     from trident.cluster.machine_supervisor import MachineSupervisor

@@ -22,13 +22,13 @@ from trident.cli.commands import (
     TopologyOptions,
     command,
     flag,
+    from_environment,
     host,
     needs,
     number,
     option,
     port,
     seconds,
-    secret,
 )
 from trident.cli.console import EndingSignals, LineDisplay, LiveLines, StormLines, problems, say, say_page
 from trident.config import Config, Engine, Recovery
@@ -67,59 +67,38 @@ app = typer.Typer()
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run is asked for."""
+    """What a run is asked for.
+
+    `engine`: What runs the stages: Spark, this process (no Java), or this process for small batches.
+    `fail_on_dead_letters`: Exit with code 4 if tuples were left out as dead letters.
+    `takeover`: Take the log from a driver that holds it; that driver is fenced out.
+    `state_recovery`: When log and store do not belong together: refuse, and say what to do; rewind a store that was set
+    back; keep the totals, if right or even if wrong; or discard them and count on.
+    `drpc_token`: What DRPC requests must carry, as Authorization: Bearer TEXT. Use the variable: all users see arguments.
+    `drpc_port`: Answer the DRPC functions here, over HTTP; 0 takes a free port.
+    `metrics_port`: Serve metrics here, in OpenMetrics; 0 takes a free port.
+    `ui_host`: The address to serve the page at; anyone who reaches it may read.
+    `ui_token`: What actions on the page need. Use the variable: all users see arguments.
+    """
 
     target: Target
     conf: Conf = None
     master: Annotated[str | None, option("The Spark master.", "URL", show_default="local[*]")] = None
-    engine: Annotated[
-        Engine | None,
-        option(
-            "What runs the stages: Spark, this process (no Java), or this process for small batches.",
-            None,
-            show_default="spark",
-        ),
-    ] = None
+    engine: Annotated[Engine | None, option("", None, show_default="spark")] = None
     once: Annotated[bool, flag("--once", "Commit all that the sources have now, then end.")] = False
-    fail_on_dead_letters: Annotated[
-        bool, flag("--fail-on-dead-letters", "Exit with code 4 if tuples were left out as dead letters.")
-    ] = False
-    takeover: Annotated[
-        bool, flag("--takeover", "Take the log from a driver that holds it; that driver is fenced out.")
-    ] = False
-    state_recovery: Annotated[
-        Recovery | None,
-        option(
-            "When log and store do not belong together: refuse, and say what to do; rewind a store that was set back; keep "
-            "the totals, if right or even if wrong; or discard them and count on.",
-            None,
-            show_default="refuse",
-        ),
-    ] = None
+    fail_on_dead_letters: Annotated[bool, flag("--fail-on-dead-letters", "")] = False
+    takeover: Annotated[bool, flag("--takeover", "")] = False
+    state_recovery: Annotated[Recovery | None, option("", None, show_default="refuse")] = None
     log_dir: LogDir = None
-    drpc_port: Annotated[
-        int | None,
-        port("Answer the DRPC functions here, over HTTP; 0 takes a free port.", show_default="they are not served"),
-    ] = None
+    drpc_port: Annotated[int | None, port("", show_default="they are not served")] = None
     drpc_host: Annotated[str | None, host("The address to answer at.", _LOCAL)] = None
     drpc_token: Token = None
-    metrics_port: Annotated[
-        int | None, port("Serve metrics here, in OpenMetrics; 0 takes a free port.", show_default="they are not served")
-    ] = None
+    metrics_port: Annotated[int | None, port("", show_default="they are not served")] = None
     metrics_host: Annotated[str | None, host("The address to serve metrics at.", _LOCAL)] = None
     ui: Annotated[bool, flag("--ui", "Serve a page about the topology while it runs.")] = False
     ui_port: Annotated[int | None, port("The port of the page; 0 takes a free one.", show_default="8080")] = None
-    ui_host: Annotated[
-        str | None, host("The address to serve the page at; anyone who reaches it may read.", _LOCAL)
-    ] = None
-    ui_token: Annotated[
-        str | None,
-        secret(
-            "TRIDENT_TOKEN",
-            "What actions on the page need. Use the variable: all users see arguments.",
-            "one is made and printed",
-        ),
-    ] = None
+    ui_host: Annotated[str | None, host("", _LOCAL)] = None
+    ui_token: Annotated[str | None, from_environment("TRIDENT_TOKEN", "", "one is made and printed")] = None
     log_format: Logs = "text"
 
 
@@ -355,9 +334,7 @@ def drpc_command(
     timeout: Annotated[float, seconds("How long a request may take.", 0.001)] = 30.0,
     max_request_bytes: Annotated[int, number("The longest request.")] = 1 << 20,
     max_concurrency: Annotated[int, number("How many requests may be in flight; more are refused.")] = 512,
-    max_connections: Annotated[
-        int, number("How many connections may be open; with more, requests are refused.")
-    ] = 1024,
+    max_connections: Annotated[int, number("")] = 1024,
     threads: Annotated[int, number("How many threads answer each function.")] = 1,
 ) -> int:
     """Answer the DRPC functions of a topology over HTTP, beside the process that runs it, without Spark.
@@ -366,6 +343,8 @@ def drpc_command(
     in flight are answered; a second signal ends it at once.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+
+    `max_connections`: How many connections may be open; with more, requests are refused.
     """
     from trident.drpc import LocalDRPC
 
