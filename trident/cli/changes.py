@@ -80,9 +80,10 @@ class ChangeServer(ServerThread):
         return _problem(status, cause)
 
     async def unanswered(self, request: Request, error: Exception) -> Response:
-        return _problem(
-            getattr(error, "status_code", 500), f"{request.method} {request.url.path}: there is /changes, and /snapshot"
-        )
+        from starlette.exceptions import HTTPException
+
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        return _problem(status, f"{request.method} {request.url.path}: this server has GET /changes and GET /snapshot")
 
     async def _changes(self, request: Request) -> Response:
         from starlette.concurrency import run_in_threadpool

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Function = Callable[..., int | None]
 
 _DESCRIBED = re.compile(r"^`(\w+)`: (.*(?:\n(?!`\w+`: ).+)*)\n?", re.MULTILINE)
-"""A parameter in the docstring of its command, or of this module: its help, if there is none beside it, where it would not fit."""
+"""A parameter in the docstring of its command, or of this module: its help, if none stands beside it."""
 
 
 def local_folder(folder: Path | None) -> Path | None:

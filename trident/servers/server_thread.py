@@ -96,6 +96,7 @@ class ServerThread(Closes):
         """Answer a request for which there is no route (`HTTPException`), or whose route raised."""
 
     def needs_token(self, scope: Scope) -> bool:
+        """Whether a request needs the token; by default all do, if there is one."""
         return self._token is not None
 
     def headers(self, scope: Scope) -> Mapping[str, str]:
