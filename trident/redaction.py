@@ -9,9 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-SECRET = {"trident.secret": True}
-"""The `metadata` of a field that is never shown."""
-
+SECRET = {"trident.secret": True}  # the `metadata` of a field that is never shown
 _HIDDEN = "***"
 _END = re.compile(r"[\s'\"]")
 _END_OF_QUERY = re.compile(r"[\s'\")\]]")

@@ -32,14 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("trident.cli")
 starting = logging.getLogger("trident.spark.session")  # says that Spark starts, which takes some seconds
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
-
-REPLACED = 3
-"""The exit code of a driver that another one replaced, so that a supervisor need not start it again."""
-
-PIPE_WIDTH = 10_000
-"""The width of what goes into a file or a pipe: it has no screen to fit."""
+INTERRUPTED = 130  # the exit code after Ctrl-C
+REPLACED = 3  # the exit code of a driver that another one replaced, so that a supervisor need not start it again
+PIPE_WIDTH = 10_000  # the width of what goes into a file or a pipe: it has no screen to fit
 _TIME = "%Y-%m-%d %H:%M:%S"
 
 

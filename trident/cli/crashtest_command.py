@@ -28,9 +28,7 @@ from trident.crashtest import (
 from trident.errors import ConfigError
 from trident.naming import counted
 
-WRONG = 3
-"""The exit code of a job whose table a kill has made wrong."""
-
+WRONG = 3  # the exit code of a job whose table a kill has made wrong
 _MOST_ROWS = 20  # of a trial, on a screen
 
 app = typer.Typer()

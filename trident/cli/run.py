@@ -46,9 +46,7 @@ if TYPE_CHECKING:
 Beside = Callable[[Any], AbstractContextManager[object]]
 """Returns a context that is open while a topology runs, which it is given."""
 
-LEFT_OUT = 4
-"""The exit code of a run that has left tuples out, if that was asked for."""
-
+LEFT_OUT = 4  # the exit code of a run that has left tuples out, if that was asked for
 _LOCAL = "127.0.0.1"
 _OF_BATCHES = ("engine", "once", "fail_on_dead_letters", "takeover", "state_recovery", "log_dir", "drpc_port")
 """The options that say nothing to a topology of spouts and bolts."""

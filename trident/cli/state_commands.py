@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from trident.replay.verifying import ValueOrigin, Verified
     from trident.topology import TridentTopology
 
-WRONG = 4
-"""The exit code if keys are wrong."""
-
+WRONG = 4  # the exit code if keys are wrong
 _SHOWN = 20  # wrong keys of a state
 
 

@@ -32,8 +32,7 @@ from trident.plan.meaning import Meaning, compare
 from trident.setting_types import nest_spark_conf
 from trident.targets import NoSuchTarget, forget_modules
 
-NOT_YET = 4
-"""The exit code if a topology was submitted or upgraded, and did not run within the time."""
+NOT_YET = 4  # the exit code if a topology was submitted or upgraded, and did not run within the time
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from trident.errors import ConfigError, DRPCExecutionException, TridentError, de
 from trident.servers.plain_json import json_answer, to_json
 from trident.servers.server_thread import ServerThread, body_within, is_loopback
 
-DEFAULT_PORT = 3774
-"""Storm's port for DRPC over HTTP."""
+DEFAULT_PORT = 3774  # Storm's port for DRPC over HTTP
 
 logger = logging.getLogger(__name__)
 
@@ -37,17 +36,13 @@ class DRPCServer(ServerThread):
         Where to listen; port 0 takes a free one (see `port`).
     token
         Required of every request as `Authorization: Bearer <token>`, before its body is read; None: any client may ask, but no
-        page of another site (see `trident.servers.server_thread`). Use one on any host but this one. Not needed for `GET
-        /health`, which gives the topology's name, its last committed batch and, where that cannot be read, the error; nor for
-        what is refused in any case: bad requests (400, 404 and 405 of other pages) and too many connections (503).
+        page of another site. Use one on any host but this one. `GET /health`, with the last committed batch, needs none.
     timeout_s
         Seconds within which a request is answered, its body included, once its head has come.
     max_request_bytes
         The longest body.
-    max_concurrency
-        How many requests may be in flight at once; the server refuses more at once, and clients may send them again.
-    max_connections
-        How many connections may be open; while there are more, requests are answered 503.
+    max_concurrency, max_connections
+        How many requests may be in flight, and connections open; more requests are answered 503, and may be sent again.
 
     Raises
     ------

@@ -12,7 +12,6 @@ from trident.spout.interfaces import Lag, TransactionAttempt
 
 Placement = Literal["driver", "executors"]
 """Where a state commits."""
-
 Entry = dict[str, Any]
 
 _SHORTEST_S = 1e-9

@@ -147,9 +147,7 @@ class TopologyStatistics:
         raise KeyError(f"no window of {window_s} seconds; there are {[each.window_s for each in self.windows]}")
 
 
-TOPOLOGY = ""
-"""In place of an operation: the topology."""
-
+TOPOLOGY = ""  # in place of an operation: the topology
 _NS_PER_S = 1e9
 _NS_PER_MS = 1e6
 _MS_PER_S = 1000.0

@@ -25,9 +25,7 @@ event_logger = logging.getLogger("trident.events")
 """The logger of events: INFO; WARNING for a batch that left tuples out, an attempt that failed (but for a tuple that is then
 left out) and a replay that differed; ERROR for an end by an error."""
 
-WHOLE_TOPOLOGY = "__topology"
-"""The component of an error that ended the topology."""
-
+WHOLE_TOPOLOGY = "__topology"  # the component of an error that ended the topology
 _KEPT = 10
 _MOST_COMPONENTS = 1000
 

@@ -21,10 +21,8 @@ from trident.spout.interfaces import REST
 Tone = Literal["good", "quiet", "warn", "bad"]
 Line = tuple[Tone, str]
 
-_NOTED_S = 10.0
-"""What takes longer than this is mentioned."""
-_LONG_S = 30.0
-"""What takes longer than this, and than `_TIMES` as long as is usual for it, is a warning."""
+_NOTED_S = 10.0  # what takes longer than this is mentioned
+_LONG_S = 30.0  # what takes longer than this, and than `_TIMES` as long as is usual for it, is a warning
 _TIMES = 3
 _RECENT_S = 600
 _LONGEST_ERROR, _LONGEST_CAUSE = 600, 300

@@ -117,8 +117,7 @@ def _level_of(event: TopologyEvent) -> int:
     return logging.ERROR if isinstance(event, TopologyTerminated) and event.error_class is not None else logging.INFO
 
 
-MOST_WAITING = 1000
-"""How many events may wait for a listener; then the oldest is dropped."""
+MOST_WAITING = 1000  # how many events may wait for a listener; then the oldest is dropped
 
 
 class Delivery:

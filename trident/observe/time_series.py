@@ -15,19 +15,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-SPANS = 120
-"""How many spans a line has at most."""
-
+SPANS = 120  # how many spans a line has at most
 _MS_PER_S = 1000.0
 _LAG_S, _LAG_SHORTEST_S = 180.0, 15.0
 _SHARE, _AMOUNT = 0.2, 100  # by which a lag must have changed, so that it is no accident
 
 BUCKETS = 20
-WINDOWS_S = (600, 10_800, 86_400)
-"""Ten minutes, three hours, one day."""
-ALL_TIME = 0
-"""The window that begins with the topology."""
-
+WINDOWS_S = (600, 10_800, 86_400)  # ten minutes, three hours, one day
+ALL_TIME = 0  # the window that begins with the topology
 K = TypeVar("K", bound=Hashable)
 
 

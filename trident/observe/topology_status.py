@@ -29,9 +29,7 @@ from trident.servers.plain_json import to_json
 Entry = dict[str, Any]
 _OF_LAST = ("errorTask", "errorHost", "errorTime", "errorLapsedSecs")
 
-HEARTBEAT_BYTES = 6000
-"""About how many bytes of JSON it has at most."""
-
+HEARTBEAT_BYTES = 6000  # about how many bytes of JSON it has at most
 _OF_TOPOLOGY = (
     "id", "name", "kind", "status", "message", "uptime", "uptimeSeconds", "window", "windowHint", "windowSeconds",
     "workersTotal", "executorsTotal", "tasksTotal", "rates", "lags", "lagTrend", "atWork",

@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 class ServerThread(Closes):
     """A server that listens and answers, from the begin to `close`. A context manager: leaving it closes it.
 
-    A subclass says what it serves (`what`, `extra`: the optional dependencies that it needs), how the error begins that says
-    that it cannot listen (`cannot`), how long requests in flight have at the end (`grace_s`), its routes and its refusals.
+    A subclass says what it serves (`what`, `extra`: the optional dependencies that it needs), how an error begins that it
+    cannot listen (`cannot`), how long requests in flight have at the end (`grace_s`), its routes and its refusals.
 
     `connections`: how many may be open; while there are more, requests are answered 503.
     `token`: what `Authorization: Bearer …` must have where it is needed; None: what needs it is refused.

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 Page = dict[str, Any]
 """Plain data, ready for JSON; names as Storm UI has them where it has them (`/api/v1/topology/<id>` …)."""
 
-Action = str
-"""`activate`, `deactivate`, `kill`, `rebalance`; `dead-letters` puts some back, or discards them."""
-
+Action = str  # `activate`, `deactivate`, `kill`, `rebalance`; `dead-letters` puts some back, or discards them
 LogOf = Literal["driver", "output"]
 """The log of a driver, or what its processes print, those of its workers on that machine too: only a cluster keeps that."""
 

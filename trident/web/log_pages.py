@@ -13,16 +13,10 @@ from typing import Self
 from trident.redaction import RedactingFormatter
 from trident.web.cluster_pages import Page
 
-ReadLog = Callable[[int | None], Page]
-"""Returns a piece of a log from an offset on, see `ClusterPages.log`."""
-
-TAIL_BYTES = 64 << 10
-"""How much of a log is returned if no offset is given."""
-
-SEARCHED_BYTES = 1 << 20
-"""How much of the end of a log is searched."""
-DOWNLOADED_BYTES = 16 << 20
-"""How much of the end of a log is downloaded."""
+ReadLog = Callable[[int | None], Page]  # returns a piece of a log from an offset on, see `ClusterPages.log`
+TAIL_BYTES = 64 << 10  # how much of a log is returned if no offset is given
+SEARCHED_BYTES = 1 << 20  # how much of the end of a log is searched
+DOWNLOADED_BYTES = 16 << 20  # how much of the end of a log is downloaded
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 # The head of a record, as Trident and as Spark write it.

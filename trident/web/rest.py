@@ -30,12 +30,8 @@ from trident.servers.server_thread import ServerThread, body_within
 from trident.web.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
 from trident.web.log_pages import LEVELS, ReadLog, end_of_log, matching
 
-DEFAULT_PORT = 8080
-"""The port of Storm UI."""
-
-STATIC = Path(__file__).parent / "static"
-"""The files of the page."""
-
+DEFAULT_PORT = 8080  # the port of Storm UI
+STATIC = Path(__file__).parent / "static"  # the files of the page
 _TOPOLOGY = "/api/v1/topology/{topology_id}"
 _WINDOWS = {"600": 600, "10800": 10_800, "86400": 86_400, "0": 0, ":all-time": 0}
 _MOST_S = 86_400
@@ -295,9 +291,7 @@ def _status_and_text(request: Request, error: Exception) -> tuple[int, str]:
     return 500, f"{request.method} {request.url.path} failed; the log of the server says why"
 
 
-API = "/api/"
-"""What begins with this is data; all else are the files of the page, which reveal nothing."""
-
+API = "/api/"  # what begins with this is data; all else are the files of the page, which reveal nothing
 _PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
