@@ -9,6 +9,8 @@ first) or the path of a .py file.
 `log_format`: Standard error as text, or as lines of JSON.
 `token`: What DRPC requests must carry, as Authorization: Bearer TEXT. Use the variable: all users see arguments.
 `requirements`: What the topology needs, as pip reads it; supervisors install it.
+`session_timeout`: A daemon that is out of touch with ZooKeeper or PostgreSQL for this long counts as gone; in a folder, one
+that has ended.
 `include`: A file or folder beside the module that is packed too. Repeatable.
 """
 

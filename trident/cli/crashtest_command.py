@@ -106,24 +106,19 @@ def crashtest_command(of: CrashOptions, as_json: AsJson = False) -> int:
     return WRONG if not report.is_exact else int(report.kills == 0)
 
 
+_SAID = {
+    TrialOutcome.exact: ("green", "exact: {where}"),
+    TrialOutcome.wrong: ("bold red", "WRONG, {keys}: {where}"),
+    TrialOutcome.stopped: ("bold red", "DOES NOT START AGAIN: {where}; then: {problem}"),
+    TrialOutcome.refused: ("green", "refused, which is right: {where}; then: {problem}"),
+    TrialOutcome.missed: ("yellow", "the job ended before it could be killed there {problem}"),
+}
+
+
 def _tell_trial(trial: Trial) -> None:
-    style = {TrialOutcome.exact: "green", TrialOutcome.refused: "green", TrialOutcome.missed: "yellow"}.get(
-        trial.outcome, "bold red"
-    )
-    say(f"  {_sentence(trial)}", style, problems())
-
-
-def _sentence(trial: Trial) -> str:
-    match trial.outcome:
-        case TrialOutcome.exact:
-            return f"exact: {trial.where}"
-        case TrialOutcome.wrong:
-            return f"WRONG, {counted(len(trial.differences), 'key')}: {trial.where}"
-        case TrialOutcome.stopped:
-            return f"DOES NOT START AGAIN: {trial.where}; then: {trial.problem}"
-        case TrialOutcome.refused:
-            return f"refused, which is right: {trial.where}; then: {trial.problem}"
-    return f"the job ended before it could be killed there {trial.problem}".rstrip()
+    style, text = _SAID[trial.outcome]
+    keys = counted(len(trial.differences), "key")
+    say(f"  {text.format(where=trial.where, keys=keys, problem=trial.problem)}".rstrip(), style, problems())
 
 
 def _print(report: CrashReport, seconds: float) -> None:

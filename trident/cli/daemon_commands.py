@@ -22,14 +22,7 @@ Host = Annotated[str, host("The address to answer at, under which other machines
 Port = Annotated[int, port("The port of the page; 0 takes a free one.")]
 Slots = Annotated[int, number("How many topologies may run on this machine.", max=1000)]
 Timeout = Annotated[float, seconds("A driver without a heartbeat for this long is started elsewhere.", 1.0)]
-Session = Annotated[
-    float,
-    seconds(
-        "A daemon that is out of touch with ZooKeeper or PostgreSQL for this long counts as gone; in a folder, one that has "
-        "ended.",
-        1.0,
-    ),
-]
+Session = Annotated[float, seconds("", 1.0)]
 
 
 app = typer.Typer()

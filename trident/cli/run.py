@@ -127,11 +127,9 @@ def run_command(of: RunOptions) -> int:
         beside = _beside(of, opened)
         topology = load_runnable(of.target)
         if isinstance(topology, StormTopology):
-            for name in _OF_BATCHES:
-                if vars(of)[name] not in (None, False):
-                    raise typer.BadParameter(
-                        f"--{name.replace('_', '-')} is for Trident topologies; this one has spouts and bolts, and no batches"
-                    )
+            for name in (name for name in _OF_BATCHES if vars(of)[name] not in (None, False)):
+                said = "is for Trident topologies; this one has spouts and bolts, and no batches"
+                raise typer.BadParameter(f"--{name.replace('_', '-')} {said}")
             conf = storm_settings(of.target, of.conf or [], served)
             needs("--metrics-port", conf.metrics_port is not None, metrics_host=of.metrics_host)
             return _run_storm(topology, conf, beside, as_json)
@@ -141,7 +139,7 @@ def run_command(of: RunOptions) -> int:
             from trident.drpc.local import check_functions
 
             check_functions(topology.graph())
-        return _run(topology, config, of.once, beside, as_json, of.fail_on_dead_letters)
+        return _run(of, topology, config, beside, as_json)
 
 
 def _beside(of: RunOptions, opened: ExitStack) -> list[Beside]:
@@ -181,32 +179,24 @@ def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> 
 def _logged_for_page() -> Iterator[None]:
     """Log from INFO on, for the page; what goes to standard error stays as it is."""
     root, ours, events = (logging.getLogger(name) for name in ("", "trident", "trident.events"))
-    always, level = "" if events.level == logging.NOTSET else events.name, ours.level
+    always, level, handlers = "" if events.level == logging.NOTSET else events.name, ours.level, list(root.handlers)
 
-    def shown_from(least: int) -> Callable[[logging.LogRecord], bool]:
-        return lambda record: record.levelno >= least or record.name == always
+    def is_shown(record: logging.LogRecord) -> bool:
+        return record.levelno >= root.level or record.name == always
 
-    added = [(handler, shown_from(max(handler.level, root.level))) for handler in root.handlers]
     if ours.getEffectiveLevel() > logging.INFO:
-        for handler, shown in added:
-            handler.addFilter(shown)
+        for handler in handlers:
+            handler.addFilter(is_shown)
         ours.setLevel(logging.INFO)
     try:
         yield
     finally:
         ours.setLevel(level)
-        for handler, shown in added:
-            handler.removeFilter(shown)
+        for handler in handlers:
+            handler.removeFilter(is_shown)
 
 
-def _run(
-    topology: TridentTopology,
-    config: Config,
-    once: bool,
-    beside: Sequence[Beside],
-    as_json: bool,
-    fail_on_left_out: bool,
-) -> int:
+def _run(of: RunOptions, topology: TridentTopology, config: Config, beside: Sequence[Beside], as_json: bool) -> int:
     def start() -> RunningTopology:
         running = topology.start(config)
         if running.ui_url is not None:
@@ -214,7 +204,7 @@ def _run(
         return running
 
     display = None if as_json else LineDisplay(problems(), topology.name)
-    running, code = drive(start, once, display, beside, as_json)
+    running, code = drive(start, of.once, display, beside, as_json)
     if running is None:
         say("stopped before it had started; nothing was changed")
         return code
@@ -230,7 +220,7 @@ def _run(
         )
     if left_out := status["leftOut"]:
         say(_of_left_out(topology.name, config, left_out))
-    return LEFT_OUT if fail_on_left_out and left_out and not code else code
+    return LEFT_OUT if of.fail_on_dead_letters and left_out and not code else code
 
 
 def _of_left_out(topology: str, config: Config, count: int) -> str:
