@@ -15,24 +15,18 @@ from trident.cli import cluster_commands, crashtest_command, daemon_commands, de
 from trident.cli.commands import (
     AsJson,
     LogPlace,
-    StateName,
     Target,
-    Token,
-    TopologyOptions,
     Wide,
     argument,
     command,
-    feed_position,
     flag,
-    host,
     local_folder,
     log_named,
     needs,
     number,
     option,
-    port,
 )
-from trident.cli.console import print_json, print_line, results, say
+from trident.cli.console import print_json, print_line, say
 from trident.config import Engine
 from trident.extras import pyspark_version
 
@@ -79,87 +73,6 @@ def _trident(
     ] = False,
 ) -> None:
     pass
-
-
-@command(app, "get", "`trident get examples/word_count.py:topology count the and`, or `… count --top 10`")
-def get_command(
-    of: TopologyOptions,
-    state: StateName,
-    keys: Annotated[list[str] | None, argument("", "KEY")] = None,
-    all_keys: Annotated[bool, flag("--all", "List all keys.")] = False,
-    prefix: Annotated[str | None, option("", "TEXT")] = None,
-    limit: Annotated[int | None, option("List N keys at most, in no order.", "N", min=1)] = None,
-    top: Annotated[int | None, option("List the N keys with the greatest values, these first.", "N", min=1)] = None,
-    by: Annotated[str | None, option("", "FIELD")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Read or list keys of a state, whether or not its topology is running, without Spark; nothing is written.
-
-    All keys are read as of the same committed batch (a long listing from a server, page by page). Values of states that
-    are not opaque come from the latest write. If the store does not belong to the log (moved away, an older copy,
-    another topology's, or without its last writes), the command ends with an error that says so.
-
-    `keys`: Keys to read. Of a key of several fields: its first one, or a JSON list of some or all of them. None for a state
-    that is a single value.
-    `prefix`: List the keys whose first field begins with TEXT, or with a JSON list those with these first fields.
-    `by`: With --top: of several aggregates in one value, the one to order by.
-    """
-    from trident.cli.get import KeyListing, read
-
-    if all_keys + (limit is not None) + (top is not None) > 1:
-        raise typer.BadParameter(
-            "--all lists all keys, --limit some, --top the ones with the greatest values; give only one of them"
-        )
-    if by is not None and top is None:
-        raise typer.BadParameter("is for --top", param_hint="--by")
-    is_listing = all_keys or any(given is not None for given in (prefix, limit, top))
-    answer = read(*of.load(), state, keys or [], KeyListing(prefix, limit, top, by) if is_listing else None)
-    if as_json:
-        print_json(answer.plain())
-    else:
-        answer.show(results())
-        more = f"; there are more than these {len(answer.values)} keys" if answer.more else ""
-        say(f"{answer.topology}, state {state}, after batch {answer.txid}{more}")
-
-
-@command(
-    app, "changes", "`trident changes orders.py:topology revenue --since 41 --follow`, or `… --port 8090` for a browser"
-)
-def changes_command(
-    of: TopologyOptions,
-    state: StateName,
-    since: Annotated[str | None, option("", "TXID", callback=feed_position)] = None,
-    snapshot: Annotated[bool, flag("--snapshot", "Begin with the rows of the state.")] = False,
-    follow: Annotated[bool, flag("--follow", "Wait for what is still to come.", "-f")] = False,
-    host: Annotated[str | None, host("The address to serve events at.", "127.0.0.1")] = None,
-    port: Annotated[int | None, port("Serve events over HTTP; 0 takes a free port.", show_default=False)] = None,
-    token: Token = None,
-) -> int | None:
-    """Print what each committed batch changed in a state, a line of JSON a batch; or serve it as server-sent events.
-
-    The state must be declared with `changes=`. Each change comes once, in order, with the value before and after. To go
-    on later, give `--since` the `position` of the last line: its txid alone would not show that the log was set back.
-
-    `since`: Begin behind this batch, or position. Default: the last one.
-    """
-    from trident.cli.changes import print_changes, serve_changes
-    from trident.reading import changes
-
-    needs("--port", port is not None, host=host)
-    if snapshot and since is not None:
-        raise typer.BadParameter(
-            "the rows are those after the last batch; say --since, or --snapshot", param_hint="--since"
-        )
-    if port is not None and (follow or snapshot or since is not None):
-        raise typer.BadParameter("clients ask for events at /changes?since=TXID and /snapshot", param_hint="--port")
-    if port is None and since is None and not snapshot and not follow:
-        raise typer.BadParameter("say where to begin: --since TXID, --snapshot, or --follow for changes from now on")
-    topology, config = of.load()
-    if port is not None:
-        return serve_changes(topology, config, state, host or "127.0.0.1", port, token)
-    with changes(topology, state, since, config) as feed:
-        print_changes(feed, snapshot, follow)
-    return None
 
 
 @command(app, "log", "`trident log word-count --last 3`")

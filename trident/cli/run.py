@@ -1,4 +1,4 @@
-"""`trident run`: one topology in this process, until it is done or asked to stop; `trident drpc`: beside it, its functions."""
+"""`trident run`: one topology in this process, until it is done or asked to stop; `trident drpc`, `changes` beside it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from trident.cli.commands import (
     Conf,
     LogDir,
     Logs,
+    StateName,
     Target,
     Token,
     TopologyOptions,
     command,
+    feed_position,
     flag,
     from_environment,
     host,
@@ -346,6 +348,46 @@ def drpc_command(
         serving(drpc, host, port, **more),
     ):
         return signals.wait()
+
+
+@command(
+    app, "changes", "`trident changes orders.py:topology revenue --since 41 --follow`, or `… --port 8090` for a browser"
+)
+def changes_command(
+    of: TopologyOptions,
+    state: StateName,
+    since: Annotated[str | None, option("", "TXID", callback=feed_position)] = None,
+    snapshot: Annotated[bool, flag("--snapshot", "Begin with the rows of the state.")] = False,
+    follow: Annotated[bool, flag("--follow", "Wait for what is still to come.", "-f")] = False,
+    host: Annotated[str | None, host("The address to serve events at.", "127.0.0.1")] = None,
+    port: Annotated[int | None, port("Serve events over HTTP; 0 takes a free port.", show_default=False)] = None,
+    token: Token = None,
+) -> int | None:
+    """Print what each committed batch changed in a state, a line of JSON a batch; or serve it as server-sent events.
+
+    The state must be declared with `changes=`. Each change comes once, in order, with the value before and after. To go
+    on later, give `--since` the `position` of the last line: its txid alone would not show that the log was set back.
+
+    `since`: Begin behind this batch, or position. Default: the last one.
+    """
+    from trident.cli.changes import print_changes, serve_changes
+    from trident.reading import changes
+
+    needs("--port", port is not None, host=host)
+    if snapshot and since is not None:
+        raise typer.BadParameter(
+            "the rows are those after the last batch; say --since, or --snapshot", param_hint="--since"
+        )
+    if port is not None and (follow or snapshot or since is not None):
+        raise typer.BadParameter("clients ask for events at /changes?since=TXID and /snapshot", param_hint="--port")
+    if port is None and since is None and not snapshot and not follow:
+        raise typer.BadParameter("say where to begin: --since TXID, --snapshot, or --follow for changes from now on")
+    topology, config = of.load()
+    if port is not None:
+        return serve_changes(topology, config, state, host or "127.0.0.1", port, token)
+    with changes(topology, state, since, config) as feed:
+        print_changes(feed, snapshot, follow)
+    return None
 
 
 @contextmanager

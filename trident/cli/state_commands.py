@@ -1,4 +1,4 @@
-"""Commands about states: batches run again to prove totals, explain one or try new code; states moved, migrated, forgotten."""
+"""Commands about states: keys read; batches run again to prove totals, or try new code; states moved, migrated, forgotten."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from trident.cli.commands import (
     Wide,
     argument,
     command,
+    flag,
     number,
     option,
 )
-from trident.cli.console import LiveLines, cell, print_json, print_line, problems, say, show, wrong_use
+from trident.cli.console import LiveLines, cell, print_json, print_line, problems, results, say, show, wrong_use
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
 from trident.servers.plain_json import plain
@@ -45,6 +46,47 @@ state_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+
+
+@command(app, "get", "`trident get examples/word_count.py:topology count the and`, or `… count --top 10`")
+def get_command(
+    of: TopologyOptions,
+    state: StateName,
+    keys: Annotated[list[str] | None, argument("", "KEY")] = None,
+    all_keys: Annotated[bool, flag("--all", "List all keys.")] = False,
+    prefix: Annotated[str | None, option("", "TEXT")] = None,
+    limit: Annotated[int | None, option("List N keys at most, in no order.", "N", min=1)] = None,
+    top: Annotated[int | None, option("List the N keys with the greatest values, these first.", "N", min=1)] = None,
+    by: Annotated[str | None, option("", "FIELD")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read or list keys of a state, whether or not its topology is running, without Spark; nothing is written.
+
+    All keys are read as of the same committed batch (a long listing from a server, page by page). Values of states that
+    are not opaque come from the latest write. If the store does not belong to the log (moved away, an older copy,
+    another topology's, or without its last writes), the command ends with an error that says so.
+
+    `keys`: Keys to read. Of a key of several fields: its first one, or a JSON list of some or all of them. None for a state
+    that is a single value.
+    `prefix`: List the keys whose first field begins with TEXT, or with a JSON list those with these first fields.
+    `by`: With --top: of several aggregates in one value, the one to order by.
+    """
+    from trident.cli.get import KeyListing, read
+
+    if all_keys + (limit is not None) + (top is not None) > 1:
+        raise typer.BadParameter(
+            "--all lists all keys, --limit some, --top the ones with the greatest values; give only one of them"
+        )
+    if by is not None and top is None:
+        raise typer.BadParameter("is for --top", param_hint="--by")
+    is_listing = all_keys or any(given is not None for given in (prefix, limit, top))
+    answer = read(*of.load(), state, keys or [], KeyListing(prefix, limit, top, by) if is_listing else None)
+    if as_json:
+        print_json(answer.plain())
+    else:
+        answer.show(results())
+        more = f"; there are more than these {len(answer.values)} keys" if answer.more else ""
+        say(f"{answer.topology}, state {state}, after batch {answer.txid}{more}")
 
 
 @command(app, "verify", "`trident verify words.py:topology`, or `… count --share 0.1`, or `… count --key the`")

@@ -303,10 +303,7 @@ class DRPCFunction:
     def execute(self, args: str, timeout: float | None = None) -> Answer:
         """Ask and wait for the answer: the rows of the function's last step, `[]` if there are none.
 
-        Raises
-        ------
-        DRPCExecutionException
-            A step failed, or there was no answer within `timeout` seconds.
+        Raises `DRPCExecutionException`: a step failed, or there was no answer within `timeout` seconds.
         """
         answer = self.submit(args)
         try:

@@ -83,12 +83,8 @@ class BatchCommitted(NamedTuple):
 
     Attributes
     ----------
-    topology, run_id, timestamp_ms
-        As for `TopologyStarted`.
-    txid, attempt
-        The batch, and the attempt that won.
-    tries
-        How many attempts it took in this run; those that ended because an earlier batch failed do not count.
+    attempt, tries
+        The attempt that won; how many it took in this run, without those that ended because an earlier batch failed.
     recorded_at
         When its record was durable, in seconds of a monotonic clock.
     share

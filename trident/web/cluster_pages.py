@@ -42,8 +42,7 @@ _OF_ROW = (
 )  # fmt: skip
 _TIMEOUT_S = 3.0
 _ACTION_S = 30.0  # and what the action itself waits for
-_OF_CLUSTERS: tuple[type[Exception], ...] = (ClusterError, *ClusterError.__subclasses__())
-_PASSED_ON = (*_OF_CLUSTERS, KeyError, ValueError, ConfigError, UnsupportedOperation)
+_PASSED_ON = (*ClusterError.__subclasses__(), ClusterError, KeyError, ValueError, ConfigError, UnsupportedOperation)
 _KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in _PASSED_ON}
 
 
