@@ -56,7 +56,9 @@ def explain(graph: Graph, placements: Mapping[str, str] | None = None, config: C
     lines = [f"topology {graph.name}"]
     memory = dict(enumerate(stage_memory(plan, in_executors), 1))
     for number, stage in enumerate(stages_of(plan, in_executors), 1):
-        lines += ["", stage.title, *_memory(memory.get(number)), *_stage(graph, plan, stage)]
+        mb = memory.get(number)
+        takes = [f"  a task takes {mb:g} MiB; a local master sets none aside"] if mb else []
+        lines += ["", stage.title, *takes, *_stage(graph, plan, stage)]
     if plan.states:
         lines += ["", "states"]
         for state in describe(graph):
@@ -78,11 +80,6 @@ def _placement(plan: Plan, name: str, placements: Mapping[str, str], in_executor
         yield "      committed by the driver; on a cluster by the executors, if the store can fence its writers"
     elif name in placements:
         yield "      committed by the driver"
-
-
-def _memory(mb: float | None) -> Iterator[str]:
-    if mb:
-        yield f"  a task takes {mb:g} MiB; a local master sets none aside"
 
 
 def _stage(graph: Graph, plan: Plan, stage: Stage) -> Iterator[str]:
