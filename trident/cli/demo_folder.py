@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -193,10 +194,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def _is_text(data: bytes) -> bool:
-    if b"\0" in data:
-        return False
-    try:
+    with suppress(UnicodeDecodeError):
         data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        return b"\0" not in data
+    return False

@@ -214,10 +214,8 @@ def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
 
 def _recent_failures(page: Mapping[str, Any]) -> int:
     recent = _recent(page)
-    for failures in (recent.get("retries"), recent.get("failed"), _health(page).get("failures")):
-        if failures is not None:
-            return int(failures)
-    return 0
+    counts = (recent.get("retries"), recent.get("failed"), _health(page).get("failures"))
+    return next((int(each) for each in counts if each is not None), 0)
 
 
 def _recent(page: Mapping[str, Any]) -> Mapping[str, Any]:

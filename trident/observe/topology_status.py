@@ -6,6 +6,7 @@ Beside them stand numbers: a tuple takes less than a thousandth of a millisecond
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -266,10 +267,7 @@ def pretty_seconds(seconds: float) -> str:
     minutes, s = divmod(int(max(seconds, 0)), 60)  # below 0 where another machine's clock is ahead
     hours, m = divmod(minutes, 60)
     d, h = divmod(hours, 24)
-    parts = [(d, "d"), (h, "h"), (m, "m"), (s, "s")]
-    while len(parts) > 1 and not parts[0][0]:
-        parts.pop(0)
-    return " ".join(f"{amount}{unit}" for amount, unit in parts)
+    return re.sub(r"^(0\w )+", "", f"{d}d {h}h {m}m {s}s")
 
 
 def window_names(window_s: int) -> dict[str, Any]:
@@ -284,15 +282,11 @@ def number_text(value: float | None) -> str:
 
 
 def last_error(component: str, errors: Iterable[ReportedError]) -> dict[str, Any]:
-    last = None
-    for each in errors:
-        last = each if each.component == component else last
-    if last is None:
+    own = [each for each in errors if each.component == component]
+    if not own:
         return {"lastError": "", "errorHost": "", "errorTime": None, "errorLapsedSecs": None}
-    return {
-        "lastError": redacted(last.text),
-        **{key: value for key, value in error_entry(last).items() if key in _OF_LAST},
-    }
+    entry = error_entry(own[-1])
+    return {"lastError": entry["error"], **{key: entry[key] for key in _OF_LAST}}
 
 
 def error_entry(error: ReportedError) -> dict[str, Any]:
