@@ -215,6 +215,7 @@ def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
 def _recent_failures(page: Mapping[str, Any]) -> int:
     recent = _recent(page)
     counts = (recent.get("retries"), recent.get("failed"), _health(page).get("failures"))
+    # Of ten minutes: older ones are mentioned, but no longer raise the alarm.
     return next((int(each) for each in counts if each is not None), 0)
 
 
