@@ -1,7 +1,4 @@
-"""Where a Delta table is, a local folder or an object store through delta-rs; and its log, one JSON file a version.
-
-The errors where versions of a table are gone: what was read, what is there, and the choices.
-"""
+"""Where a Delta table is, a local folder or an object store through delta-rs; and its log, one JSON file a version."""
 
 from __future__ import annotations
 
@@ -39,12 +36,7 @@ def delta_rs() -> Any:
 
 
 class TablePlace:
-    """A path or URL, with the settings of its object store.
-
-    `uri`: a folder, a `file://` URL, or the URL of an object store.
-    `storage_options`: as delta-rs has them.
-    `name`, `is_local`: for messages, without secrets; whether it is a folder.
-    """
+    """A folder, a `file://` URL or the URL of an object store, with the settings of that; `name` is without secrets."""
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None) -> None:
         self.name = redacted(uri)
@@ -116,12 +108,10 @@ def not_read(what: str, error: Exception) -> SpoutError:
 
 
 class LoggedFile(NamedTuple):
-    """A file with rows.
+    """A file with rows; `path` is as the log has it: relative, with `%` escapes.
 
     `change`: what its rows are: `"insert"`, `"delete"`, or `""` if the file says it itself, row by row.
-    `path`: as the log has it: relative, with `%` escapes.
-    `size`: in bytes; -1 if the log does not say it.
-    `values`: those of the partition columns, as text.
+    `size`, `values`: in bytes, -1 if the log does not say it; of the partition columns, as text.
     """
 
     change: str
@@ -206,7 +196,7 @@ class TableLog:
         return entry
 
     def _is_unfinished(self, version: int, data: bytes) -> bool:
-        """Whether the entry of a version is incomplete: some writers do not create it in one step.
+        """Whether the entry of a version is incomplete, as a writer may leave it that is not atomic.
 
         Raises `SpoutError`: there is a later version already.
         """

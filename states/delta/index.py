@@ -1,7 +1,4 @@
-"""What a writer holds of one version of its table: the latest values, in memory or beyond it, and the sentinel.
-
-An instance that only reads has a `Reader`: of the newest version, and only of the rows of the keys asked for.
-"""
+"""What a writer holds of one version of its table (`Index`), and what follows it for an instance that only reads (`Reader`)."""
 
 from __future__ import annotations
 
@@ -91,13 +88,7 @@ class IndexedValues:
 
 
 class Index:
-    """What a writer holds. Only the index itself changes what it holds.
-
-    `tables`, `base`: the state, and its base if it is too large for memory.
-    `note_files`: called with the number of files of a version that was read.
-    `version`: the version; `ABSENT` without a table, None while nothing is held.
-    `values`, `sentinel`, `seq`: the latest values, the sentinel, and the highest `_seq` of this version.
-    """
+    """The latest values, sentinel and `_seq` of `version`: `ABSENT` without a table, None while nothing is held."""
 
     def __init__(self, tables: StateTables, base: OpenedBase, note_files: Callable[[int], None]) -> None:
         self._table, self._layout, self._base, self._note_files = tables.changes, tables.layout, base, note_files
@@ -188,10 +179,7 @@ class Index:
         notes: Mapping[str, str],
         more: Callable[[int], Iterable[tuple[str, int]]],
     ) -> bool:
-        """Commit puts and a sentinel as the version after this one, with `more` transactions for its `_seq`.
-
-        Returns False if another commit than a compaction came first: nothing was written.
-        """
+        """Commit the next version, with `more` transactions for its `_seq`; False: another commit came first."""
         for _ in range(_TRIES):
             seq = self.next_seq
             named = (f"{app}/rows", seq) if sentinel is None else (app, sentinel.version)
@@ -212,10 +200,7 @@ class Index:
 
 
 class Reader:
-    """Follows the newest version of a table, and remembers what it answered of this version.
-
-    The changes are read first and the base after them, because a change leaves their table once a base holds it.
-    """
+    """Follows the newest version of a table, and remembers what it answered of this version."""
 
     def __init__(self, tables: StateTables) -> None:
         self._table, self._layout, self._published = tables.changes, tables.layout, tables.at_path(read_only=True)

@@ -1,9 +1,8 @@
 """The columns of a Delta state's change table: how keys and values become its rows, and rows become them again.
 
-In between is their raw form: what the columns hold, as Python objects. A raw key is a tuple of plain values (typed columns) or
-the encoded key (no key types known), a raw value is a tuple with one entry per value column. Reading and compacting use the
-raw form only; a value is unpacked when it is asked for. So an index that holds a million keys is cheap. Opaque numbers go
-between rows and an `OpaqueTable` without a Python object per value.
+In between is their raw form: what the columns hold, as Python objects. A raw key is a tuple of plain values (typed columns)
+or the encoded key, a raw value is a tuple with one entry per value column; it is unpacked when it is asked for, so an index
+that holds a million keys is cheap. Opaque numbers go between rows and an `OpaqueTable` without an object per value.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ class DeltaLayout:
     """The columns of one state, derived from its kind and its `StateConf`.
 
     `schema`, `data_schema`: the columns; those of keys and values alone.
-    `form`: of values that are numbers, or structs of them.
-    `takes_columns`: whether the values are opaque numbers, or structs of them, so that commits may come as columns.
+    `form`, `takes_columns`: of values that are opaque numbers, or structs of them; whether commits may come as columns of
+    such.
     """
 
     def __init__(self, kind: StateType, conf: StateConf) -> None:
@@ -248,7 +247,7 @@ class DeltaLayout:
     def latest_rows(self, table: pa.Table, drop_deleted: bool) -> pa.Table:
         """Return the latest row of each key and the latest sentinel, in the order of `_seq`, without leaving Arrow.
 
-        With `drop_deleted` the marks of deleted keys are dropped too, which is right if `table` holds all rows of these keys.
+        `drop_deleted`: without the marks of deleted keys, which is right if `table` holds all rows of these keys.
         """
         table = in_order(table)
         numbers = pa.array(range(table.num_rows), pa.int64())

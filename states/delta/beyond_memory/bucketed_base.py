@@ -1,13 +1,11 @@
 """The rows of a table in buckets of files: lookups and merges touch one bucket at a time, so their memory is bounded.
 
-A row is in the bucket that its hash is in. There is at most one file to a bucket, none to an empty one, and no bucket
-within another. A bucket that grows is split in two as it is rewritten. The rows of its file are in the order of their hash.
+A row is in the bucket that its hash is in. There is at most one file to a bucket, none to an empty one, and no bucket within
+another; only the name of a file says which it is. A bucket that grows is split in two as it is rewritten.
 
-Two columns of the Parquet file are no columns of the table: the hash, and the attempt that wrote the value. Readers ask for
-columns by their names, so they never see them. The name of a file says which bucket it is; nothing else records it.
-
-A file has the columns that its table had when it was written. A former declaration may have written it, or the next one, which
-has been given up since; so its values get the type that is declared when they are read.
+Two columns of the Parquet file are no columns of the table: the hash, by which rows are ordered, and the attempt that wrote
+the value. Readers ask for columns by their names, so they never see them. A former declaration may have written a file, or
+the next one, which has been given up since; so its values get the type that is declared when they are read.
 """
 
 from __future__ import annotations
@@ -82,10 +80,7 @@ def write_bucket(rows: pa.Table, bucket: Bucket, system: FileSystem) -> BucketFi
 
 
 class OpenedBucket:
-    """A file that is read: the whole of it, or the rows of some hashes; as rows with their hashes and the columns of `schema`.
-
-    Columns are what they are by their places, because their names may have changed; those that the file has not are null.
-    """
+    """A file that is read, whole or the rows of some hashes; as rows with their hashes and the columns of `schema`."""
 
     def __init__(self, file: BucketFile, system: FileSystem, schema: pa.Schema) -> None:
         self._file = pq.ParquetFile(system.open_input_file(file.path), memory_map=False)
@@ -122,7 +117,7 @@ class OpenedBucket:
     def _in_columns(self, rows: pa.Table) -> pa.Table:
         if rows.schema.equals(self._schema):
             return rows
-        columns = [
+        columns = [  # by their places, because their names may have changed
             # A narrower type holds all values, because only a later declaration had the wider one.
             pa.chunked_array(
                 [rebuild(chunk, wanted, "", lambda part, to, _: part.cast(to)) for chunk in column.chunks], wanted
@@ -147,11 +142,6 @@ class BucketLimits(NamedTuple):
 class BucketedBase:
     """The rows of one version of a table, on the disk. Never changed itself, and so for any number of threads.
 
-    `files`: all files of the version.
-    `schema`, `keys`: the columns of the rows, and which of them make the key of a row.
-    `system`: the folder of the files.
-    `limits`: when buckets are split.
-    `name`: what errors call the table.
     Raises `StateError`: a bucket has two files, or is within another.
     """
 
@@ -192,9 +182,8 @@ class BucketedBase:
     ) -> BucketedBase:
         """Return the base after changes: the buckets that they touch, or `all_files`, are written, one at a time.
 
-        No log names the new files yet; if they are not used, they are the caller's to delete.
-
-        `finish`: gives some of the changes the columns of the base, if they have others.
+        No log names the new files yet; if they are not used, they are the caller's to delete. `finish` gives changes the
+        base's columns.
         """
         files = list[BucketFile]()
         for bucket, file in self._cover(_EVERYTHING, list(self.files)):

@@ -1,13 +1,10 @@
 """The base of a state beyond memory: opened, written for the first time; changes are merged into it beside the commits.
 
-Commits go on as before: a commit is one transaction of the change table, and its rows go into memory. When there are
-enough of them, between two commits, a thread begins to merge them into the base. The next commit after the merge uses the
-base that it made. Changes that are in the base leave the change table one merge later, so a reader that began before
-finds them. If the rows are in the memory of tasks, the driver reads the changes from their table for a merge.
-
-What goes into a base are values of committed batches only (`PublishedRows`). So a merge is harmless, no matter who makes it: a
-writer that was paused and replaced either is refused, because the base has moved, or writes what its successor would have
-written.
+When there are enough changes, between two commits, a thread begins to merge them into the base; the next commit after it uses
+the base that it made. Changes that are in the base leave the change table one merge later, so a reader that began before
+finds them. What goes into a base are values of committed batches only (`PublishedRows`). So a merge is harmless, no matter
+who makes it: a writer that was paused and replaced is refused, because the base has moved, or writes what its successor would
+have written.
 """
 
 from __future__ import annotations
@@ -48,9 +45,7 @@ class _Outcome(NamedTuple):
 class Merging:
     """Merges of one state. Used by the thread of the commits; a merge has a thread and a table object of its own.
 
-    The methods take the values that this process holds, with the highest `_seq` among them; None if tasks hold them.
-
-    `tables`, `base`: the state, and its base.
+    Methods take the values that this process holds, with the highest `_seq` among them; None if tasks hold them.
     """
 
     def __init__(self, tables: StateTables, base: OpenedBase) -> None:
@@ -189,10 +184,7 @@ class Merging:
 class OpenedBase:
     """What this process knows of the base of a state. Used by the thread of the commits.
 
-    `tables`: the state.
-    `bytes_of_changes`: how many bytes the changes since the base may take before they are merged.
-    `holds`, `version`, `rows`: what the base holds that was opened last, the version of its table, and its number of rows; None
-    without one.
+    `holds`, `version`, `rows`: of the base that was opened last.
     """
 
     def __init__(self, tables: StateTables) -> None:
@@ -227,10 +219,7 @@ class OpenedBase:
         return None if self.holds is None else self.holds.seq
 
     def open_index(self) -> LargeIndex | None:
-        """Return the values of the version of the changes last seen; None if they are not in files yet.
-
-        Raises `StateError`: the base is gone, or is one of an earlier time, and the changes since then are gone.
-        """
+        """Return the values of the version of the changes last seen; None if they are not in files yet."""
         holds, trimmed = self._newest(), self._changes.transaction(TRIMMED)
         if (holds is None and trimmed is None) or newest_sentinel(self._changes) is None:  # without one it was emptied
             self.holds = None

@@ -1,8 +1,8 @@
 """Hashes of keys given as Arrow columns, and rows in memory in their order: changes, and the keys of a lookup.
 
-A hash is the same in every process and release, and takes no Python object per key. It decides in which bucket a row is, so it
-may never change. Two keys that are equal by `trident.state.encoding.equal_keys` have equal hashes, whatever the type of their
-columns; keys of different types are never compared, because a column has one type.
+A hash decides in which bucket a row is, so it may never change. Two keys that are equal by
+`trident.state.encoding.equal_keys` have equal hashes; keys of different types are never compared, because a column has one
+type.
 """
 
 from __future__ import annotations
@@ -167,11 +167,7 @@ class FoundRows(NamedTuple):
 
 
 class WantedKeys:
-    """Distinct keys that are looked up, in the order of their hashes.
-
-    `hashes`: in order.
-    `places`: the number of each key, as the caller counts them.
-    """
+    """Distinct keys that are looked up, in the order of their hashes; `places` are their numbers, as the caller counts them."""
 
     def __init__(self, hashes: Hashes, places: Places, forms: Sequence[pa.Array]) -> None:
         self.hashes, self.places, self._forms = hashes, places, forms
@@ -198,23 +194,14 @@ class WantedKeys:
         return WantedKeys(self.hashes[left], self.places[left], self._forms)
 
     def match(self, keys: pa.Table, at: Places) -> tuple[npt.NDArray[np.bool_], Places]:
-        """Tell which of some rows have the key that their hash has at `at`, and return the numbers of these keys.
-
-        `keys`: the key columns of rows with the same hashes.
-        """
+        """Tell which rows, by their key columns, have the key at `at` of their hash; return the numbers of these keys."""
         places = self.places[at]
         same = same_keys(comparable(keys.columns), [form.take(pa.array(places)) for form in self._forms])
         return same, places[same]
 
 
 class SortedRows:
-    """Changes of distinct keys, in memory: rows that are put, and keys that are deleted. Never changed itself.
-
-    `rows`: with their hashes, in order; of a deleted key only the key counts.
-    `deleted`: which of them are deletions.
-    `keys`: the key columns.
-    `hashes`, `deleted`: of each row.
-    """
+    """Changes of distinct keys, in memory: rows that are put, and keys that are `deleted`. Never changed itself."""
 
     def __init__(self, rows: pa.Table, deleted: npt.NDArray[np.bool_], keys: Sequence[str]) -> None:
         self._rows, self.deleted, self._keys = rows, deleted, keys
@@ -270,10 +257,7 @@ class SortedRows:
         return in_hash_order(pa.concat_tables([unchanged, self._rows.filter(pa.array(~self.deleted))]))[0]
 
     def unchanged_rows(self, stored: pa.Table) -> pa.Table:
-        """Return, of some stored rows with their hashes and in order, the rows whose keys do not change here.
-
-        The key columns of both come first; they may have other names.
-        """
+        """Return, of stored rows with hashes and in order, those whose keys do not change here; key columns come first."""
         keys = stored.column_names[1 : 1 + len(self._keys)]
         older = SortedRows(stored, np.zeros(stored.num_rows, np.bool_), keys)
         return stored.filter(pa.array(older._unchanged_mask(self)))
