@@ -39,10 +39,7 @@ def with_evolutions(plan: Plan, evolutions: Mapping[str, Evolution]) -> Plan:
 
 
 def graph_to_read(graph: Graph, declared: Mapping[str, Any], name: str | None = None) -> Graph:
-    """Return a topology whose states are opened as former declarations have left them; `declared` as in `LogState`.
-
-    Raises `StateError`: the log has the state `name` under another name.
-    """
+    """Return a topology whose states are opened as former declarations have left them; `declared` as in `LogState`."""
     compared = compare(Meaning.of_log(declared), meaning_of(graph), NOT_YET)
     evolutions = compared.evolutions
     if known := [old for old, new in compared.renamed.items() if new == name]:
@@ -113,10 +110,7 @@ def readers_of(plan: Plan, config: Config, name: str, partitions: int) -> list[S
 
 
 def check_stores(compared: TopologyChanges, states: Mapping[str, Sequence[State]]) -> None:
-    """Refuse a state whose store cannot hold values of two types.
-
-    Raises `TopologyError`: with what to do. Nothing was written.
-    """
+    """Raise `TopologyError`, with what to do, for a state whose store cannot hold values of two types. Nothing was written."""
     for name, evolution in compared.evolutions.items():
         former = [(type_, names) for _, type_, names in evolution.types]
         state = states[name][0]
@@ -146,10 +140,7 @@ def check_stores(compared: TopologyChanges, states: Mapping[str, Sequence[State]
 def refused_by_stores(
     graph: Graph, config: Config, compared: TopologyChanges, reader: TransactionLogReader | None
 ) -> list[RefusedChange]:
-    """Return what a start would refuse because of what its stores are, or have, as far as readers can find out.
-
-    `reader`: of the log, which is looked at as well as the states that have changed.
-    """
+    """Return what a start would refuse because of what its stores are, or have (with a `reader` of the log)."""
     plan = with_evolutions(make_plan(graph), compared.evolutions)
     former, refused = {now: old for old, now in compared.renamed.items()}, []
     for name in plan.partitions:
@@ -210,10 +201,7 @@ def view_of(
 
 
 class Conversion(FormerTypes):
-    """Values of the former types of a state as values of its declared one, many at a time.
-
-    `node`: the state as it is declared, with `migrate` or `evolution`.
-    """
+    """Values of the former types of a state as values of its declared one, many at a time."""
 
     def __init__(self, node: StateNode) -> None:
         self._name, self._migrate, self._field = node.name, node.migrate, node.value.names[0]

@@ -36,9 +36,7 @@ R = TypeVar("R")
 class ForeignLog:
     """The log of a topology that another process runs, or ran. It says what is committed; any thread may ask.
 
-    `states`: the states to read.
-    `instead`: how to read states in memory, for the error's text.
-    Raises `UnsupportedOperation`: one of `states` is in the memory of the other process.
+    `states`, `instead`: those to read, and how to read states in memory, for the error's text.
     Raises `LogError`, `ForeignLogError`: there is no log, or it is of another topology.
     """
 
@@ -81,8 +79,6 @@ class ForeignLog:
 class FollowedView(StateView):
     """The view of a state of a topology that another process runs; other partitions if a restart gave it another number.
 
-    `log`: asked for the number of partitions, as of its latest `now`.
-    `snapshot`: as of `StateView`.
     `node`: the state as it is read: as former declarations have left it.
     """
 
@@ -115,8 +111,8 @@ class FollowedView(StateView):
 class StateReader(FollowedView, Closes):
     """Reads a state through the log of its topology; never writes. A context manager, for any thread.
 
-    Made by `trident.open_state`. All calls see the last committed batch of their time; each compares the stores with the
-    log and raises `StateReadError` if they do not belong together. Its methods are those of `StateView`.
+    Made by `trident.open_state`. All calls see the last committed batch of their time; each compares the stores with the log
+    and raises `StateReadError` if they do not belong together. Its methods are those of `StateView`.
     """
 
     def __init__(self, graph: Graph, name: str, config: Config) -> None:
@@ -162,13 +158,11 @@ def snapshots_of(now: Callable[[], LogState], names: Sequence[str]) -> dict[str,
 class JointReader(Closes):
     """Reads several states through the log of their topology, all at one committed batch; never writes.
 
-    Made by `trident.open_states`. A context manager, for any thread; calls take turns. States must be opaque: values of
-    other kinds hold no value before, so two of them cannot be seen as of one batch beside a commit.
+    Made by `trident.open_states`. A context manager, for any thread; calls take turns. States must be opaque: values of other
+    kinds hold no value before, so two of them cannot be seen as of one batch beside a commit.
 
     A read that two batches overtake is made again, at a newer batch, up to 100 times; then `StaleTransactionError` is raised.
-    Stores that do not belong to the log raise `StateReadError`.
-
-    `txid`: the batch as of which the last call read; None before the first.
+    Stores that do not belong to the log raise `StateReadError`. `txid` is the batch of the last call; None before the first.
     """
 
     def __init__(self, graph: Graph, names: Sequence[str], config: Config) -> None:

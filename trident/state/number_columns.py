@@ -55,8 +55,7 @@ _ABSENT = encode([ABSENT, UNKNOWN_ATTEMPT, None, None])
 class NumberForm:
     """What the values are: `bigint`, `double`, or structs whose fields are such.
 
-    `types`: of the numbers.
-    `names`: of the fields, in the order of their types; none: a value is the number itself.
+    `types`, `names`: of the numbers, and of the fields; no names: a value is the number itself.
     """
 
     types: tuple[str, ...]
@@ -184,10 +183,8 @@ class NumberColumn:
     def combine_with(self, values: Any, function: Combine | Sequence[Combine]) -> NumberColumn | None:
         """Return these values, where there are any, combined with others; None if the result does not fit.
 
-        It does not if a sum is beyond 64 bits, or values are of another form.
-
-        `values`: anything that is an array of int64 or float64, shape (n,); or an Arrow array of structs, of whose fields only
-        means are null.
+        `values`: anything that is an array of int64 or float64, shape (n,); or an Arrow array of structs, of whose fields
+        only means are null.
         `function`: the function; of structs one for each field.
         """
         form, had = self.form, self.flags

@@ -1,7 +1,6 @@
 """Opaque numbers of many keys in arrays, with the row of each key; and values that may be such, or a dict.
 
-The rows of many texts are found at once, by a hash table in arrays beside the dict that has the row of each key. A text is read
-there as whole numbers of eight bytes each, so none becomes a Python object.
+Rows of many texts are found at once, by a hash table in arrays; a text is read there as whole numbers of eight bytes each.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ _ODD = np.uint64(int.from_bytes(os.urandom(_BYTES), "little") | 1)
 
 
 class NumberTable:
-    """Keys of `width` fields, and values of one form, or None.
-
-    A key has one row of an array: to take a few of very many rows costs less than to take of four arrays.
-    """
+    """Keys of `width` fields, and values of one form, or None; a key has one row of an array."""
 
     def __init__(self, width: int, form: NumberForm) -> None:
         self.width, self.form = width, form
@@ -196,10 +192,8 @@ class NumberTable:
 
 
 class KeptValues:
-    """A value per key. The first commit of many keys by columns turns the dict into arrays, if all values fit.
+    """A value per key: a dict (`entries`), or arrays (`columns`) from the first commit of many keys by columns on.
 
-    `entries`: the values, unless they are in `columns`.
-    `columns`: all values as arrays; None while they are a dict.
     `form`: of the values; None: they fit no arrays, or one did not, and it is not tried again.
     """
 
@@ -256,8 +250,6 @@ class TextIndex:
     """A second index beside a dict of rows by key; made when it pays, and then kept up to date.
 
     Texts of more than 40 bytes, and keys that are no text, are found in the dict alone.
-
-    `rows`: the row of each key.
     """
 
     def __init__(self, rows: Mapping[Any, int]) -> None:
