@@ -30,11 +30,7 @@ Cells = tuple[bytes | None, ...]
 
 
 class BytesColumns:
-    """A key and a value that are bytes, as the columns of a table.
-
-    `layout`: what the option of the state is.
-    `types`: the type of each column as CQL, in the order of a read or a write; those of the key, `width` of them, come first.
-    """
+    """A key and a value that are bytes, as the columns of a table; the first `width` columns, in `types`, are the key's."""
 
     layout, width = "binary", 1
     types: ClassVar[Mapping[str, str]] = {"key": "blob", "value": "blob"}
@@ -66,8 +62,7 @@ class BytesColumns:
 class CqlForm(NamedTuple):
     """How values of a type are stored.
 
-    `cql`: the type of the column.
-    `arrow`: the type of Arrow that checks values.
+    `cql`, `arrow`: the type of the column, and the type of Arrow that checks values.
     `to_bytes`, `of_driver`: a value as the bytes of its cell; what the driver read as a value, None: it is one.
     `checked`: the class of which `to_bytes` itself refuses a value that does not fit; None: it has to be checked before.
     """
@@ -197,10 +192,7 @@ class CqlColumns(PlainColumns[CqlColumn]):
 
 
 def columns_of(conf: StateConf, kind: StateType, options: CassandraOptions) -> CqlColumns:
-    """Return the columns of a state with `layout="columns"`.
-
-    Raises `ConfigError`: it cannot have the columns that its options ask for.
-    """
+    """Return the columns of a state with `layout="columns"`; `ConfigError`: it cannot have them."""
 
     def why_misnamed(field: str, is_key: bool) -> str | None:
         return f"no column can be called {field!r}" if field.lower().startswith(OWN) or not field else None

@@ -4,11 +4,11 @@ Of two writes of one value Cassandra keeps the one with the higher timestamp. A 
 
     (floor + version) << 18 | number
 
-`version` is `Sentinel.version`, which rises with every commit of one log. `number` counts the puts and deletes of a
-commit, because Cassandra would decide between writes of the same timestamp by their bytes. `floor` is one number for
-the whole state, stored in a register. It rises above everything handed out before when the state is emptied or adopted,
-when another log writes it, or when the same attempt is run again. The register also holds the `ceiling` that no version
-handed out so far has reached, so the floor can be raised without knowing which writer wrote what.
+`version` is `Sentinel.version`, which rises with every commit of one log. `number` counts the puts and deletes of a commit,
+because Cassandra would decide between writes of the same timestamp by their bytes. `floor` is one number for the whole state,
+stored in a register. It rises above everything handed out before when the state is emptied or adopted, when another log
+writes it, or when the same attempt is run again. The register also holds the `ceiling` that no version handed out so far has
+reached, so the floor can be raised without knowing which writer wrote what.
 """
 
 from __future__ import annotations
@@ -41,12 +41,7 @@ CODEC = FieldsCodec(_FIELDS, encode, decode)
 
 
 class CassandraFence:
-    """The sentinel of one partition, which moves by condition only.
-
-    `register_of`: returns the register of a bucket.
-    `partition`: its number.
-    `what`: the state and its place, for messages.
-    """
+    """The sentinel of one partition, which moves by condition only."""
 
     def __init__(self, register_of: Callable[[int], CassandraRegister], partition: int, what: str) -> None:
         self._register, self._what = register_of(FLOOR_BUCKET - 1 - partition), what
@@ -65,10 +60,7 @@ class CassandraFence:
         return None if record is None else record.sentinel
 
     def claim(self, sentinel: Sentinel, force: bool = False) -> int:
-        """Replace the record that was read or claimed last; return the stamp for writes under the sentinel.
-
-        Forward, or anywhere with `force`. The own sentinel, sealed, keeps its stamp.
-        """
+        """Replace the record that was read or claimed last; return the stamp for writes under the sentinel."""
         found, own = self._record.check_move(sentinel, force), self._record.own
         if own is not None and own == found and own.sentinel == sentinel and not own.sentinel.sealed and not force:
             floor, token = own.notes  # the seal of its own commit
@@ -144,10 +136,7 @@ class _Range(NamedTuple):
 
 
 class Stamps:
-    """Gives out the ranges of timestamps.
-
-    `register`: the one with the floor.
-    """
+    """Gives out the ranges of timestamps, by the register with the floor."""
 
     def __init__(self, register: Register) -> None:
         self._register = register

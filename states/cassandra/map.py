@@ -1,7 +1,4 @@
-"""CassandraBackingMap: rows, fence and timestamps together, as one backing map; of bytes, or of declared columns.
-
-Rows are read and written in bulk, a window of keys at a time. A bucket of rows is a Cassandra partition.
-"""
+"""CassandraBackingMap: rows, fence and timestamps together, as one backing map; of bytes, or of declared columns."""
 
 from __future__ import annotations
 
@@ -39,11 +36,8 @@ _OF_BUCKET = " AND ".join(f"{name} = ?" for name in PARTITION)
 class CassandraBackingMap(BackingMap):
     """One partition of a state in a table: a backing map that keeps its own sentinel. Used by one thread at a time.
 
-    It connects when it is made. In a forked child it connects again when it is first used.
-
-    `conf`: the names of the topology and the state; `read_only`.
-    `partition`: the place of its sentinel. The place of a key does not depend on it.
-    `columns`: None: what it puts and gives are bytes; of declared fields they are what the kind of the state stores.
+    It connects when it is made; in a forked child again when it is first used. `columns`: None: what it puts and gives are
+    bytes.
     """
 
     facts = MapFacts(shares_keys=True)
@@ -186,11 +180,7 @@ class CassandraBackingMap(BackingMap):
 
 
 class StateRows:
-    """The rows of one state.
-
-    `table`: its name as CQL.
-    `columns`: those of its rows, beside the two that name the state and the bucket.
-    """
+    """The rows of one state, in `columns` beside the two that name the state and the bucket."""
 
     def __init__(
         self,

@@ -25,11 +25,7 @@ _making = threading.Lock()
 
 
 class TableForm(NamedTuple):
-    """What a table must be.
-
-    `columns`: of each column its kind, its position and its type, as `system_schema.columns` has them.
-    `layout`, `buckets`: the options of the state; they are in the table's comment.
-    """
+    """What a table must be: the kind, position and type of each column, as `system_schema.columns` has them."""
 
     columns: Mapping[str, tuple[str, int, str]]
     layout: str
@@ -71,11 +67,8 @@ def open_table(
 ) -> str:
     """Check keyspace and table, create them if they are absent and that is allowed; return the table's full name.
 
-    A table that a former declaration may have made gets the columns that it lacks.
-
     Raises `ConfigError`: there is no such keyspace, or the consistency levels are too weak for its copies.
-    Raises `StateError`: there is no such table and creating it is not allowed, or it is not a table of this form.
-    Raises `TopologyError`: a column has another type than this declaration gives it.
+    Raises `StateError`, `TopologyError`: there is no table to use, or it is not one of this form.
     """
     full = f'"{options.keyspace}"."{table}"'
     with _making:  # two partitions of one process must not create it at once, because nodes could each create their own
@@ -203,10 +196,7 @@ def _create_keyspace(options: CassandraOptions) -> str:
 
 
 def check_consistency(options: CassandraOptions, replication: Mapping[str, str]) -> None:
-    """Refuse levels that together do not reach more copies than there are, because a read could miss the last write.
-
-    `replication`: of the keyspace, as `system_schema.keyspaces` has it.
-    """
+    """Refuse levels that together do not reach more copies than there are, because a read could miss the last write."""
     # "3/1": three copies, one of them transient
     copies = {name: int(count.partition("/")[0]) for name, count in replication.items() if name.lower() != "class"}
     levels = options.read_consistency, options.write_consistency

@@ -1,9 +1,9 @@
 """What keys are called in Memcached: at most 250 bytes, without spaces and control characters, another one for each key.
 
 =====================================  =========================================================
-`prefix:the`                           a key of one field that is short plain ASCII text
-`prefix:=AZGhYQ`                       any other: the encoded key as URL-safe base64
-`prefix:#` and 64 hexadecimal digits   a key that would be too long: its BLAKE2b hash
+`prefix:the`                           a key of one field that is short plain ASCII text `prefix:=AZGhYQ`
+any other: the encoded key as URL-safe base64 `prefix:#` and 64 hexadecimal digits   a key that would be too long: its BLAKE2b
+hash
 =====================================  =========================================================
 
 Text that starts with `=` or `#` is not plain. A hash does not give the key back, so the value of such a name starts with the
@@ -61,9 +61,7 @@ class Named(NamedTuple):
 def prefix_of(conf: StateConf, prefix: str | None) -> str:
     """Return what the names of a state start with: `topology/state`, or the given prefix, percent-encoded.
 
-    Encoded so that no prefix is the beginning of another's names, whatever the topology and the state are called.
-
-    Raises `ConfigError`: the prefix is empty, or so long that little room is left for keys.
+    Encoded so that no prefix is the beginning of another's names. `ConfigError`: it is empty, or leaves little room for keys.
     """
     if prefix is None:
         prefix = f"{quote(conf.topology, safe='')}/{quote(conf.state, safe='')}"
@@ -78,11 +76,7 @@ def prefix_of(conf: StateConf, prefix: str | None) -> str:
 
 
 class Names:
-    """The names of one state.
-
-    `prefix`: of the state, as `prefix_of` makes it.
-    `space`: tells apart what several caches keep under one prefix.
-    """
+    """The names of one state; `space` tells apart what several caches keep under one prefix."""
 
     def __init__(self, prefix: str, space: str = "") -> None:
         self._state = prefix.encode("ascii")

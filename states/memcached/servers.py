@@ -1,11 +1,10 @@
-r"""Memcached's servers: their options, the connection to each, its text protocol in bulk, and the server of each name.
+"""Memcached's servers: their options, the connection to each, its text protocol in bulk, and the server of each name.
 
 pymemcache, which this module alone imports, connects; it sends one `cas` a round trip and reads replies line by line, so
-requests of many keys are framed here. A value may hold any bytes, `\r\nEND\r\n` too: a reply is cut by the length that its
-head line gives, never by what is in it.
+requests of many keys are framed here. A reply is cut by the length that its head line gives, never by what is in it.
 
-Errors of the network and of the driver leave this module as `BackendError`, which names the server. A read is tried
-again over a new connection; a write is not, because it is unknown whether it was done: the batch is replayed.
+Errors leave this module as `BackendError`. A read is tried again over a new connection; a write is not, because it is unknown
+whether it was done: the batch is replayed.
 """
 
 from __future__ import annotations
@@ -113,10 +112,7 @@ def store_commands(
 
 
 class Replies:
-    """The replies of one connection, in order.
-
-    `receive`: returns up to so many bytes of what came in, at least one; nothing once the server has closed the connection.
-    """
+    """The replies of one connection, in order; `receive` returns some bytes, nothing once the server has closed it."""
 
     def __init__(self, receive: Callable[[int], bytes]) -> None:
         self._receive = receive
@@ -256,11 +252,9 @@ def _shown_keys(keys: Sequence[Key]) -> str:
 
 
 class MemcachedConnection:
-    """One server.
+    """One server, and the tokens of the items that were read for the commit under way; None where there was no item.
 
-    `name`: as it is written in the options.
-    `tokens`: of the items that this connection read for the commit under way; None where there was none. They end with the
-    connection: a server that restarted counts its tokens from the beginning.
+    Tokens end with the connection: a server that restarted counts from the beginning.
     """
 
     def __init__(self, name: str, options: MemcachedOptions) -> None:
@@ -305,8 +299,8 @@ class MemcachedConnection:
     ) -> list[bytes]:
         """Store items as `store_commands` says, and return one reply for each: `STORED`, or why not.
 
-        All are sent before the replies are read, so the caller bounds how many there are: what the server answers
-        must find room in the buffers on the way.
+        All are sent before the replies are read, so the caller bounds how many there are: what the server answers must find
+        room.
         """
         data = store_commands(names, flags, expiration, values, tokens)
         return self._command(f"write {len(names)} names", data, len(names))
@@ -381,8 +375,8 @@ class MemcachedConnection:
 class Servers:
     """All servers of a state, and the server of each name.
 
-    A name falls into one of 4,096 slots, and each slot to a server by rendezvous hashing: adding or removing one server
-    moves only the slots that it gets or had.
+    A name falls into one of 4,096 slots, and each slot to a server by rendezvous hashing: adding or removing one server moves
+    only the slots that it gets or had.
     """
 
     def __init__(self, options: MemcachedOptions) -> None:

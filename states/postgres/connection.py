@@ -87,10 +87,7 @@ class Session:
         self._process = 0
 
     def run(self, doing: str, work: Callable[[PostgresConnection], T]) -> T:
-        """Return what `work` does with the connection; it is called again after a failure that may be over.
-
-        Raises `BackendError`: the server refused, or did not answer. A write may have been made.
-        """
+        """Return what `work` does with the connection; it is called again after a failure that may be over."""
 
         def attempt() -> T:
             try:

@@ -83,10 +83,7 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
 
 @dataclass(frozen=True)
 class TableNames:
-    """The names, as SQL, of what a state has: its table, and what is beside it.
-
-    `bare`: the table by its name alone, as `trident_sentinels` and `trident_changes_gone` know it.
-    """
+    """The names, as SQL, of what a state has; `bare`: its table by its name alone, as the tables of all states know it."""
 
     bare: str
     changes_index: str
@@ -97,10 +94,7 @@ class TableNames:
     committed: str
 
     def sql(self, statement: str, **parts: str) -> str:
-        """Fill the names and `parts` into a statement, which must be run with arguments: percent signs of names are doubled.
-
-        All at once: a name may have braces.
-        """
+        """Fill names and `parts` into a statement that is run with arguments, all at once: a name may have braces."""
         return statement.format(**self._quoted_names, **parts)
 
     @cached_property

@@ -1,8 +1,8 @@
 """Reads and writes of a state whose fields are columns, and its sentinels (R8, R9).
 
-`trident_sentinels` has a row for each partition of each state in its schema. The row has a witness: a key that the
-partition's last commit wrote, and its batch. A sentinel whose witness is not in the table any more counts as none, so a
-table that was emptied, dropped or brought back from a backup is found although its sentinels are still there.
+A row of `trident_sentinels` has a witness: a key that the partition's last commit wrote, and its batch. A sentinel whose
+witness is not in the table any more counts as none, so a table that was emptied, dropped or brought back from a backup is
+found.
 """
 
 from __future__ import annotations

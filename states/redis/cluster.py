@@ -1,9 +1,8 @@
 """The nodes of a cluster: which node has which bucket, and whether all keys of a bucket are where its slot is.
 
-While a slot is being moved, its keys are at two nodes. As long as both know of the move, they refuse a call that would miss a
-key (TRYAGAIN, ASK). A replica that replaces the old node does not know of it, and would answer that the moved keys are absent.
-So whenever the nodes are looked up, as after each failover, a slot whose keys come from a node that no longer has it is
-refused.
+While a slot is being moved, its keys are at two nodes, which refuse a call that would miss a key (TRYAGAIN, ASK). A replica
+that replaces the old node does not know of the move, and would answer that the moved keys are absent. So whenever the nodes
+are looked up, as after each failover, a slot whose keys come from a node that no longer has it is refused.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ _SLOTS, _NODES = (b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES")
 class Cluster(Server):
     """Asks any node which node has which slots, and keeps a connection to each that is needed.
 
-    `options`: the URL, which names some of the nodes.
-    `stems`: the beginning of the names of each bucket.
-    `greet`: called with each link that was opened.
+    `stems`, `greet`: the beginning of the names of each bucket; called with each link that was opened.
     """
 
     def __init__(self, options: RedisOptions, stems: Sequence[bytes], greet: Callable[[Link], None]) -> None:
@@ -55,10 +52,7 @@ class Cluster(Server):
         return [self._link_at(*address) for address in dict.fromkeys(address for _, _, address, _ in self._ranges)]
 
     def placement(self) -> Hashable:
-        """Return which nodes have the slots of the buckets, and since when.
-
-        Raises `TryAgainError`: one of them is being moved.
-        """
+        """Return which nodes have the slots of the buckets, and since when; `TryAgainError`: one of them is being moved."""
         nodes = self._find()
         ours = frozenset(self._slots)
         for node in nodes:
@@ -168,14 +162,10 @@ _OPEN = re.compile(r"\[(\d+)-([<>])-(\w+)\]")
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """One line of CLUSTER NODES.
+    """One line of CLUSTER NODES; a node lists moving slots, each with the other node's id, only for itself.
 
-    `id`, `host`, `port`: its name in the cluster, and its address; the host is empty if it is unknown.
     `epoch`: grows whenever slots come to this node.
-    `own`: this is the node that was asked. A node lists moving slots only for itself.
-    `reachable_primary`: it may have keys, and can be asked.
-    `slots`: ranges of the slots that it serves: first and last.
-    `arriving`, `leaving`: (slot, the other node's id) of each slot that is being moved.
+    `own`, `reachable_primary`: this is the node that was asked; it may have keys, and can be asked.
     """
 
     id: str

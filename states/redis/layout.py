@@ -55,12 +55,7 @@ _GLOB = re.compile(rb"([\\*?\[\]^-])")
 
 
 class RedisLayout:
-    """The names of one state's keys.
-
-    `prefix`: P.
-    `buckets`: how many there are in a cluster; None: on one server there is one, which has no tag.
-    `plain`: the names of keys in `layout="fields"`.
-    """
+    """The names of one state's keys, which begin with its prefix; in so many buckets of a cluster, None on one server."""
 
     def __init__(self, prefix: str, buckets: int | None = None, plain: PlainHashes | None = None) -> None:
         tag = prefix.replace("%", "%25").replace("}", "%7D")  # a closing brace would end the tag too early
@@ -202,8 +197,7 @@ class PlainHashes:
     def decode(self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]) -> list[Any]:
         """Return what is stored in hashes, of which the fields are given; None for a key without one.
 
-        Raises `CorruptValueError`: another program wrote a hash: it does not say which batch did, or has a text that is no
-        value of the type.
+        Raises `CorruptValueError`: another program wrote a hash.
         """
         there, columns = self._present_columns(keys, stored)
         made: list[Any] = [None] * len(keys)
@@ -348,10 +342,7 @@ def _encode_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def hashes_of(conf: StateConf, kind: StateType, options: RedisOptions) -> PlainHashes | None:
-    """Return the names and hashes of a state; None if its layout is strings.
-
-    Raises `ConfigError`: it cannot have the hashes that its options ask for.
-    """
+    """Return the names and hashes of a state; None if its layout is strings. `ConfigError`: it cannot have hashes."""
     if options.layout != "fields":
         return None
 

@@ -50,11 +50,7 @@ _LOST = "is the server up, can it be reached, and is its address right?"
 
 
 class Words:
-    """Many words, packed.
-
-    `count`: their number.
-    `packed`: for each the end of the line before, its length, and itself.
-    """
+    """Many words, packed: for each the end of the line before, its length, and itself."""
 
     __slots__ = ("count", "packed")
 
@@ -112,12 +108,7 @@ class Call:
 
 
 class Link:
-    """One connection to one server, and the calls on it whose answers are outstanding.
-
-    `connection`: redis-py's, not connected yet.
-    `name`: the server, for messages.
-    `greet`: called with the link whenever a connection was made.
-    """
+    """One connection to one server, and the calls on it whose answers are outstanding; `greet` is called when it was made."""
 
     def __init__(self, connection: Any, name: str, greet: Callable[[Link], None]) -> None:
         self.name = name
@@ -226,11 +217,7 @@ class Server:
 
 
 class Wire:
-    """Runs calls to their end, through lost connections.
-
-    `servers`: where to send.
-    `options`: how often to try, and how long to wait in between.
-    """
+    """Runs calls to their end, through lost connections."""
 
     def __init__(self, servers: Server, options: RedisOptions) -> None:
         self.servers, self._at = servers, servers.name
@@ -301,8 +288,8 @@ class Wire:
     def names(self, doing: str, match: tuple[bytes, ...]) -> Iterator[list[bytes]]:
         """Iterate over pages of the names that match, as SCAN is told; a name may occur twice, and others may occur too.
 
-        A cursor is valid in one server process only, and a key may move from a server that is not yet listed to one that is. So
-        if a connection broke or a slot was moved meanwhile, everything is listed once more.
+        A cursor is valid in one server process only, and a key may move to a server that was listed already. So if a
+        connection broke or a slot was moved meanwhile, everything is listed once more.
         """
         for _ in range(_PASSES):
             before = self.persist(doing, self.servers.placement)
