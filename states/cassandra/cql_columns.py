@@ -25,8 +25,7 @@ _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _MS = dt.timedelta(milliseconds=1)
 LENGTH = struct.Struct(">i").pack
 
-Cells = tuple[bytes | None, ...]
-"""Values of a statement or of a row, as they are sent."""
+Cells = tuple[bytes | None, ...]  # values of a statement or of a row, as they are sent
 
 
 class BytesColumns:

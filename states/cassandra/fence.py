@@ -25,13 +25,9 @@ from trident.state.encoding.codec import decode, encode
 from trident.state.txid import Sentinel
 from trident.storekit import FieldsCodec, RecordFence, Register, SentinelRecord
 
-FLOOR_BUCKET = -1
-"""The bucket of the register with the floor; sentinels have buckets below it, rows above."""
-
+FLOOR_BUCKET = -1  # the bucket of the register with the floor; sentinels have buckets below it, rows above
 _NUMBER_BITS = 18
-PUTS_PER_COMMIT = 1 << _NUMBER_BITS
-"""How many puts and deletes of one commit can have different timestamps."""
-
+PUTS_PER_COMMIT = 1 << _NUMBER_BITS  # how many puts and deletes of one commit can have different timestamps
 _STAMPS = 1 << (63 - _NUMBER_BITS)
 _STEP = 1 << 24  # the versions between two raises of the ceiling: sixteen starts of a driver
 _TRIES = 8

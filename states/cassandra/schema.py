@@ -14,11 +14,8 @@ from trident.errors import ConfigError, StateError, TopologyError
 from trident.state.interfaces import StateConf
 from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 
-PARTITION = (f"{OWN}state", f"{OWN}bucket")
-"""The columns that rows of one bucket have in common."""
-RECORD = f"{OWN}record"
-"""The record of a bucket below zero, which has no rows: a floor of timestamps, or a sentinel."""
-
+PARTITION = (f"{OWN}state", f"{OWN}bucket")  # the columns that rows of one bucket have in common
+RECORD = f"{OWN}record"  # the record of a bucket below zero, which has no rows: a floor of timestamps, or a sentinel
 _COMMENT = re.compile(r"trident (\w+) table, layout (\d+)(?:, (\d+) buckets)?")
 _LAYOUT = 2
 _making = threading.Lock()

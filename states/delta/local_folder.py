@@ -23,8 +23,7 @@ from trident.errors import StateError
 
 _LOGGER = logging.getLogger(__name__)
 LOG = "_delta_log"
-INSIDE = "_trident"
-"""Where the changes of a state are."""
+INSIDE = "_trident"  # where the changes of a state are
 _ENTRY = re.compile(r"(\d{20})\.json$")
 _LOG_FILE = re.compile(r"\d{20}\.(json|checkpoint.*)$")
 # Entries that a killed process may have left unsynced: its last commit, and a compaction beside it.

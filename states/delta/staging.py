@@ -44,8 +44,7 @@ class Staging:
     def __init__(self, tables: StateTables, partition: int) -> None:
         self._table, self._layout, self._partition = tables.changes, tables.layout, partition
         self._what, self._app = tables.what, tables.app
-        self.is_on = False
-        """Whether the commit that ends is staged."""
+        self.is_on = False  # whether the commit that ends is staged
         self._staged: Staged | None = None
         self._has_looked = False  # for what earlier drivers and their tasks have staged
         self._discarded = 0  # the last attempt whose lost files the driver has looked for

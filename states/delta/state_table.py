@@ -30,12 +30,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-ABSENT = -1
-"""The version of a table that does not exist."""
-
-COMPACTION = "trident.compaction"
-"""The note of a version that changes no content."""
-
+ABSENT = -1  # the version of a table that does not exist
+COMPACTION = "trident.compaction"  # the note of a version that changes no content
 _COLUMNS = "trident-columns"
 _READ_TRIES = 5
 _COMPACTION_TRIES = 15

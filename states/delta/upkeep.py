@@ -35,9 +35,7 @@ _APP = "trident-maintenance"
 
 _EXPIRY = "trident/expiry"
 _MARKS_A_TTL = 16
-_KEPT = _MARKS_A_TTL + 2
-"""The newest marks, of which one is older than the last by `ttl_s`."""
-
+_KEPT = _MARKS_A_TTL + 2  # the newest marks, of which one is older than the last by `ttl_s`
 Transaction = tuple[str, int]
 
 

@@ -72,8 +72,7 @@ class Health(NamedTuple):
         return Health(epoch, int(statistics[b"pid"]), started, flushes, evictions, sent)
 
 
-Baseline = dict[str, Health]
-"""The health of each server of a state."""
+Baseline = dict[str, Health]  # the health of each server of a state
 
 
 def loss(before: Baseline, now: Baseline, evictions: bool = True) -> str | None:

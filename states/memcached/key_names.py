@@ -24,9 +24,7 @@ from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.storekit import by_count
 
-MAX_NAME_BYTES = 250
-"""The longest name that a server takes."""
-
+MAX_NAME_BYTES = 250  # the longest name that a server takes
 _LONGEST_PREFIX = 120
 _TOGETHER = 1000
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")

@@ -42,8 +42,7 @@ from trident.storekit.plain_columns import (
 )
 from trident.types import TYPES, class_of
 
-AT = f"{OWN}at"
-"""When a row was written: of a state that expires, and of changes."""
+AT = f"{OWN}at"  # when a row was written: of a state that expires, and of changes
 _SYSTEM = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
 _NUL, _ESCAPE = "\0", "\ue000"  # text has no NUL; in its place a character that no one uses, and a 0
 

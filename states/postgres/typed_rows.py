@@ -40,8 +40,7 @@ from trident.state.table import KeyColumns, OpaqueTable
 from trident.storekit import InTransaction, Puts, StoredRows, by_count, by_size
 from trident.storekit.plain_columns import TXID
 
-LAYOUT = 1
-"""The version of the layout, in each row of `trident_sentinels`."""
+LAYOUT = 1  # the version of the layout, in each row of `trident_sentinels`
 _READ_SENTINEL = """
     SELECT layout, sentinel, witness, {is_there} FROM {sentinels} WHERE state = %(state)s AND partition = %(partition)s
 """
@@ -65,8 +64,7 @@ _PUT = """,
         ON CONFLICT ({keys}) DO UPDATE SET {put}{returning}
     ){changed}
 """
-_MANY_KEYS = 64
-"""From this many keys on arrays are faster than rows."""
+_MANY_KEYS = 64  # from this many keys on arrays are faster than rows
 Statement = tuple[str, dict[str, Any]]
 
 

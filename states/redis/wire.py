@@ -24,15 +24,11 @@ from trident.storekit import Retries
 
 Result = TypeVar("Result")
 
-Command = tuple[Any, ...]
-"""The words of a command: bytes, texts, whole numbers, and `Words`."""
-
+Command = tuple[Any, ...]  # the words of a command: bytes, texts, whole numbers, and `Words`
 _HEADS = [b"\r\n$%d\r\n" % size for size in range(1024)]
 _PAGE, _START, _PASSES = 1000, b"0", 5  # of a listing
 _WAITING = attrgetter("waiting")
-_WINDOW = 8
-"""Calls in flight on a connection: the server works on one while the next is packed and the last is read."""
-
+_WINDOW = 8  # calls in flight on a connection: the server works on one while the next is packed and the last is read
 _LUA: dict[bytes, bytes] = {}
 _MOVING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"})
 _AWAY = frozenset({"", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS"})

@@ -28,8 +28,7 @@ from trident.state.txid import Sentinel, Snapshot
 
 logger = logging.getLogger(__name__)
 
-NOT_YET = 1 << 62
-"""No attempt: a declaration that has no driver yet has written nothing."""
+NOT_YET = 1 << 62  # no attempt: a declaration that has no driver yet has written nothing
 
 
 def with_evolutions(plan: Plan, evolutions: Mapping[str, Evolution]) -> Plan:

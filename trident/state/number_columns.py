@@ -28,9 +28,7 @@ _EXACT_FLOAT = 1 << 53  # whole numbers up to here are floats
 _TURNED = 1 << 62  # the least that a sum differs by which was turned
 _NUMBERS = {"bigint": (int, pa.int64(), np.int64), "double": (float, pa.float64(), np.float64)}
 
-Column = npt.NDArray[Any]
-"""int64 or float64, shape (n,)."""
-
+Column = npt.NDArray[Any]  # int64 or float64, shape (n,)
 _NONE, _FLOAT, _UNSIGNED, _LARGEST, _SIGNED = 0xC0, 0xCB, 0xCC, 0xCF, 0xD0  # MessagePack's first byte of what follows
 
 # A small whole number is one byte; of others the first byte says how many follow: by the first bound above the number.

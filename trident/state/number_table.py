@@ -21,15 +21,9 @@ from trident.state.values import UNKNOWN_ATTEMPT, OpaqueValue
 
 _SPACE = 1024
 _NO_KEY = object()
-_FEW_KEYS = 16
-"""Up to this many keys a dict is faster than arrays, so a map stays a dict until a larger commit comes."""
-
-Rows = npt.NDArray[np.int64]
-"""int64, shape (n,): the row of each key, -1 for a key that is not there."""
-
-_FEW_TEXTS = 256
-"""Up to this many texts a dict is faster."""
-
+_FEW_KEYS = 16  # up to this many keys a dict is faster than arrays, so a map stays a dict until a larger commit comes
+Rows = npt.NDArray[np.int64]  # int64, shape (n,): the row of each key, -1 for a key that is not there
+_FEW_TEXTS = 256  # up to this many texts a dict is faster
 _SHARE = 64
 """The index is made once a batch asks for this part of all keys, because it costs as much as some such batches."""
 

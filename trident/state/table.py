@@ -14,9 +14,7 @@ from trident.state.kinds import Key
 from trident.state.txid import Txid, Winners
 from trident.state.values import UNKNOWN_ATTEMPT, Combine, OpaqueValue, stand_before
 
-ABSENT = -1
-"""In place of the number of a batch, which no batch has: the key was never written."""
-
+ABSENT = -1  # in place of the number of a batch, which no batch has: the key was never written
 _NEVER = OpaqueValue(ABSENT, UNKNOWN_ATTEMPT, None, None)
 
 

@@ -11,27 +11,18 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-RETRY_BITS = 20
-"""An attempt is `epoch << RETRY_BITS | retry`, so no two epochs have an attempt in common."""
-EMPTIED = "(emptied)"
-"""The incarnation in the sentinel of a partition that is being emptied: what is there must go, whatever it is."""
+RETRY_BITS = 20  # an attempt is `epoch << RETRY_BITS | retry`, so no two epochs have an attempt in common
+EMPTIED = "(emptied)"  # the incarnation in the sentinel of a partition that is being emptied: what is there must go
 
-FORMER = "former"
-"""Among the facts of a state in the log: the former types of its values, as in `Winners.types`."""
-CHANGES = "changes"
-"""Among the facts of a state in the log: the batch after which its store has each change."""
-KEPT = "kept"
-"""Among the facts of a state in the log: the options that keep something of its past, as they were last given."""
-STORED_UNDER = "stored_under"
-"""Among the facts of a state in the log: the name under which its store knows it, where it is called otherwise now."""
-CALLED = "called"
-"""Among the facts of a state in the log: what it was called last, before its name was changed."""
-LIMITS = "limits"
-"""Among the facts of a state: by the names of aggregates how many values each remembers of a key, where it drops others."""
-SERIALIZER = "serializer"
-"""Among the facts of a state: what its values are written with, where the store does not decide that itself."""
-BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZER)
-"""The facts of a state that are not part of what it means."""
+# Among the facts of a state in the log.
+FORMER = "former"  # the former types of its values, as in `Winners.types`
+CHANGES = "changes"  # the batch after which its store has each change
+KEPT = "kept"  # the options that keep something of its past, as they were last given
+STORED_UNDER = "stored_under"  # the name under which its store knows it, where it is called otherwise now
+CALLED = "called"  # what it was called last, before its name was changed
+LIMITS = "limits"  # by the names of aggregates how many values each remembers of a key, where it drops others
+SERIALIZER = "serializer"  # what its values are written with, where the store does not decide that itself
+BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZER)  # no part of what it means
 
 
 def epoch_of(attempt: int) -> int:

@@ -23,9 +23,7 @@ from trident.state.table import OpaqueTable
 from trident.storekit.store_state import MapOptions
 from trident.types import TYPES, FieldType, class_of, simple_type
 
-Field = tuple[str, str]
-"""A name, and a DDL type in its normal spelling."""
-
+Field = tuple[str, str]  # a name, and a DDL type in its normal spelling
 FormOf = Callable[[str, bool], Any]
 """Says how a store keeps values of a type, and whether of a key; None: it has no plain form for them."""
 Misnamed = Callable[[str, bool], str | None]
@@ -36,8 +34,7 @@ _NO_NUMBER = re.compile('"(nan|-?inf)"')
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda decimal: format(decimal, "f")).encode
 _IN_JSON = re.compile(rf"(array|struct|{'|'.join(_KEPT_BY_JSON)}|decimal\(\d+,\d+\)|\w+:|[<>,])+")
 
-OWN = "trident_"
-"""What the names of the framework's own columns and tables begin with."""
+OWN = "trident_"  # what the names of the framework's own columns and tables begin with
 TXID, ATTEMPT, BEFORE = f"{OWN}txid", f"{OWN}attempt", f"{OWN}before"
 NULL, BEFORE_NULL = f"{OWN}null", f"{BEFORE}_null"
 """Whether a value of several columns is null, and the value before; where only its fields are, it is false."""

@@ -41,9 +41,7 @@ from trident.errors import StateError
 ATTEMPT = pa.field(ATTEMPT_COLUMN, pa.int64())
 """The last column of a file: by the attempt one knows which declaration wrote a value. Null, or no column: it is not known."""
 
-ROWS_PER_GROUP = 1 << 14
-"""A lookup of one key reads so many rows."""
-
+ROWS_PER_GROUP = 1 << 14  # a lookup of one key reads so many rows
 _DICTIONARY_BYTES = 1 << 14  # columns of few different values (batches, attempts) fit; others give up soon
 _EVERYTHING = Bucket(0, 0)
 _NAME = re.compile(r"part-b(\d+)-([\da-f]+)-[\da-f-]+\.parquet")

@@ -54,8 +54,7 @@ class Merging:
         self._thread: threading.Thread | None = None
         self._outcome: _Outcome | None = None
         self._unread: LargeIndex | None = None  # changes of tasks that are being merged
-        self.is_running = False
-        """Whether a merge has begun, and `settle` has not used its outcome."""
+        self.is_running = False  # whether a merge has begun, and `settle` has not used its outcome
         self._not_before = 0.0
 
     def offer(self, due: Shown, index: LargeIndex | None, seq: int) -> None:

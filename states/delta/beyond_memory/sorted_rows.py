@@ -22,12 +22,8 @@ from trident.arrow import one_array, python_of
 from trident.state.encoding.codec import encode
 from trident.state.encoding.equal_keys import canonical_key
 
-Hashes = npt.NDArray[np.int64]
-"""int64, shape (n,), never negative."""
-
-Places = npt.NDArray[np.int64]
-"""int64, shape (n,): numbers of rows."""
-
+Hashes = npt.NDArray[np.int64]  # int64, shape (n,), never negative
+Places = npt.NDArray[np.int64]  # int64, shape (n,): numbers of rows
 HASH_BITS = 63
 
 _LONG = 64

@@ -20,9 +20,7 @@ from trident.state.encoding.equal_keys import canonical_key, canonical_keys
 from trident.state.encoding.extensions import TUPLE, new_packer, new_row_packer, pack, type_name, unpack
 from trident.state.interfaces import Key
 
-VERSION = 1
-"""The first byte of every encoded value."""
-
+VERSION = 1  # the first byte of every encoded value
 _VERSION_BYTE = bytes([VERSION])
 _JOINED_MAX = 1 << 24  # values of more bytes than this together are decoded one by one: joining them costs memory
 
