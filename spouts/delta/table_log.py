@@ -108,15 +108,11 @@ def not_read(what: str, error: Exception) -> SpoutError:
 
 
 class LoggedFile(NamedTuple):
-    """A file with rows; `path` is as the log has it: relative, with `%` escapes.
+    """A file with rows, and the values of its partition columns as text."""
 
-    `change`: what its rows are: `"insert"`, `"delete"`, or `""` if the file says it itself, row by row.
-    `size`, `values`: in bytes, -1 if the log does not say it; of the partition columns, as text.
-    """
-
-    change: str
-    path: str
-    size: int
+    change: str  # what its rows are: "insert", "delete", or "" if the file says it itself, row by row
+    path: str  # as the log has it: relative, with `%` escapes
+    size: int  # in bytes; -1 if the log does not say it
     values: dict[str, str | None]
 
 

@@ -167,11 +167,7 @@ class DeltaCoordinator(ThrottledCoordinator):
         self._stamp: tuple[int, tuple[int, int]] | None = None  # of the entry that was compared last
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Fix the files of a batch; None if the table has no further version.
-
-        Raises `ReplayMismatchError`: it is another table now, or it was set back.
-        Raises `SpoutError`: its log was cleaned up too far, or a version cannot be read as a stream of this kind.
-        """
+        """Fix the files of a batch; None if the table has no further version."""
         if previous is None:
             before = self._first()
         else:

@@ -59,18 +59,13 @@ class BytesColumns:
 
 
 class CqlForm(NamedTuple):
-    """How values of a type are stored.
-
-    `cql`, `arrow`: the type of the column, and the type of Arrow that checks values.
-    `to_bytes`, `of_driver`: a value as the bytes of its cell; what the driver read as a value, None: it is one.
-    `checked`: the class of which `to_bytes` itself refuses a value that does not fit; None: it has to be checked before.
-    """
+    """How values of a type are stored."""
 
     cql: str
-    arrow: pa.DataType
-    to_bytes: Callable[[Any], bytes]
-    of_driver: Callable[[Any], Any] | None = None
-    checked: type | None = None
+    arrow: pa.DataType  # which checks values
+    to_bytes: Callable[[Any], bytes]  # of a cell
+    of_driver: Callable[[Any], Any] | None = None  # makes a value of what the driver has read
+    checked: type | None = None  # the class of which `to_bytes` itself refuses a value that does not fit
 
 
 def _of_decimal(value: Decimal) -> bytes:

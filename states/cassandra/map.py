@@ -34,11 +34,7 @@ _OF_BUCKET = " AND ".join(f"{name} = ?" for name in PARTITION)
 
 
 class CassandraBackingMap(BackingMap):
-    """One partition of a state in a table: a backing map that keeps its own sentinel. Used by one thread at a time.
-
-    It connects when it is made; in a forked child again when it is first used. `columns`: None: what it puts and gives are
-    bytes.
-    """
+    """One partition of a state in a table: a backing map that keeps its own sentinel. Used by one thread at a time."""
 
     facts = MapFacts(shares_keys=True)
 
@@ -139,8 +135,6 @@ class CassandraBackingMap(BackingMap):
         if not self._closed:
             self._closed = True
             give_back(self._connection)
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         options, conf = self._options, self._conf
@@ -253,8 +247,6 @@ class StateRows:
                     page = []
         if page:
             yield self._columns.keys_of(page)
-
-    # ---- inside -----------------------------------------------------------------------------------------------------
 
     def _run(self, statements: Iterator[Any], doing: str) -> Iterator[Any]:
         return self._connection.stream(statements, self._concurrency, f"{doing} {self._what}")

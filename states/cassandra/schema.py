@@ -62,11 +62,7 @@ def quote_name(name: str) -> str:
 def open_table(
     connection: CassandraConnection, options: CassandraOptions, table: str, form: TableForm, conf: StateConf
 ) -> str:
-    """Check keyspace and table, create them if they are absent and that is allowed; return the table's full name.
-
-    Raises `ConfigError`: there is no such keyspace, or the consistency levels are too weak for its copies.
-    Raises `StateError`, `TopologyError`: there is no table to use, or it is not one of this form.
-    """
+    """Check keyspace and table, create them if they are absent and that is allowed; return the table's full name."""
     full = f'"{options.keyspace}"."{table}"'
     with _making:  # two partitions of one process must not create it at once, because nodes could each create their own
         select = connection.prepare("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?", "ONE")

@@ -60,12 +60,7 @@ def _check_types(state: str, schema: pa.Schema) -> None:
 
 
 class DeltaLayout:
-    """The columns of one state, derived from its kind and its `StateConf`.
-
-    `schema`, `data_schema`: the columns; those of keys and values alone.
-    `form`, `takes_columns`: of values that are opaque numbers, or structs of them; whether commits may come as columns of
-    such.
-    """
+    """The columns of one state, derived from its kind and its `StateConf`; `data_schema` has those of keys and values alone."""
 
     def __init__(self, kind: StateType, conf: StateConf) -> None:
         self.kind = kind

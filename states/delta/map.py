@@ -241,8 +241,6 @@ class DeltaBackingMap(BackingMap):
         self._seen = (None,)
         self.staging.discard_all()
 
-    # ---- the rest -------------------------------------------------------------------------------------------------
-
     def wait_for_maintenance(self) -> None:
         """Return once no compaction is running, and what may be published is."""
         self._maintenance.wait()

@@ -44,10 +44,7 @@ class Publishing:
     # ---- what is committed ----------------------------------------------------------------------------------------
 
     def before(self, txid: Txid, newest: Sentinel | None) -> bool:
-        """Publish the state after the batch before, which goes into files if it is too large for memory.
-
-        Returns False if another writer has committed meanwhile.
-        """
+        """Publish the state after the batch before, into files if it is too large; False: another writer has committed."""
         if newest is not None and newest.txid < txid and not self._has_base and self._is_too_large():
             self.publisher.forget()
             self._maintenance.close()
@@ -120,8 +117,6 @@ class Publishing:
         self.publisher.forget()
         self._merging.drop()
         self._recorded, self._is_unread = None, False
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     @property
     def _large(self) -> LargeIndex | None:

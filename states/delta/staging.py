@@ -124,8 +124,6 @@ class Staging:
             self._has_looked = True
             self.discard("", 0)
 
-    # ---- inside ---------------------------------------------------------------------------------------------------
-
     def _names(self) -> Iterator[StagedName]:
         with self._table.or_forgotten("list what is staged for"):
             files = self._table.filesystem().get_file_info(FileSelector(STAGED, allow_not_found=True))
@@ -173,16 +171,13 @@ class StagedName(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """What a task has staged: plain data, which goes through the driver.
-
-    `seq`, `version`: the `_seq` of all its rows; the version of the table that its values are based on.
-    """
+    """What a task has staged: plain data, which goes through the driver."""
 
     name: str
     size: int = 0
     rows: int = 0
-    seq: int = 0
-    version: int = 0
+    seq: int = 0  # of all its rows
+    version: int = 0  # of the table that its values are based on
 
     def to_bytes(self) -> bytes:
         return json.dumps(self).encode()

@@ -328,8 +328,6 @@ class StateTable:
             needed = data_files.removed_since(self.filesystem(), int((time.time() - hours * 3600) * 1000))
             data_files.delete_files(self.filesystem(), data_files.only_data_files(sorted({*unused} - needed)))
 
-    # ---- inside ---------------------------------------------------------------------------------------------------
-
     def _current_table(self) -> DeltaTable:
         if self._table is None:
             raise BackendError(f"Delta table {self.name} is not open")

@@ -52,16 +52,11 @@ _RUNS_PER_CHECKPOINT = 32
 
 
 class Shown(NamedTuple):
-    """What a version of the published table shows, or is to show.
+    """What a version of the published table shows, or is to show."""
 
-    `snapshot`: the last batch that was committed then; who won, if it is still to be shown.
-    `sentinel`: the last commit that touched the state; None without a log.
-    `version`: the version of the change table.
-    """
-
-    snapshot: Snapshot
-    sentinel: Sentinel | None
-    version: int
+    snapshot: Snapshot  # the last batch that was committed then; who won, if it is still to be shown
+    sentinel: Sentinel | None  # of the last commit that touched the state; None without a log
+    version: int  # of the change table
 
     @property
     def txid(self) -> int:
@@ -183,8 +178,6 @@ class PublishedTable(StateTable):
             except (VersionMoved, TridentError, OSError) as error:
                 _LOGGER.warning("the clean-up of the table of %s was postponed: %s", self._of_state, error)
 
-    # ---- inside ---------------------------------------------------------------------------------------------------
-
     def _app(self, shown: Shown) -> tuple[str, int]:
         return f"trident/{self._of_state}/shown", shown.txid
 
@@ -219,12 +212,7 @@ def _fingerprint(files: Iterable[BucketFile]) -> int:
 
 
 class StateTables:
-    """One state in Delta tables; parameters as of `DeltaBackingMap`.
-
-    `layout`, `rows`: the columns of the changes, and of what people read.
-    `name`, `app`, `what`: of the state with its topology, of its Delta transactions, and for messages.
-    `changes`: the table of the changes, for the thread that has this.
-    """
+    """One state in Delta tables; parameters as of `DeltaBackingMap`. `changes` is for the thread that has this."""
 
     def __init__(
         self,

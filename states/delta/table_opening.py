@@ -31,18 +31,12 @@ _MARK = "trident "
 
 
 class TableRole(NamedTuple):
-    """What a table is opened for.
+    """What a table is opened for."""
 
-    `inside`: `CHANGES`, whose columns must be right; or `AT_PATH`, which the state writes again if it is not as it should be.
-    `read_only`: it repairs nothing: it skips a damaged end of the log, and leaves it there.
-    `at`: it stays at this version.
-    `evolves`: a former declaration may have made it: it may lack fields, or have narrower types.
-    """
-
-    inside: str = CHANGES
-    read_only: bool = False
-    at: int | None = None
-    evolves: bool = False
+    inside: str = CHANGES  # its columns must be right; AT_PATH is written again if it is not as it should be
+    read_only: bool = False  # it repairs nothing: it skips a damaged end of the log, and leaves it there
+    at: int | None = None  # it stays at this version
+    evolves: bool = False  # a former declaration may have made it: it may lack fields, or have narrower types
 
 
 class TableOpening:
@@ -60,10 +54,7 @@ class TableOpening:
         self._is_alone = self.role.read_only or self.role.inside == AT_PATH
 
     def open(self) -> DeltaTable | None:
-        """Open the newest version, or the role's; None if there is no table.
-
-        Raises `StateError`: there is something else at the path, its columns differ, or its log is damaged.
-        """
+        """Open the newest version, or the role's; None if there is no table. `StateError`: it is another one, or damaged."""
         with reading(self.name, "open"):
             if not self._is_alone:
                 self._refuse_nesting()

@@ -297,11 +297,7 @@ class MemcachedConnection:
         values: Sequence[bytes],
         tokens: Sequence[bytes | None] | None,
     ) -> list[bytes]:
-        """Store items as `store_commands` says, and return one reply for each: `STORED`, or why not.
-
-        All are sent before the replies are read, so the caller bounds how many there are: what the server answers must find
-        room.
-        """
+        """Store items as `store_commands` says, and return one reply for each: `STORED`, or why not."""
         data = store_commands(names, flags, expiration, values, tokens)
         return self._command(f"write {len(names)} names", data, len(names))
 

@@ -52,18 +52,13 @@ class Packed(bytes):
 
 
 class _Form(NamedTuple):
-    """How values of a type are stored, and sent.
+    """How values of a type are stored, and sent."""
 
-    `sql`, `element`: the type of the column, as `format_type` writes it; the oid of the elements of the array that is sent.
-    `arrow`, `wire`: the type of Arrow that they go through, and NumPy's type of the bytes of a number; None: they are bytes.
-    `epoch`: PostgreSQL's day or moment 0 in the days or microseconds of Arrow.
-    """
-
-    sql: str
-    element: int
+    sql: str  # the type of the column, as `format_type` writes it
+    element: int  # the oid of the elements of the array that is sent
     arrow: pa.DataType
-    wire: str | None = None
-    epoch: int = 0
+    wire: str | None = None  # NumPy's type of the bytes of a number; None: they are bytes
+    epoch: int = 0  # PostgreSQL's day or moment 0 in the days or microseconds of Arrow
 
     @property
     def array_type(self) -> str:

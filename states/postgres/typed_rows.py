@@ -333,8 +333,6 @@ class TypedRows(StoredRows):
         rows = self._rows("read the sentinel", query, {**self._place_of(key), **given}, over_table=False)
         return rows[0] if rows else None
 
-    # ---- the rest -------------------------------------------------------------------------------------------------
-
     def _select_query(self, what: str, nulls: Sequence[bool], asked: tuple[str, str, dict[str, Packed]]) -> Statement:
         """Return the query of `what` of the rows that are asked for, as `Columns.asked_keys` says."""
         table, tests, given = asked

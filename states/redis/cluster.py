@@ -23,10 +23,7 @@ _SLOTS, _NODES = (b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES")
 
 
 class Cluster(Server):
-    """Asks any node which node has which slots, and keeps a connection to each that is needed.
-
-    `stems`, `greet`: the beginning of the names of each bucket; called with each link that was opened.
-    """
+    """Asks any node which node has which slots, and keeps a connection to each that is needed."""
 
     def __init__(self, options: RedisOptions, stems: Sequence[bytes], greet: Callable[[Link], None]) -> None:
         user, at, hosts = urlsplit(options.url).netloc.rpartition("@")
@@ -77,8 +74,6 @@ class Cluster(Server):
         self._links.clear()
         self._of_bucket = []
         self._broken += 1
-
-    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _link_at(self, host: str, port: int) -> Link:
         link = self._links.get((host, port))
@@ -162,18 +157,14 @@ _OPEN = re.compile(r"\[(\d+)-([<>])-(\w+)\]")
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """One line of CLUSTER NODES; a node lists moving slots, each with the other node's id, only for itself.
-
-    `epoch`: grows whenever slots come to this node.
-    `own`, `reachable_primary`: this is the node that was asked; it may have keys, and can be asked.
-    """
+    """One line of CLUSTER NODES; a node lists moving slots, each with the other node's id, only for itself."""
 
     id: str
     host: str
     port: int
-    epoch: int
-    own: bool
-    reachable_primary: bool
+    epoch: int  # grows whenever slots come to this node
+    own: bool  # it is the node that was asked
+    reachable_primary: bool  # it may have keys, and can be asked
     slots: tuple[tuple[int, int], ...]
     arriving: tuple[tuple[int, str], ...]
     leaving: tuple[tuple[int, str], ...]

@@ -88,8 +88,6 @@ class Evictions:
             return False
         return policy.startswith("allkeys") or (policy.startswith("volatile") and self._options.ttl_s is not None)
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _judge(self, name: str, now: _Counters, before: _Counters, memory: dict[str, str]) -> None:
         # A volatile policy evicts keys that expire. Any other policy may have been changed back by now.
         if memory.get("maxmemory_policy", "").startswith("volatile") and self._options.ttl_s is None:

@@ -176,8 +176,6 @@ class RedisFence:
             self._run("remove the sentinel", calls)
         self.forget()
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _run(self, doing: str, calls: Iterable[Call]) -> None:
         self._wire.run(f"{doing} of {self._what}", calls)
 

@@ -234,8 +234,6 @@ class RedisBackingMap(BackingMap):
         """Close the connections. The next call opens them again."""
         self._wire.servers.forget()
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _refuse_other_layout(self) -> None:
         layout, doing = self._layout, f"look for {self._what}"
         there = self._wire.ask(doing, [(b"EXISTS", name) for name in layout.other_sentinels])

@@ -295,8 +295,6 @@ class Wire:
                 return
         raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _names_of(self, server: str, match: tuple[bytes, ...], doing: str) -> Iterator[list[bytes]]:
         cursor = _START
 

@@ -82,10 +82,6 @@ class ChangeFeed(Closes):
 
     Made by `trident.changes`. A batch is given once its record is in the log: then it is all there, of all partitions, and
     nothing of an attempt that lost. Batches that wrote nothing to the state are passed over.
-
-    `at`: the position behind the last batch that was given.
-    `incarnation`: of the log; another one counts batches of its own.
-    `last_seen`: the last batch that was committed when `committed` was asked.
     """
 
     def __init__(self, graph: Graph, name: str, config: Config, since: int | str | None = None) -> None:

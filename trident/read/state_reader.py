@@ -34,11 +34,7 @@ R = TypeVar("R")
 
 
 class ForeignLog:
-    """The log of a topology that another process runs, or ran. It says what is committed; any thread may ask.
-
-    `states`, `instead`: those to read, and how to read states in memory, for the error's text.
-    Raises `LogError`, `ForeignLogError`: there is no log, or it is of another topology.
-    """
+    """The log of a topology that another process runs, or ran. It says what is committed; any thread may ask."""
 
     def __init__(self, topology: str, config: Config, states: Iterable[StateNode], instead: str) -> None:
         for state in states:
@@ -77,10 +73,7 @@ class ForeignLog:
 
 
 class FollowedView(StateView):
-    """The view of a state of a topology that another process runs; other partitions if a restart gave it another number.
-
-    `node`: the state as it is read: as former declarations have left it.
-    """
+    """The view of a state of a topology that another process runs; other partitions if a restart gave it another number."""
 
     def __init__(
         self, graph: Graph, name: str, config: Config, log: ForeignLog, snapshot: Callable[[], Snapshot] | None = None

@@ -25,10 +25,8 @@ from trident.types import simple_type
 def parse_key(text: str, fields: Fields, state: str, part: bool = False) -> Key:
     """Turn a text into a key: it is the key of one field, or a JSON list of the parts of a key of several.
 
-    If the fields are unknown, a JSON list is a key of several fields and anything else a text.
-
-    `part`: it may be the first fields of a key: a JSON list of them, or the first one alone.
-    Raises `ValueError`: the text cannot be such a key; the message says what was expected.
+    If the fields are unknown, a JSON list is a key of several fields and anything else a text. `part`: it may be the first
+    fields.
     """
     parts, what = _parts(text, fields), f"key {text!r} of state {state!r}"
     if len(parts) != len(fields or parts) and not (part and 0 < len(parts) < len(fields)):

@@ -51,10 +51,7 @@ _ABSENT = encode([ABSENT, UNKNOWN_ATTEMPT, None, None])
 
 @dataclass(frozen=True)
 class NumberForm:
-    """What the values are: `bigint`, `double`, or structs whose fields are such.
-
-    `types`, `names`: of the numbers, and of the fields; no names: a value is the number itself.
-    """
+    """What the values are: a `bigint`, a `double`, or a struct of such; no names: a value is the number itself."""
 
     types: tuple[str, ...]
     names: tuple[str, ...] = ()
@@ -342,11 +339,7 @@ class PackedStructs:
 
 
 class _Cursor:
-    """A place in each of many values, all of which are moved past the same things.
-
-    `words`: the eight bytes from each of `bytes` on.
-    `fits`: whether each value had what was expected of it.
-    """
+    """A place in each of many values, all of which are moved past the same things."""
 
     def __init__(self, data: npt.NDArray[np.uint8], at: Column) -> None:
         self.bytes, self.at, self.fits = data, at, True

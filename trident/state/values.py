@@ -47,7 +47,8 @@ class OpaqueValue(NamedTuple):
 
     def stands_before(self, txid: int, winners: Winners) -> bool:
         """Whether `curr`, and not `prev`, is the value before batch `txid`: an earlier batch wrote it, and won."""
-        if self.txid >= txid:  # written by an earlier attempt of `txid`, or by a retried task of this one
+        # If `txid` itself wrote it, that was an earlier attempt, or a retried task of this one.
+        if self.txid >= txid:
             return False
         return winners.won(self.txid, self.attempt) or self.attempt == UNKNOWN_ATTEMPT
 

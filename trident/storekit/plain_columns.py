@@ -44,11 +44,7 @@ F = TypeVar("F")
 
 
 class PlainShape(NamedTuple):
-    """The fields of one state.
-
-    `keys`: the fields of the key.
-    `values`: the value under the name of its field; or, if `is_struct`, the fields of a value that is a struct.
-    """
+    """The fields of the key, and the value under the name of its field; or, if `is_struct`, the fields of the value."""
 
     keys: tuple[Field, ...]
     values: tuple[Field, ...]

@@ -138,10 +138,7 @@ class BucketLimits(NamedTuple):
 
 
 class BucketedBase:
-    """The rows of one version of a table, on the disk. Never changed itself, and so for any number of threads.
-
-    Raises `StateError`: a bucket has two files, or is within another.
-    """
+    """The rows of one version of a table, on the disk. Never changed itself, and so for any number of threads."""
 
     def __init__(
         self,
@@ -178,10 +175,9 @@ class BucketedBase:
     def merge(
         self, changes: SortedRows, finish: Callable[[SortedRows], SortedRows] | None = None, all_files: bool = False
     ) -> BucketedBase:
-        """Return the base after changes: the buckets that they touch, or `all_files`, are written, one at a time.
+        """Return the base after changes, to which `finish` gives its columns: the buckets that they touch, or all, are written.
 
-        No log names the new files yet; if they are not used, they are the caller's to delete. `finish` gives changes the
-        base's columns.
+        No log names the new files yet; if they are not used, they are the caller's to delete.
         """
         files = list[BucketFile]()
         for bucket, file in self._cover(_EVERYTHING, list(self.files)):

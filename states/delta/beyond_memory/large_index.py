@@ -30,10 +30,7 @@ _ROWS_AT_ONCE = 1 << 18
 
 
 class LargeIndex:
-    """The raw value of each key, in files and in memory, as `IndexedValues` has them. Used by one thread at a time.
-
-    `shown`: the batch P that the base shows.
-    """
+    """The raw value of each key, in files and in memory, as `IndexedValues` has them. Used by one thread at a time."""
 
     def __init__(self, layout: DeltaLayout, base: BucketedBase, shown: int) -> None:
         self.base, self._layout, self._shown = base, layout, shown
@@ -133,8 +130,6 @@ class LargeIndex:
         """Take the frozen changes back, because their merge failed."""
         if self._frozen is not None:
             self._runs, self._frozen = [self._together([self._frozen, *self._runs])], None
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _as_changes(self, parts: Sequence[Any]) -> Iterator[FoundRows]:
         """Iterate over the rows of keys: changes, and rows of the base as if the batch after it had written them."""

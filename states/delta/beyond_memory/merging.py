@@ -58,10 +58,7 @@ class Merging:
         self._not_before = 0.0
 
     def offer(self, due: Shown, index: LargeIndex | None, seq: int) -> None:
-        """Use a merge that has ended, and begin one if it is due; between commits, all changes being committed.
-
-        Raises `BackendError`: another writer has changed the base: read the state again.
-        """
+        """Between commits, use a merge that has ended, and begin one if due; `BackendError`: read the state again."""
         if self.is_running and self._changes_of(index)[1] > 2 * self._base.bytes_of_changes:
             self.wait()  # so that memory stays bounded if batches are faster than merges
         self.settle(index)
@@ -109,8 +106,6 @@ class Merging:
         """Use no outcome of a merge that has ended."""
         self.wait()
         self._thread, self._unread, self.is_running = None, None, False
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _changes_of(self, index: LargeIndex | None) -> tuple[int, int]:
         """Return the number of changes that are not merged yet, and their bytes in memory."""
@@ -181,10 +176,7 @@ class Merging:
 
 
 class OpenedBase:
-    """What this process knows of the base of a state. Used by the thread of the commits.
-
-    `holds`, `version`, `rows`: of the base that was opened last.
-    """
+    """What this process knows of the base of a state. Used by the thread of the commits."""
 
     def __init__(self, tables: StateTables) -> None:
         self._tables, self._changes, self._published = tables, tables.changes, tables.at_path()
