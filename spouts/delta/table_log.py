@@ -28,7 +28,6 @@ _log = logging.getLogger(__name__)
 
 
 def delta_rs() -> Any:
-    """Return the package `deltalake`."""
     with needs_package("a Delta source", "delta", "deltalake"):
         import deltalake
         import deltalake.exceptions
@@ -78,7 +77,6 @@ class TablePlace:
         return None if info.type is pafs.FileType.NotFound else (info.mtime_ns or 0, info.size or 0)
 
     def read(self, path: str) -> bytes | None:
-        """Return the bytes of a file; None if it is not there."""
         with self.wrap_errors(path):
             try:
                 with self._files.open_input_file(path) as file:
@@ -170,7 +168,6 @@ class TableLog:
         return version
 
     def crc(self, version: int) -> int | None:
-        """Return the checksum of an entry; None if it is not there."""
         data = self.place.read(_entry_path(version))
         return None if data is None else zlib.crc32(data)
 

@@ -88,7 +88,6 @@ class CassandraConnection:
                 sleep(_LOOK_S)
 
     def execute(self, statement: Any, doing: str) -> list[tuple[Any, ...]]:
-        """Run one bound statement, or a text, and return its rows."""
         with self.translate_errors(doing):
             return list(self._session.execute(statement))
 
@@ -119,7 +118,6 @@ class CassandraConnection:
                     future.result()
 
     def close(self) -> None:
-        """End the connections and the driver's threads."""
         self._cluster.shutdown()
 
     @contextmanager

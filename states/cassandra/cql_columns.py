@@ -39,22 +39,18 @@ class BytesColumns:
         return encode_keys(keys)
 
     def there(self, names: Sequence[Any]) -> Sequence[Any]:
-        """Return the names that a row may have, each once."""
         return list(dict.fromkeys(names))
 
     def key_cells(self, names: Sequence[Any]) -> list[Cells]:
         return list(zip(names, strict=True))
 
     def cells(self, names: Sequence[Any], values: Sequence[bytes]) -> list[Cells]:
-        """Return rows, of which the columns of the key come first."""
         return list(zip(names, values, strict=True))
 
     def values_by_key(self, rows: Sequence[Any]) -> dict[Any, Any]:
-        """Return what is stored, by name, of rows."""
         return dict(rows)
 
     def keys_of(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
-        """Return the keys of rows that have only these columns."""
         return decode_keys([key for (key,) in rows])
 
 
@@ -98,7 +94,6 @@ class CqlColumn(PlainColumn[CqlForm]):
 
     @classmethod
     def form_of(cls, declared: str, is_key: bool) -> CqlForm | None:
-        """Return how the store keeps values of a type; None if it has no plain form there."""
         known = plain_type(declared, is_key)
         if known is None:
             form = None if is_key else json_form(declared)
@@ -128,7 +123,6 @@ class CqlColumn(PlainColumn[CqlForm]):
         return self._encode(plain)
 
     def from_driver(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the values that the driver has read in their one form."""
         if self.form.of_driver is not None:
             values = [None if value is None else self.form.of_driver(value) for value in values]
         return list(map(canonical, values)) if self.is_key and self.form.checked not in _ONE_FORM else values
@@ -151,11 +145,9 @@ class CqlColumns(PlainColumns[CqlColumn]):
 
     @cached_property
     def types(self) -> Mapping[str, str]:
-        """As of `BytesColumns`."""
         return {column.name: column.form.cql for column in self.read}
 
     def there(self, names: Sequence[Any]) -> Sequence[Any]:
-        """Return the names that a row may have, each once."""
         return [key for key in dict.fromkeys(names) if None not in key]
 
     def keys_of(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
@@ -174,7 +166,6 @@ class CqlColumns(PlainColumns[CqlColumn]):
         return list(zip(*(column.cells(part) for column, part in parts), strict=True))
 
     def key_cells(self, names: Sequence[Key]) -> list[Cells]:
-        """Return the cells of keys without nulls."""
         parts = zip(self.keys, zip(*names, strict=True), strict=bool(names))
         return list(zip(*(column.cells(part) for column, part in parts), strict=True))
 

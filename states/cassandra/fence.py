@@ -66,7 +66,6 @@ class CassandraFence:
         return int(floor) + sentinel.version
 
     def clear(self) -> None:
-        """Remove the sentinel."""
         self._record.forget()
         data = self._register.read()
         for _ in range(_TRIES):
@@ -154,10 +153,8 @@ class Stamps:
                 return _Range(incarnation, at_least, at_least + version + _STEP)
             if fits(found):
                 return found
-            if found.incarnation != incarnation or found.floor < at_least:
-                floor = max(found.ceiling, at_least)
-            else:
-                floor = found.floor
+            is_usable = found.incarnation == incarnation and found.floor >= at_least
+            floor = found.floor if is_usable else max(found.ceiling, at_least)
             return _Range(incarnation, floor, floor + version + _STEP)
 
         self._known = self._move(follow)

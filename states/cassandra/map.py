@@ -87,7 +87,6 @@ class CassandraBackingMap(BackingMap):
             self._rows.delete(keys, at, self._fence.check)
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys of all partitions of the state, 1,000 a page."""
         self._at_home()
         return self._rows.pages()
 
@@ -204,7 +203,6 @@ class StateRows:
         self._empty = connection.prepare(f"DELETE FROM {table} {at} WHERE {_OF_BUCKET}", write)
 
     def get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read many keys: one entry per key, in the order asked."""
         names, found = self._columns.names(keys), dict[Any, Any]()
         for window in by_count(self._columns.there(names), self._window):
             selects = (_bind(self._get, cells) for cells in self._key_groups(window, self._gets))
@@ -230,12 +228,10 @@ class StateRows:
             self._send((_bind(self._delete, (at, *cells)) for cells in asked), f"delete {len(keys)} keys")
 
     def delete_all(self, timestamp: int) -> None:
-        """Delete every key that was written at or before a timestamp."""
         at = timestamp.to_bytes(8, "big")
         self._send((_bind(self._empty, (at, *partition)) for partition in self._partitions), "delete the keys")
 
     def pages(self) -> Iterator[list[Key]]:
-        """Iterate over all keys; small partitions share a page."""
         page: list[Sequence[Any]] = []
         for partition in self._partitions:
             select = _bind(self._list, partition)

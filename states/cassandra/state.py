@@ -50,7 +50,6 @@ class CassandraMapFactory(StoreMapFactory):
 
     @property
     def facts(self) -> StoreFacts:
-        """Those of a store of bytes, and how a state is stored."""
         return replace(super().facts, layout=self._layout)
 
     def _layout(self, conf: StateConf) -> str:
@@ -79,7 +78,6 @@ class CassandraState(StoreState[str | Sequence[str] | CassandraOptions]):
 
     @staticmethod
     def open_map(options: CassandraOptions, conf: StateConf, partition: int) -> CassandraBackingMap:
-        """Open the map of one partition in the binary layout: connect, and create the table if necessary."""
         with _driver():
             from states.cassandra.map import CassandraBackingMap
         return CassandraBackingMap(options, conf, partition)

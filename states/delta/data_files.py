@@ -143,7 +143,6 @@ def delete_files(system: FileSystem, names: Sequence[str]) -> None:
 
 
 def _log_files(system: FileSystem) -> list[_LogFile]:
-    """Return the files of the log, oldest version first."""
     files = system.get_file_info(FileSelector(LOG, allow_not_found=True))
     names = ((_LOG_FILE.fullmatch(info.base_name), info.path) for info in files)
     return sorted(_LogFile(int(name[1]), name[2], path) for name, path in names if name is not None)

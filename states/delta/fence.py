@@ -101,5 +101,4 @@ def shown_commits(entries: Sequence[Mapping[str, Any]], newest: int) -> Iterator
 
 
 def changes_nothing(entry: Mapping[str, Any]) -> bool:
-    """Whether a version of the table's history changed no content."""
     return COMPACTION in entry or str(entry.get("operation", "")).startswith("VACUUM")

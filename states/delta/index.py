@@ -33,7 +33,6 @@ class IndexedValues:
         self._has_plain_rows = False  # rows of a scan are plain tuples, which no columns take
 
     def get(self, keys: Sequence[RawKey]) -> list[RawValue | None]:
-        """Return a raw value per key, None for an absent one."""
         return self._load_values().get(keys)
 
     def __len__(self) -> int:
@@ -41,15 +40,12 @@ class IndexedValues:
 
     @property
     def is_read(self) -> bool:
-        """Whether the scan was reduced."""
         return self._scan is None
 
     def key_pages(self) -> Iterator[list[RawKey]]:
-        """Iterate over all keys, in a single page."""
         yield self._load_values().keys()
 
     def put(self, puts: Puts) -> None:
-        """Write raw values, and delete the keys whose value marks that."""
         if isinstance(puts, OpaqueTable):
             assert self._values.columns is not None, "nothing was put since the find"
             self._values.columns.put_found(puts)
@@ -101,7 +97,6 @@ class Index:
 
     @property
     def large(self) -> LargeIndex | None:
-        """The values, if they are too large for memory."""
         return self.values if isinstance(self.values, LargeIndex) else None
 
     def is_too_large(self) -> bool:
@@ -162,7 +157,6 @@ class Index:
 
     @property
     def next_seq(self) -> int:
-        """The `_seq` of the next commit."""
         # The version alone would do as a number, except for rows that were copied from a table of higher versions, or
         # added by hand.
         return max(self.seq, self._table.version) + 1
@@ -209,7 +203,6 @@ class Reader:
         self._at: tuple[int, int] | None = None  # the version, and which table
 
     def get(self, keys: list[RawKey]) -> list[RawValue | None]:
-        """Return a raw value per key, None for an absent one."""
         self._follow()
         missing = list(dict.fromkeys(key for key in keys if key not in self._answers))
         if missing and self._table.version != ABSENT:
@@ -227,7 +220,6 @@ class Reader:
         return [None if value is None or value[0] is None else value for value in values]  # the mark of a deleted key
 
     def key_pages(self) -> Iterator[list[RawKey]]:
-        """Iterate over all keys, some at a time."""
         self._follow()
         at, changes = self._table.version, in_order(self._table.scan())
         self._published.refresh()

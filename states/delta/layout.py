@@ -151,11 +151,8 @@ class DeltaLayout:
         is_bare = self.kind is StateType.NON_TRANSACTIONAL
         rows: list[RawValue] = [(value,) for value in values] if is_bare else list(map(tuple, values))
         if self._value_ddl is None:
-            if self.kind is StateType.OPAQUE:
-                return [
-                    (txid, attempt, _encode_or_none(prev), _encode_or_none(curr)) for txid, attempt, prev, curr in rows
-                ]
-            return [(*head, _encode_or_none(value)) for *head, value in rows]
+            ints = self.value_types.count(pa.int64())
+            return [(*row[:ints], *map(_encode_or_none, row[ints:])) for row in rows]
         if self._plain_values or not rows:
             return rows
         raw = zip(*map(python_of, self._value_arrays(rows)), strict=True)

@@ -157,7 +157,6 @@ class TableFolder:
                     break
 
     def sync_data(self, name: str) -> None:
-        """Sync a new data file, before a log entry names it."""
         if self._fsync:
             _fsync(self.path / name)
             _fsync(self.path)

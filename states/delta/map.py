@@ -80,7 +80,6 @@ class DeltaBackingMap(BackingMap):
         return self._index.values.find(keys if isinstance(keys, KeyColumns) else self._layout.pack_keys(keys))
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys of the newest version, some at a time."""
         if self._reader is not None:
             yield from ([self._layout.unpack_key(key) for key in page] for page in self._reader.key_pages())
             return
@@ -93,7 +92,6 @@ class DeltaBackingMap(BackingMap):
     # ---- puts and deletions ---------------------------------------------------------------------------------------
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write many keys: in a commit collected until `end`, else made durable at once as a version of its own."""
         self._refuse_read_only("write")
         if isinstance(values, OpaqueTable) and values.place is not None:
             if not self._begun:
@@ -223,7 +221,6 @@ class DeltaBackingMap(BackingMap):
             self._claim = sentinel
 
     def reset(self) -> None:
-        """Empty the table, sentinel included, in one transaction."""
         self._refuse_read_only("empty the table")
         self._maintenance.close()
         self._publishing.stop()

@@ -88,7 +88,6 @@ class Place(NamedTuple):
 
     @staticmethod
     def of(path: str, inside: str, fsync: bool) -> Place:
-        """Return a place of the state at a path: `AT_PATH` or `CHANGES`."""
         local = local_path(path)
         if local is None:
             return Place("/".join([path.rstrip("/"), inside]) if inside else path, None)

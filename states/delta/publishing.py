@@ -177,7 +177,6 @@ class Publisher:
             self.finish()
 
     def create(self) -> None:
-        """Make the published table, without rows, if it is absent."""
         self.finish()
         self._published.create()
 
@@ -194,7 +193,6 @@ class Publisher:
             self._try(due)
 
     def forget(self) -> None:
-        """Publish nothing that is due; return when nothing is being published."""
         with self._news:
             self._due = self._last = None
         self.finish()

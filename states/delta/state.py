@@ -301,7 +301,6 @@ class _DeltaFactory(Redacted):
         return replace(self, options=replace(self.options, **kept), kept=kept)
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> DeltaMapState:
-        """Return the map of the kind over the table; nothing is created before the first commit."""
         if num_partitions != 1 and not conf.read_only:  # a reader finds the note of a move to a store with several
             raise ConfigError(
                 f"open Delta state {conf.prefix!r} with {num_partitions} partitions: a table is one partition"

@@ -137,7 +137,6 @@ class StateTable:
         self.refresh()
 
     def has_columns(self) -> bool:
-        """Whether the version last seen has the columns that it should have."""
         return bool(self._current_table().schema().to_json() == self._delta_schema().to_json())
 
     def transaction(self, app: str) -> int | None:
@@ -180,7 +179,6 @@ class StateTable:
     # ---- writing --------------------------------------------------------------------------------------------------
 
     def create(self) -> int:
-        """Make the table if it is absent; return its version."""
         if self.refresh() == ABSENT:
             opening = self._opening
             with writing(self.name, "create"), nullcontext() if self._folder is None else self._folder.sync_created():
@@ -286,7 +284,6 @@ class StateTable:
         self._sync(lambda folder: folder.sync(based_on + 1, own=True))
 
     def sync_data(self, name: str) -> None:
-        """Sync a data file and its folder, on a local disk."""
         self._sync(lambda folder: folder.sync_data(name))
 
     @contextmanager

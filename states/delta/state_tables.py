@@ -75,7 +75,6 @@ class Shown(NamedTuple):
         return Shown(Snapshot(txid), None if own is None else Sentinel(*own), version)
 
     def is_same(self, other: Shown) -> bool:
-        """Tell whether both show the same state."""
         if self.sentinel is None or other.sentinel is None:
             return self.sentinel is other.sentinel and self.version == other.version
         return self.sentinel == other.sentinel

@@ -231,7 +231,6 @@ def _is_like(found: pa.DataType, own: pa.DataType, evolves: bool) -> bool:
 
 
 def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Whether each value of one type is a value of the other."""
     old, new = ddl_of(narrow), ddl_of(wide)
     return old is not None and new is not None and widens(old, new)
 

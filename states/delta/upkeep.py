@@ -50,7 +50,6 @@ class Maintenance:
         self._closing = False
 
     def note_files(self, files: int) -> None:
-        """Note the number of files of a table that was read."""
         self._files = files
 
     def after_commit(self) -> None:
@@ -70,7 +69,6 @@ class Maintenance:
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when no maintenance is running."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -155,7 +153,6 @@ class Expiry:
         self._clean = -1  # nothing up to this `_seq` has expired
 
     def forget(self) -> None:
-        """Read the marks again."""
         self._marks, self._made, self._clean = None, None, -1
 
     def follow(self) -> None:
@@ -176,7 +173,6 @@ class Expiry:
         return self._made.transactions()
 
     def confirm_mark(self) -> None:
-        """Take note that the version is made."""
         if self._made is not None:
             self._marks, self._made = [*self._read(), self._made][-_KEPT:], None
 

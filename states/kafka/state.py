@@ -34,7 +34,6 @@ class _TopicFactory:
     kind: StateType = StateType.TRANSACTIONAL
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
-        """Open the sink; it connects when it is used."""
         kafka_package()
         from states.kafka.topic_sink import TopicSink
 

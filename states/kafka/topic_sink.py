@@ -125,7 +125,6 @@ class TopicSink(State):
         )
 
     def close(self) -> None:
-        """Abort an open transaction and close the connections."""
         self._own = None
         self._writer.close()
 
@@ -156,7 +155,6 @@ class TopicWriter(Register):
     # ---- the register ------------------------------------------------------------------------------------------------
 
     def read(self) -> bytes | None:
-        """Return the sentinel; None if the topic has none."""
         self._topic = self._look_up_topic()
         stored = self._held if self._producer is not None and self._held != _UNREAD else self._read_metadata()
         if self._producer is not None:
@@ -199,7 +197,6 @@ class TopicWriter(Register):
         self._in_transaction = True
 
     def write(self, records: Iterable[TopicRecord]) -> None:
-        """Write records in the transaction, in this order."""
         produce, topic = self._producer.produce, self._options.topic
         for key, value, partition, timestamp, headers in records:
             try:
@@ -222,7 +219,6 @@ class TopicWriter(Register):
         self._in_transaction = False
 
     def close(self) -> None:
-        """End an open transaction and close all connections. The next call opens others."""
         self.give_up()
         group, self._group, self._admin = self._group, None, None
         if group is not None:

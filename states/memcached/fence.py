@@ -158,7 +158,6 @@ class CommitGuard:
     # ---- the sentinel ------------------------------------------------------------------------------------------------
 
     def begin(self, txid: Txid) -> None:
-        """A commit begins; without a log it takes the servers as they are now."""
         if txid.sentinel is None:
             self.reset()
             self._take_servers()
@@ -195,7 +194,6 @@ class CommitGuard:
         self._known, self._loss_reported = record, False
 
     def reset(self) -> None:
-        """Forget what this instance knew."""
         self._fence.forget()
         self._known, self._baseline = None, {}
 

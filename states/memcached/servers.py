@@ -71,7 +71,6 @@ class MemcachedOptions(ServerCalls, Expiring):
 
     @classmethod
     def target(cls, given: Any) -> Any:
-        """Return the servers of a list, or of a text with commas."""
         names = given.split(",") if isinstance(given, str) else given
         is_list = isinstance(names, (list, tuple)) and {str}.issuperset(map(type, names))
         return tuple(name.strip() for name in names) if is_list else given
@@ -90,7 +89,6 @@ class Item(NamedTuple):
 
 
 def gets_command(names: Iterable[bytes]) -> bytes:
-    """Ask for items, with their tokens."""
     return b"gets " + b" ".join(names) + _CRLF
 
 
@@ -276,7 +274,6 @@ class MemcachedConnection:
         return self._read(f"read {len(names)} names", ask)
 
     def remember(self, names: Sequence[bytes], found: dict[bytes, Item]) -> None:
-        """Keep the tokens of items just read."""
         if len(found) < len(names):
             self.tokens.update(dict.fromkeys(names))
         self.tokens.update(zip(found, map(itemgetter(2), found.values()), strict=True))
@@ -302,7 +299,6 @@ class MemcachedConnection:
         return self._command(f"write {len(names)} names", data, len(names))
 
     def put(self, name: bytes, flags: bytes, data: bytes) -> None:
-        """Store an item, whatever is there."""
         (reply,) = self.write([name], flags, b"0", [data], None)
         if reply != b"STORED":
             raise BackendError(f"write {name.decode()} to memcached server {self.name}: {reply.decode()}")
@@ -316,7 +312,6 @@ class MemcachedConnection:
                 raise BackendError(f"delete {name.decode()} on memcached server {self.name}: {reply.decode()}")
 
     def close(self) -> None:
-        """Close the connection; the next request opens another."""
         self._client.close()
         self.tokens.clear()
         self._replies = Replies(self._receive)

@@ -76,7 +76,6 @@ class MemcachedMap(BackingMap):
                         [stored[at] for at in chunk], self._expiration)  # fmt: skip
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete many keys that are there; fenced as `multi_put` is."""
         self._refuse_read_only(f"delete {len(keys)} keys")
         names, _ = self._names.of(keys)
         for connection, chunk in self._servers.chunks(names):
@@ -159,7 +158,6 @@ class MemcachedMap(BackingMap):
         self._guard.move_sentinel(sentinel, force)
 
     def reset(self) -> None:
-        """Forget every key of the state, in all partitions, and the sentinel of this one."""
         self._refuse_read_only("empty the state")
         self._committing = False
         self._forget_tokens()

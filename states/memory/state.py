@@ -78,7 +78,6 @@ class LastUsedValues(KeptValues):
         return values
 
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write a value per key, and drop those that were used least recently."""
         super().put(keys, values)
         for key in keys:
             self.entries.move_to_end(key)

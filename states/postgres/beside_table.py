@@ -117,7 +117,6 @@ class ChangeTable:
         return f", changed AS ({self._names.sql(statement, names=names, test=test)})"
 
     def let_go(self, txid: int) -> None:
-        """Delete what need not be kept at batch `txid`."""
         by_number = "%(txid)s - %(batches)s + 1"
         end = by_number if self._kept.batches is not None else self._names.sql(_FIRST_YOUNG)
         given = {**self._state, "txid": txid, "batches": self._kept.batches, "s": (self._kept.ms or 0) / 1000}
@@ -125,7 +124,6 @@ class ChangeTable:
         self._session.run("delete old changes", lambda opened: opened.execute(statement, given))
 
     def last_gone(self) -> int:
-        """Return the last batch of which rows were deleted."""
         query = self._sql("SELECT txid FROM {gone} WHERE state = %(state)s")
         with suppress(errors.UndefinedTable):
             row = self._session.run("look for changes", lambda opened: opened.execute(query, self._state).fetchone())
@@ -133,7 +131,6 @@ class ChangeTable:
         return 0
 
     def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        """Iterate over what batches changed; see `KeptChanges.read`."""
         while some := self._session.run("read changes", partial(self._some, after=after, until=until)):
             yield from some
             after = some[-1][0]

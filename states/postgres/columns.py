@@ -81,7 +81,6 @@ class Column(PlainColumn[_Form]):
 
     @classmethod
     def form_of(cls, declared: str, is_key: bool) -> _Form | None:
-        """Return how the store keeps values of a type; None if it has no plain form there."""
         known = plain_type(declared, is_key)
         if known is None:
             is_json = "<" in declared and not is_key and _fits_json(arrow_type(declared))
@@ -116,7 +115,6 @@ class Column(PlainColumn[_Form]):
         return _escape(array) if self.declared == "string" else array
 
     def from_driver(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the values that the driver has read in their one form."""
         if self.declared == "string":
             return list(map(_unescape, values)) if _ESCAPE in "".join(filter(None, values)) else values
         if self.declared == "timestamp":

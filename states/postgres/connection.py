@@ -72,7 +72,6 @@ class FencedWrite:
         return True
 
     def clause(self) -> Clause | None:
-        """Return the only clause; None if there are several."""
         return self.clauses[0] if len(self.clauses) == 1 else None
 
 
@@ -123,7 +122,6 @@ class Session:
         return InTransaction(within, write.clause)
 
     def close(self) -> None:
-        """Close the connection. The next call opens another one."""
         connection, self._connection = self._connection, None
         if connection is not None and self._process == os.getpid():  # a forked child leaves the parent's alone
             connection.close()

@@ -63,13 +63,9 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
         """Return the names of what a state has, in the schema if one is given."""
         at, table = [self.schema] if self.schema is not None else [], self.table or table_name(conf.prefix)
         index = identifier(table_name(f"{table}_changes_txid"))  # which is where its table is
-        others = [
-            f"{OWN}sentinels",
-            table_name(f"{table}_changes"),
-            f"{OWN}changes_gone",
-            table_name(f"{table}_committed"),
-        ]
-        return TableNames(table, index, *(identifier(*at, name) for name in (table, *others)))
+        changes, committed = (table_name(f"{table}_{beside}") for beside in ("changes", "committed"))
+        names = table, f"{OWN}sentinels", changes, f"{OWN}changes_gone", committed
+        return TableNames(table, index, *(identifier(*at, name) for name in names))
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -103,7 +99,6 @@ class TableNames:
 
 
 def identifier(*names: str) -> str:
-    """Return a name as SQL, its schema first."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 

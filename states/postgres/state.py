@@ -40,7 +40,6 @@ class PostgresMapFactory(StoreMapFactory):
 
     @property
     def facts(self) -> StoreFacts:
-        """Those of a store of bytes, and how a state is stored."""
         return replace(super().facts, layout=self._layout, database=self._database)
 
     @property
@@ -68,7 +67,6 @@ class PostgresState(StoreState[str | PostgresOptions]):
 
     @staticmethod
     def open_map(options: PostgresOptions, conf: StateConf, partition: int) -> IBackingMap[bytes]:
-        """Open the map of one partition in the binary layout; it connects when it is used."""
         with _driver():
             from states.postgres.map import byte_map
         return byte_map(options, conf, partition)

@@ -75,14 +75,11 @@ class ChangeStreams:
         by = self._fence.own
         if by is None or by.sealed:
             return
-        own = [(key, value) for key, value in zip(keys, values, strict=True) if value.txid == by.txid]
+        changed = zip(keys, values, strict=True)
+        own = [(list(key), value.prev, value.curr) for key, value in changed if value.txid == by.txid]
         if own:
-            columns = [
-                [list(key) for key, _ in own],
-                [value.prev for _, value in own],
-                [value.curr for _, value in own],
-            ]
-            given = [b"%d" % by.txid, b"%d" % by.attempt, b"%d" % (time.time() * 1000), encode(columns)]
+            columns = encode(list(map(list, zip(*own, strict=True))))
+            given = [b"%d" % by.txid, b"%d" % by.attempt, b"%d" % (time.time() * 1000), columns]
             yield partial(self._fence.command, _ADD, bucket, Words([self._layout.change_keys[bucket]]), Words(given))
 
     def end(self, txid: Txid) -> None:

@@ -68,7 +68,6 @@ class Cluster(Server):
         target.send(_ASKING, call)
 
     def forget(self) -> None:
-        """Close all connections; look the nodes up again before the next call."""
         for link in self._links.values():
             link.drop()
         self._links.clear()

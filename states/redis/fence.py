@@ -93,7 +93,6 @@ class RedisFence:
         self.forget()
 
     def forget(self) -> None:
-        """Stop being the writer."""
         self.own: Sentinel | None = None
         self._renewal, self._record = 0, b""  # of `_own`
         self._acknowledged = [0] * self._layout.buckets  # the writes of the commit

@@ -231,7 +231,6 @@ class RedisBackingMap(BackingMap):
             run(doing, [_removal(bucket, found) for bucket, found in buckets.items()])
 
     def close(self) -> None:
-        """Close the connections. The next call opens them again."""
         self._wire.servers.forget()
 
     def _refuse_other_layout(self) -> None:
@@ -331,14 +330,8 @@ class RedisBackingMap(BackingMap):
         seconds = [] if ttl is None else [b"%d" % ttl]
         if plain is not None:
             names = [name for name in plain.stored_fields if name not in common]
-            head = [
-                b"".join(seconds),
-                b"%d" % len(common),
-                b"%d" % len(names),
-                *itertools.chain(*common.items()),
-                *names,
-            ]
-            given = Words([*head, *itertools.chain.from_iterable(values)])
+            counts = b"".join(seconds), b"%d" % len(common), b"%d" % len(names)
+            given = Words([*counts, *itertools.chain(*common.items()), *names, *itertools.chain.from_iterable(values)])
             return partial(self._fence.command, _PLAIN_PUT, group.bucket, group.words, given)
         script = PUT if ttl is None else _PUT_TTL
         return partial(self._fence.command, script, group.bucket, group.words, Words([*seconds, *values]))
@@ -384,7 +377,6 @@ class _RedisMapFactory(StoreMapFactory):
 
     @property
     def facts(self) -> StoreFacts:
-        """Those of a store of bytes, and how a state is stored if it was asked to be readable."""
         return replace(super().facts, layout=self._layout if self.options.layout == "fields" else None)
 
     def _layout(self, conf: StateConf) -> str:

@@ -187,7 +187,6 @@ class Server:
         self.name, self._one, self._broken = one.name, one, 0
 
     def link(self, bucket: int) -> Link:
-        """Return the connection to the server of a bucket."""
         return self._one
 
     def links(self) -> Collection[Link]:

@@ -212,11 +212,6 @@ class Conversion(FormerTypes):
         self._stored = tuple(name for name, _ in struct_fields(None if evolution is None else evolution.stored))
 
     def convert(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
-        """Return a value for each one of a former type, with the fields that the last declaration had besides; None stays None.
-
-        Raises `StateError`: the function raised.
-        Raises `CorruptValueError`: what it returned is no value of the declared type.
-        """
         if names is None:
             made = [None if value is None else self._migrate_value(value, former) for value in values]
             return python_of(array_of(self._field, self._type, made))

@@ -98,7 +98,6 @@ class StatePartitions:
         self._compared, self._until = -1, 0.0
 
     def of(self, instances: Sequence[State]) -> StatePartitions:
-        """Return the same state with other partitions."""
         return StatePartitions(instances, self.name, self._given, self._log, self._gate, self._free_keys, self.has_keys)
 
     def snapshot(self) -> Snapshot:

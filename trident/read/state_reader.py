@@ -62,7 +62,6 @@ class ForeignLog:
             return self._log
 
     def close(self) -> None:
-        """Release what reading needs."""
         with self._lock:
             self._reader.close()
 
@@ -85,7 +84,6 @@ class FollowedView(StateView):
 
     @property
     def kind(self) -> StateType | None:
-        """The kind that the state or its factory declares."""
         return kind_of(self._parts.instances[0], self.node.spec.factory)
 
     def follow(self) -> Self:
@@ -121,7 +119,6 @@ class StateReader(FollowedView, Closes):
         return self._followed.now().txid if txid is None else txid
 
     def close(self) -> None:
-        """Close the connections to the store and to the log."""
         super().close()
         self._followed.close()
 
@@ -201,7 +198,6 @@ class JointReader(Closes):
         )
 
     def close(self) -> None:
-        """Close the connections to the stores and to the log."""
         for view in self._views.values():
             view.close()
         self._log.close()

@@ -91,7 +91,6 @@ class ReadThroughMap(MapWrapper):
         self._ended = txid  # after the store: puts that did not become durable must not be remembered
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
-        """Read what is remembered from the cache and the rest, if any, with one request."""
         if not keys or not self._remembers(keys):
             return self.inner.multi_get(keys) if keys else []
         known = self._recall(keys)
@@ -110,12 +109,10 @@ class ReadThroughMap(MapWrapper):
             self._write(partial(self.inner.multi_put, keys, values), keys, values)
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete from the store, then remember that the keys are absent."""
         if keys:
             self._write(partial(self.inner.multi_delete, keys), keys, [None] * len(keys))
 
     def reset(self) -> None:
-        """Empty the store, and forget."""
         self._ended = self._space = None
         self.inner.reset()
 

@@ -155,12 +155,10 @@ class NumberColumn:
         return pa.StructArray.from_arrays(columns, list(self.form.names), mask=pa.array(self.are_none()))
 
     def arrays(self) -> list[pa.Array]:
-        """Return an Arrow array for each number."""
         masks = self._nones() or repeat(None)
         return [pa.array(column, mask=mask) for column, mask in zip(self._fields(), masks, strict=False)]
 
     def are_none(self) -> npt.NDArray[np.bool_]:
-        """Return where a value itself is None."""
         none: npt.NDArray[np.bool_] = self.flags >> self.form.bits - 1 & 1 == 0
         return none
 
@@ -171,7 +169,6 @@ class NumberColumn:
         return made
 
     def where(self, these: npt.NDArray[np.bool_], others: NumberColumn) -> NumberColumn:
-        """Return these values, and the others where it is not these."""
         numbers = np.where(these[:, np.newaxis], self.numbers, others.numbers)
         return NumberColumn(self.form, numbers, np.where(these, self.flags, others.flags))
 

@@ -79,7 +79,6 @@ class NumberTable:
         return True
 
     def fill(self, names: Sequence[Any], table: OpaqueTable) -> None:
-        """Write the values of distinct names into an empty table."""
         assert not self._rows, "the table is empty"
         self._write(names, np.full(len(names), -1, np.int64), table)
 
@@ -267,7 +266,6 @@ class TextIndex:
         return rows
 
     def add(self, names: Sequence[Any], rows: Rows) -> None:
-        """Note the rows of keys that were added to the dict."""
         if self._table is None:
             return
         places = [at for at, name in enumerate(names) if _is_short(name)]
@@ -276,7 +274,6 @@ class TextIndex:
             self._table.add(_Texts.of(texts), rows[places])
 
     def remove(self, row: int) -> None:
-        """Note that the key of a row was removed from the dict."""
         if self._table is not None:
             self._table.remove(row)
 

@@ -128,7 +128,6 @@ def _was_left_behind(found: Sentinel, txid: Txid) -> bool:
 
 
 def expected_text(txid: Txid) -> str:
-    """Say what the log expects in the store."""
     return str(txid.expected) if txid.expected is not None else f"no commit of incarnation {txid.incarnation}"
 
 

@@ -26,7 +26,6 @@ BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZE
 
 
 def epoch_of(attempt: int) -> int:
-    """Return the epoch of the driver that made an attempt."""
     return attempt >> RETRY_BITS
 
 

@@ -56,7 +56,6 @@ def no_sentinel(found: Any, what: str) -> CorruptValueError:
 
 
 def _dump_json(fields: Any) -> bytes:
-    """Return JSON without spaces, with non-ASCII letters as they are."""
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 

@@ -56,7 +56,6 @@ class StoreOptions(Settings):
 
     @classmethod
     def subject(cls) -> str:
-        """Return what has the options, for messages."""
         return f"a {cls.store} state"
 
     @classmethod

@@ -135,7 +135,6 @@ class WholeCommitMap(BackingMap):
         return list(map(self._rows.read(names).get, names))
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write many distinct keys: in a commit at its `end`, else at once."""
         self._put(f"write {len(keys)} keys", dict(zip(self._rows.names(keys), values, strict=True)))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
@@ -193,7 +192,6 @@ class WholeCommitMap(BackingMap):
         self._puts = self._claim = None
 
     def close(self) -> None:
-        """Forget the puts of an unfinished commit, and close the connection. The next call opens another one."""
         self._puts = None
         self._rows.close()
 

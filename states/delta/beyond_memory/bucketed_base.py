@@ -161,7 +161,6 @@ class BucketedBase:
         return sum(file.rows for file in self.files)
 
     def lookup(self, wanted: WantedKeys) -> FoundRows:
-        """Return the rows of keys; absent keys have none."""
         return FoundRows.all(list(self._find_rows(wanted)), self.schema)
 
     def rows(self, changes: SortedRows | None = None) -> Iterator[pa.Table]:

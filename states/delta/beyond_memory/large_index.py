@@ -39,18 +39,15 @@ class LargeIndex:
 
     @property
     def changes(self) -> int:
-        """The number of rows in memory."""
         return sum(map(len, self._in_memory()))
 
     @property
     def nbytes(self) -> int:
-        """The bytes in memory."""
         return sum(run.nbytes for run in self._in_memory())
 
     # ---- reading --------------------------------------------------------------------------------------------------
 
     def get(self, keys: Sequence[RawKey]) -> list[RawValue | None]:
-        """Return a raw value per key, None for an absent one."""
         answers: list[RawValue | None] = [None] * len(keys)
         if keys:
             for rows, places in self._as_changes(self._layout.key_parts(keys)):
@@ -81,7 +78,6 @@ class LargeIndex:
         return FoundRows.all(parts, self._layout.data_schema), self.base.lookup(wanted)
 
     def key_pages(self) -> Iterator[list[RawKey]]:
-        """Iterate over all keys, a bucket at a time."""
         changes, width = self._together(self._in_memory()), len(self._layout.key_columns)
         yield self._layout.raw_keys(changes.rows.filter(pa.array(~changes.deleted)).columns[:width])
         for page in self.base.rows(changes):
@@ -98,7 +94,6 @@ class LargeIndex:
                 self.add(self._layout.latest_rows(rows, drop_deleted=False))
 
     def put(self, puts: Puts) -> None:
-        """Write raw values, and delete the keys whose value marks that."""
         self.add(self._layout.table(puts, 0, None))
 
     def add(self, changes: pa.Table, once: bool = False) -> bool:

@@ -98,12 +98,10 @@ class Merging:
         _LOGGER.warning("merging the changes of %s was postponed: %s", self._tables.what, outcome.error)
 
     def wait(self) -> None:
-        """Return when no merge is running."""
         if self._thread is not None:
             self._thread.join()
 
     def drop(self) -> None:
-        """Use no outcome of a merge that has ended."""
         self.wait()
         self._thread, self._unread, self.is_running = None, None, False
 
@@ -226,7 +224,6 @@ class OpenedBase:
         return self._published.index(self._tables.layout, self._scans(holds.seq))
 
     def look(self) -> None:
-        """Look for a base without reading any rows."""
         self._note(self._newest())
 
     def is_other(self, is_large: bool) -> bool:

@@ -47,11 +47,9 @@ class Bucket(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The hash after the highest."""
         return (self.prefix + 1) << (HASH_BITS - self.depth)
 
     def halves(self) -> tuple[Bucket, Bucket]:
-        """Return the two buckets that it is split into."""
         return Bucket(self.depth + 1, 2 * self.prefix), Bucket(self.depth + 1, 2 * self.prefix + 1)
 
     def within(self, hashes: Hashes) -> slice:
@@ -157,7 +155,6 @@ class FoundRows(NamedTuple):
 
     @staticmethod
     def all(parts: Sequence[FoundRows], schema: pa.Schema) -> FoundRows:
-        """Return what several lookups found together."""
         tables = [part.rows for part in parts] or [schema.empty_table()]
         return FoundRows(pa.concat_tables(tables), np.concatenate([np.empty(0, np.int64), *(p.places for p in parts)]))
 
@@ -183,7 +180,6 @@ class WantedKeys:
         return WantedKeys(self.hashes[part], self.places[part], self._forms)
 
     def without(self, places: Places) -> WantedKeys:
-        """Return all but some, given by their numbers."""
         if not len(places):
             return self
         left = ~np.isin(self.places, places)
@@ -215,7 +211,6 @@ class SortedRows:
 
     @property
     def rows(self) -> pa.Table:
-        """The rows, without their hashes."""
         return rows_only(self._rows)
 
     def with_rows(self, rows: pa.Table, deleted: npt.NDArray[np.bool_], keys: Sequence[str]) -> SortedRows:
@@ -224,7 +219,6 @@ class SortedRows:
 
     @property
     def nbytes(self) -> int:
-        """The bytes in memory."""
         return int(self._rows.nbytes + self.deleted.nbytes)
 
     def lookup(self, wanted: WantedKeys) -> tuple[FoundRows, Places]:
