@@ -130,15 +130,15 @@ class DeltaBackingMap(BackingMap):
         self._puts, self._begun = {}, True
 
     def end(self, txid: Txid) -> None:
-        """Commit, or stage, the puts and the sentinel as one Delta version.
+        """Commit, or stage, the puts and the sentinel as one Delta version, or nothing.
 
         Raises
         ------
         FencedError
-            A higher attempt has committed since `begin`. Nothing was written.
+            A higher attempt has committed since `begin`.
         BackendError
-            Something else than a compaction has committed since `begin` (nothing was written), or the store refused;
-            the batch may be replayed with a higher attempt.
+            Something else than a compaction has committed since, or the store refused; the batch may be replayed with a
+            higher attempt.
         """
         is_staged = self.staging.is_on
         if not self._begun or (is_staged and self._claim is None):

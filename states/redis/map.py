@@ -108,16 +108,8 @@ class RedisBackingMap(BackingMap):
     """One partition's view of a map in Redis, with the partition's sentinel. Used by one thread at a time.
 
     Nothing is connected before the first call. Each call's values are encoded and decoded while Redis works on other calls.
-    Partitions share the keys; each has a sentinel of its own.
-
-    Parameters
-    ----------
-    options, conf, partition
-        See `RedisOptions`; the default prefix and `read_only`; the number of the state partition.
-    serializer
-        Of the values; None: they are bytes.
-    plain
-        The forms of keys and values in `layout="fields"`, in place of a serializer.
+    Partitions share the keys; each has a sentinel of its own. Without a `serializer`, and `plain` forms in its place
+    (`layout="fields"`), values are bytes.
     """
 
     facts = MapFacts(gives_copies=True, shares_keys=True)  # each read decodes values for this very call

@@ -57,15 +57,9 @@ class SpacedCache(ABC, Generic[V]):
 class ReadThroughMap(MapWrapper):
     """A durable `IBackingMap` whose reads inside commits ask a cache first, absent keys included. Put it right under the map.
 
-    Reads outside a commit, and of other threads than the one that commits, go to the store and are not remembered: they may
-    run while another process writes. A cache that fails is left alone until the next commit; the commit goes on without.
-
-    Parameters
-    ----------
-    durable
-        The store. The wrapper takes part in commits, keeps a sentinel, deletes and resets exactly if this map does.
-    cache
-        What is in front of it.
+    It takes part in commits, keeps a sentinel, deletes and resets exactly if `durable` does. Reads outside a commit, and of
+    other threads than the one that commits, go to the store and are not remembered: they may run while another process
+    writes. A cache that fails is left alone until the next commit; the commit goes on without.
     """
 
     def __init__(self, durable: IBackingMap[Any], cache: SpacedCache[Any]) -> None:

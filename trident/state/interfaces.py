@@ -364,8 +364,6 @@ class StateSpec:
 
     Attributes
     ----------
-    factory
-        Opens a partition.
     required_num_partitions
         The number of partitions that the state insists on; None: as the topology asks.
     store

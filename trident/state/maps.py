@@ -48,19 +48,10 @@ class OpaqueMap(CommittedMap):
     ) -> Any | None:
         """Update distinct keys as `multi_update` does, all at once: numbers in columns.
 
-        Parameters
-        ----------
-        parts
-            The keys: for each grouping field its values, a list or an Arrow array.
-        values, function
-            A column of the values to combine, none of them null, and how; of structs, of whose fields only means are null, one
-            function for each field.
-
-        Returns
-        -------
-        Any | None
-            The column of new values, for `pyarrow.array`. None if this store, these values or an earlier update of the commit
-            rule it out: nothing was written, use `multi_update`.
+        `parts` has for each grouping field its values, a list or an Arrow array; `values` is a column to combine, none of
+        them null, or structs, of whose fields only means are null; `function` says how, of structs for each field. Returns
+        the column of new values, for `pyarrow.array`; None if this store, these values or an earlier update of the commit
+        rule it out: nothing was written, use `multi_update`.
         """
         commit = self._current()
         if self._has_written():

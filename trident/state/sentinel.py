@@ -165,12 +165,8 @@ def is_other_run(found: Sentinel, own: Sentinel) -> bool:
 def displaced(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None) -> StateError | FencedError:
     """Return the error for a writer that finds a sentinel other than the one that it read or laid last.
 
-    Parameters
-    ----------
-    what
-        What was done where, or the state, partition and server alone; for the message.
-    own, found, seen
-        What it laid, or wants to lay; what is there now; what it read or laid last.
+    `what` was done where, or the state, partition and server alone, is for the message. `own` is what the writer laid, or
+    wants to lay, `found` what is there now, `seen` what it read or laid last.
     """
     if found is None:
         return StateLossDetected(what, f"its sentinel ({seen}) is gone")

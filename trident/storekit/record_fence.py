@@ -63,12 +63,8 @@ def _dump_json(fields: Any) -> bytes:
 class FieldsCodec:
     """A record as one list of fields; the notes are a tuple.
 
-    Attributes
-    ----------
-    fields
-        The names in the order in which they are stored: the fields of `Sentinel`, and any others for the notes.
-    dumps, loads
-        From the list to bytes and back.
+    `fields` are the names in the order in which they are stored: those of `Sentinel`, and any others for the notes; `dumps`
+    and `loads` make bytes of the list, and it of them.
     """
 
     fields: tuple[str, ...] = Sentinel._fields
@@ -113,17 +109,7 @@ class Register(ABC):
 class RecordFence(Generic[N]):
     """The sentinel of one partition: read, moved and compared; for a `BackingMap` that fences, with a `Register`.
 
-    Parameters
-    ----------
-    register, codec
-        Where the record is, and its bytes.
-    what
-        The state, partition and server, for messages.
-
-    Attributes
-    ----------
-    own
-        The record that this writer wrote last; None: none.
+    `what` is the state, partition and server, for messages; `own` is the record that this writer wrote last; None: none.
     """
 
     def __init__(self, register: Register, codec: RecordCodec[N], what: str) -> None:

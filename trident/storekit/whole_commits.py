@@ -108,14 +108,8 @@ class WholeCommitMap(BackingMap):
     """One partition's view of a map of bytes, with its sentinel. Used by one thread at a time.
 
     Within `begin` … `end` puts and deletions are collected and become one transaction at `end`; outside, each `multi_put` and
-    `multi_delete` is a transaction of its own. Partitions share the rows; each has a sentinel, `sentinel:0` ….
-
-    Parameters
-    ----------
-    rows
-        Of the state.
-    what
-        The state, its partition and the server, for messages.
+    `multi_delete` is a transaction of its own. Partitions share the rows; each has a sentinel, `sentinel:0` …. `what` is the
+    state, its partition and the server, for messages.
     """
 
     facts = MapFacts(commits_atomically=True, shares_keys=True)  # no seal: rows and sentinel are one transaction
