@@ -1,20 +1,18 @@
 """What guards a state in Memcached: the sentinel of a partition, and whether a server has forgotten anything since it began.
 
-The sentinel's record is replaced only if it is what this instance read or laid last, "none" included.
+Memcached forgets when it restarts, on the command `flush_all`, when memory runs out (evictions), and when an item expires.
+Expiry happens only where the user asked for it; the rest leaves traces:
 
-Memcached forgets when it restarts, on the command `flush_all`, when memory runs out (evictions), and when an
-item expires. Expiry happens only where the user asked for it; the rest leaves traces:
-
-- the *epoch*, a record of the state on each server, is gone or another one after a start or a flush. It is also what the client
-  flags of the state's values must be there: values with others count as absent, so a new epoch empties the state;
+- the *epoch*, a record of the state on each server, is gone or another one. The client flags of the state's values must be it:
+  values with others count as absent;
 - the process, its start and the number of flushes are other ones;
 - the counters of dropped items, of whomever on that server, have risen: evicted for want of memory, dropped when a page of
   memory was moved, dropped from the disk of a server with extstore (also under `-M`), or missed there when asked for;
-- the bytes that it has sent, which only rise, are fewer than before: the counters were reset (`stats reset`), and what was
-  dropped before is unknown.
+- the bytes that it has sent, which only rise, are fewer than before: the counters were reset (`stats reset`).
 
-The *baseline* is what they were when the state began; at the begin of a commit the servers must look so, and at its end, after
-all reads and writes. It lies in the sentinel's record, so what is lost between the runs of two drivers is found as well.
+The *baseline* is what they were when the state began; at the begin of a commit the servers must look so, and at its end,
+after all reads and writes. It lies in the sentinel's record, so what is lost between the runs of two drivers is found as
+well.
 """
 
 from __future__ import annotations
@@ -74,8 +72,7 @@ class Health(NamedTuple):
         return Health(epoch, int(statistics[b"pid"]), started, flushes, evictions, sent)
 
 
-Baseline = dict[str, Health]
-"""The health of each server of a state."""
+Baseline = dict[str, Health]  # the health of each server of a state
 
 
 def loss(before: Baseline, now: Baseline, evictions: bool = True) -> str | None:
@@ -143,11 +140,7 @@ def _new_epoch() -> bytes:
 
 
 class CommitGuard:
-    """The sentinel of one partition, and the health of the servers as it sees them.
-
-    `servers`, `names`: of the state.
-    `options`, `conf`, `partition`: as of `MemcachedMap`.
-    """
+    """The sentinel of one partition, and the health of the servers as it sees them."""
 
     def __init__(
         self, servers: Servers, names: Names, options: MemcachedOptions, conf: StateConf, partition: int
@@ -165,7 +158,6 @@ class CommitGuard:
     # ---- the sentinel ------------------------------------------------------------------------------------------------
 
     def begin(self, txid: Txid) -> None:
-        """A commit begins; without a log it takes the servers as they are now."""
         if txid.sentinel is None:
             self.reset()
             self._take_servers()
@@ -173,8 +165,7 @@ class CommitGuard:
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel; one of a foreign incarnation that names the loss, if a server has lost data since.
 
-        Raises `StateLossDetected`: this very instance laid the sentinel, and now finds it gone or a server to have lost data.
-        Raised once: the next read shows the store as it is.
+        Raises `StateLossDetected`, once: this very instance laid the sentinel that is gone, or was there before the loss.
         """
         self._inspect()
         record, own = self._fence.read(), self._fence.own
@@ -203,7 +194,6 @@ class CommitGuard:
         self._known, self._loss_reported = record, False
 
     def reset(self) -> None:
-        """Forget what this instance knew."""
         self._fence.forget()
         self._known, self._baseline = None, {}
 

@@ -1,8 +1,7 @@
 """The columns of a state: which there are, and keys and values as their parameters and back.
 
-A declared field that has a plain form in PostgreSQL is a column of its own name and type. Columns are sent as arrays in
-PostgreSQL's binary format, which Arrow and NumPy make without a Python object for each value. A read of opaque numbers of many
-keys, or of structs of them, is one row of such arrays, too.
+Columns are sent as arrays in PostgreSQL's binary format, which Arrow and NumPy make without a Python object for each value. A
+read of opaque numbers of many keys, or of structs of them, is one row of such arrays, too.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ from trident.storekit.plain_columns import (
 )
 from trident.types import TYPES, class_of
 
-AT = f"{OWN}at"
-"""When a row was written: of a state that expires, and of changes."""
+AT = f"{OWN}at"  # when a row was written: of a state that expires, and of changes
 _SYSTEM = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
 _NUL, _ESCAPE = "\0", "\ue000"  # text has no NUL; in its place a character that no one uses, and a 0
 
@@ -54,19 +52,13 @@ class Packed(bytes):
 
 
 class _Form(NamedTuple):
-    """How values of a type are stored, and sent.
+    """How values of a type are stored, and sent."""
 
-    `sql`: the type of the column, as `format_type` writes it.
-    `element`: the oid of the elements of the array that is sent.
-    `arrow`, `wire`: the type of Arrow that they go through, and NumPy's type of the bytes of a number; None: they are bytes.
-    `epoch`: PostgreSQL's day or moment 0 in the days or microseconds of Arrow.
-    """
-
-    sql: str
-    element: int
+    sql: str  # the type of the column, as `format_type` writes it
+    element: int  # the oid of the elements of the array that is sent
     arrow: pa.DataType
-    wire: str | None = None
-    epoch: int = 0
+    wire: str | None = None  # NumPy's type of the bytes of a number; None: they are bytes
+    epoch: int = 0  # PostgreSQL's day or moment 0 in the days or microseconds of Arrow
 
     @property
     def array_type(self) -> str:
@@ -89,7 +81,6 @@ class Column(PlainColumn[_Form]):
 
     @classmethod
     def form_of(cls, declared: str, is_key: bool) -> _Form | None:
-        """Return how the store keeps values of a type; None if it has no plain form there."""
         known = plain_type(declared, is_key)
         if known is None:
             is_json = "<" in declared and not is_key and _fits_json(arrow_type(declared))
@@ -124,7 +115,6 @@ class Column(PlainColumn[_Form]):
         return _escape(array) if self.declared == "string" else array
 
     def from_driver(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the values that the driver has read in their one form."""
         if self.declared == "string":
             return list(map(_unescape, values)) if _ESCAPE in "".join(filter(None, values)) else values
         if self.declared == "timestamp":
@@ -138,10 +128,7 @@ class Column(PlainColumn[_Form]):
 
 
 class Columns(PlainColumns[Column]):
-    """The columns of one state.
-
-    `is_bytes`: they are the key and the value of a state without columns of its own; its sentinels are among the rows.
-    """
+    """The columns of one state; `is_bytes`: `key` and `value`, of a state without columns of its own."""
 
     is_bytes: ClassVar[bool] = False
 
@@ -248,10 +235,7 @@ def column_list(columns: Iterable[Column], of: str = "") -> str:
 
 
 def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Columns | str:
-    """Return the columns of a state; if it has none, what they fail by.
-
-    Raises `ConfigError`: it cannot have the columns that its options ask for, or need.
-    """
+    """Return the columns of a state; if it has none, why. `ConfigError`: its options ask for them, or need them."""
     shape: PlainShape | str = "layout='binary'"
     if options.layout != "binary":
         shape = (shape_of if options.layout == "auto" else asked_shape)(conf, options, Column.form_of, _why_misnamed)
@@ -390,10 +374,7 @@ def select_list(columns: Columns) -> str:
 def found_table(
     columns: Columns, form: NumberForm, keys: Sequence[pa.Array], answers: Sequence[Sequence[bytes]]
 ) -> OpaqueTable | None:
-    """Return what reads have found for keys; None if a row does not say which batch wrote it.
-
-    `answers`: what each read selected.
-    """
+    """Return what the answers of reads have for keys; None if a row does not say which batch wrote it."""
     if any(any(foreign) for foreign, *_ in answers):
         return None
     made = absent_numbers(form, len(keys[0]))

@@ -1,8 +1,8 @@
 """Reads and writes of a state whose fields are columns, and its sentinels (R8, R9).
 
-`trident_sentinels` has a row for each partition of each state in its schema. The row has a witness: a key that the
-partition's last commit wrote, and its batch. A sentinel whose witness is not in the table any more counts as none, so a
-table that was emptied, dropped or brought back from a backup is found although its sentinels are still there.
+A row of `trident_sentinels` has a witness: a key that the partition's last commit wrote, and its batch. A sentinel whose
+witness is not in the table any more counts as none, so a table that was emptied, dropped or brought back from a backup is
+found.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ from trident.state.table import KeyColumns, OpaqueTable
 from trident.storekit import InTransaction, Puts, StoredRows, by_count, by_size
 from trident.storekit.plain_columns import TXID
 
-LAYOUT = 1
-"""The version of the layout, in each row of `trident_sentinels`."""
+LAYOUT = 1  # the version of the layout, in each row of `trident_sentinels`
 _READ_SENTINEL = """
     SELECT layout, sentinel, witness, {is_there} FROM {sentinels} WHERE state = %(state)s AND partition = %(partition)s
 """
@@ -65,8 +64,7 @@ _PUT = """,
         ON CONFLICT ({keys}) DO UPDATE SET {put}{returning}
     ){changed}
 """
-_MANY_KEYS = 64
-"""From this many keys on arrays are faster than rows."""
+_MANY_KEYS = 64  # from this many keys on arrays are faster than rows
 Statement = tuple[str, dict[str, Any]]
 
 
@@ -334,8 +332,6 @@ class TypedRows(StoredRows):
         query = self._names.sql(_READ_SENTINEL, is_there=test if witness is None else f"EXISTS ({test})")
         rows = self._rows("read the sentinel", query, {**self._place_of(key), **given}, over_table=False)
         return rows[0] if rows else None
-
-    # ---- the rest -------------------------------------------------------------------------------------------------
 
     def _select_query(self, what: str, nulls: Sequence[bool], asked: tuple[str, str, dict[str, Packed]]) -> Statement:
         """Return the query of `what` of the rows that are asked for, as `Columns.asked_keys` says."""

@@ -38,11 +38,7 @@ _EQUAL_NULLS = 150_000  # the version from which an index may take nulls for equ
 
 
 class TypedTable:
-    """Makes sure of a state's table.
-
-    `expires`: whether rows say when they were written.
-    `view`, `changes`: what is to be beside it.
-    """
+    """Makes sure of a state's table, and of what is to be beside it; `expires`: rows say when they were written."""
 
     def __init__(
         self,
@@ -61,8 +57,7 @@ class TypedTable:
     def prepare(self, connection: PostgresConnection) -> None:
         """Make sure that the table is one for this state; add the columns that a table of the user's lacks.
 
-        Raises `BackendError`: it is another one: nothing was written.
-        Raises `psycopg.errors.UndefinedTable`: there is none, or the state has never been written to it.
+        Raises `BackendError`: it is another one: nothing was written. `psycopg.errors.UndefinedTable`: there is none yet.
         """
         if self._is_known:
             return

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 from trident.servers.redis_server import RedisServer
 from trident.storekit import Account, Changing, Expiring, ServerCalls, whole
 
-MAX_KEYS_PER_CALL = 3_900
-"""A Lua call of Redis takes up to 7,999 arguments on its stack: two for each key."""
+MAX_KEYS_PER_CALL = 3_900  # a Lua call of Redis takes up to 7,999 arguments on its stack: two for each key
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
