@@ -54,20 +54,14 @@ _COMPARED = 100  # files that were read in another place, the last ones
 
 
 class Look(NamedTuple):
-    """A file that is open, as it is now, and what a batch may take of it.
-
-    `size`: its bytes.
-    `before`: how far it was read by the batches before.
-    `room`: what the batch may still take. Where not the least fits, a batch that is empty (`alone`) takes that.
-    `tail`: what is known of its end.
-    """
+    """A file that is open, as it is now, and what a batch may take of it."""
 
     path: str
     file: int
     size: int
-    before: Position
-    room: int
-    alone: bool
+    before: Position  # how far the batches before have read it
+    room: int  # what the batch may still take
+    alone: bool  # the batch is empty: it takes the least there is, even if that does not fit
     tail: Tail
 
 
@@ -80,16 +74,11 @@ class Rest(Enum):
 
 
 class FileCut(NamedTuple):
-    """What a batch takes of a file.
+    """What a batch takes of a file, and what follows that."""
 
-    `range`: an empty one only says how far the file is done; None: not even that.
-    `rest`: what follows it.
-    `weight`: what it takes of the room of the batch; None: its bytes.
-    """
-
-    range: FileRange | None
+    range: FileRange | None  # an empty one only says how far the file is done; None: not even that
     rest: Rest
-    weight: int | None = None
+    weight: int | None = None  # what it takes of the room of the batch; None: its bytes
 
 
 class FileFormat(ABC):
@@ -113,12 +102,11 @@ class FileFormat(ABC):
 
 
 class FileCoordinator(ThrottledCoordinator):
-    """Says which byte ranges make up a batch.
+    """Says which byte ranges make up a batch. No call waits.
 
     A file is one of these: in the queue, because something is to be read of it; left, because its end is held or waited for
     (it has a tail, see `tails.py`); done, until it changes; or to be compared, because it was changed and has its size. They
-    are listed when the queue is empty (without `follow`: once). So a call that returns None has looked at every file, and any
-    other call only at the files of its batch. No call waits.
+    are listed when the queue is empty (without `follow`: once), so a call that returns None has looked at every file.
     """
 
     def __init__(self, format_: FileFormat, source: FileSource, max_batch_bytes: int, rule: TailRule) -> None:
@@ -186,16 +174,14 @@ class FileCoordinator(ThrottledCoordinator):
     def parts(
         self, attempt: TransactionAttempt, definition: Definition, parallelism: int
     ) -> Sequence[tuple[Piece, ...]]:
-        """Cut the ranges to about equal bytes; less than 512 KiB make one part."""
         return cut(_ranges_of(definition), parallelism, self._format.is_whole)
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes a batch has; None if some are compressed, because what they unpack to is then unknown."""
         ranges = _ranges_of(definition)
+        # What compressed ones unpack to is not known.
         return None if any(one.path.endswith(".gz") for one in ranges) else sum(one.end - one.start for one in ranges)
 
     def lag(self, definition: Definition) -> Lag:
-        """Say how many bytes the files had beyond this batch when they were listed, of `.gz` files compressed ones."""
         return Lag(max(0, self._total - definition.get("bytes", 0)), "bytes")
 
     # ---- going on after a batch ------------------------------------------------------------------------------------------
@@ -217,10 +203,7 @@ class FileCoordinator(ThrottledCoordinator):
         self._loaded = True
 
     def _check_place(self, files: Mapping[str, Listed], elsewhere: Sequence[str]) -> None:
-        """Raise `ReplayMismatchError` if files are found in another place than they were read in: they would count twice.
-
-        `elsewhere`: files that were read, in places that are not named any more.
-        """
+        """Raise `ReplayMismatchError` if files that were read `elsewhere` are found here: they would count twice."""
         by_name: dict[str, list[str]] = {}
         for path in files if elsewhere else ():
             by_name.setdefault(os.path.basename(path), []).append(path)

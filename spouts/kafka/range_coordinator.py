@@ -36,14 +36,13 @@ _GROWTH = 4  # one batch is at most so many times as large as the speed was meas
 _MEASURE_EVERY_S = 10.0
 _SAMPLE = 50
 
-Measure = Callable[[Mapping[Spot, int], int, float], Mapping[Spot, float]]
+Measure = Callable[
+    [Mapping[Spot, int], int, float], Mapping[Spot, float]
+]  # starts, how many, seconds: mean sizes of records
 
 
 class KafkaCoordinator(BatchCoordinator):
-    """Says which offset ranges make up a batch.
-
-    Only the definition before survives a restart; nothing else here does.
-    """
+    """Says which offset ranges make up a batch. Only the definition before survives a restart; nothing else here does."""
 
     def __init__(self, options: KafkaOptions, spout_type: SpoutType) -> None:
         self._options, self._waits = options, spout_type is SpoutType.TRANSACTIONAL
@@ -122,7 +121,7 @@ class KafkaCoordinator(BatchCoordinator):
     def _ask_leaders(
         self, held: Mapping[Spot, OffsetRange]
     ) -> tuple[dict[Spot, OffsetBounds], Mapping[Spot, int | None], list[Spot]]:
-        """Return the bounds of the partitions that answer, where those were cut off, and which partitions do not answer."""
+        """Return the bounds of those that answer, where those were cut off, and which do not answer."""
         led = {**dict.fromkeys(held, False), **self._watch.partitions()}
         ends = self._ends([spot for spot, has_leader in led.items() if has_leader], held)
         # The ends bring the epochs along, which say whom to ask whether something was cut off.
@@ -164,21 +163,18 @@ class KafkaCoordinator(BatchCoordinator):
     def _begin(
         self, new: Mapping[Spot, OffsetBounds], away: Iterable[Spot], read: Iterable[Spot], is_first: bool
     ) -> tuple[dict[Spot, int], bool]:
-        """Return where new partitions begin; whether `first_poll` chose any, or that there is none yet.
-
-        It chooses at first (the log knows nothing, not even that there was none), for all partitions of a topic at once.
-
-        An `"earliest"` beginning need not be logged before anything else: asking later would give no other answer.
-        """
+        """Return where new partitions begin; whether `first_poll` chose any, or that there is none yet."""
+        # At first is when the log knows nothing, not even that there was none; then for all partitions of a topic at once.
         by_option = self._positions.chosen(new, {spot.topic: 0 for spot in read}, is_first)
         incomplete = {spot.topic for spot in away}
         complete = [spot for spot in by_option if spot.topic not in incomplete]
         starts = {spot: new[spot].low for spot in new.keys() - by_option}
         starts |= self._positions.choose_starts(complete, new)
+        # An "earliest" beginning need not be logged before anything else: asking later would give no other answer.
         return starts, self._options.first_poll != "earliest" and (is_first or bool(complete))
 
     def _ends(self, wanted: Sequence[Spot], read: Mapping[Spot, OffsetRange]) -> Mapping[Spot, OffsetBounds]:
-        """Return where the partitions begin and end, those that answer; of late, if enough for a batch waits anyway."""
+        """Return where the partitions begin and end that answer; of late, if enough for a batch waits anyway."""
         # While more waits than fits a batch, newer ends would not change the batch, and each question costs a round trip.
         is_known = set(wanted) <= self._bounds.keys() and time.monotonic() - self._asked < _FRESH_S
         if is_known and self._waiting(read.values()) >= self._limits.records:
@@ -238,15 +234,13 @@ class KafkaCoordinator(BatchCoordinator):
         return int(definition["bytes"])
 
     def lag(self, definition: Definition) -> Lag | None:
-        """Say how many offsets were there beyond the batch; None while a partition does not say."""
+        # Of a partition that does not answer it is not known how far it goes.
         return None if self._is_unsure else Lag(self._waiting(ranges_of(definition)), "records")
 
     def refresh(self) -> None:
-        """Ask the brokers again, for topics too, before it is said that there is nothing. For any thread."""
-        self._is_waited_for = True
+        self._is_waited_for = True  # from any thread: the next definition asks the brokers for topics too
 
     def may_have_more(self) -> bool:
-        """Whether there may be records of which nothing is known, because a broker or a partition does not answer."""
         return self._is_unsure
 
     def throttle(self, share: float) -> None:
@@ -287,7 +281,6 @@ def ranges_of(definition: Definition) -> Iterator[OffsetRange]:
 
 
 def records_of(definition: Definition) -> int:
-    """Return how many offsets a batch has; not all of them need be records."""
     return sum(one.offsets for one in ranges_of(definition))
 
 
@@ -308,14 +301,9 @@ def parts_of(definition: Definition, parallelism: int) -> list[tuple[OffsetRange
 
 
 class BatchLimits:
-    """Divides a batch among partitions.
+    """Divides a batch among partitions: the number of records is exact, their bytes are estimated from samples.
 
-    The number of records is exact. Kafka does not say how many bytes a range of offsets has, so that is estimated from
-    samples: some records at the beginning of each range, and at its end, every ten seconds; the larger mean counts.
-
-    `records`, `size`, `seconds`: the limits of a batch; `seconds` may be None.
-    `share`: how much of them a batch may have now.
-    `measure`: returns the mean size of some records from an offset on: `(starts, how many, seconds to wait)`.
+    `share`: how much of the limits a batch may have now.
     """
 
     def __init__(self, records: int, size: int, seconds: float | None, measure: Measure) -> None:

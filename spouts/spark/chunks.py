@@ -1,10 +1,8 @@
 """Chunks: rows of a DataFrame as files that Spark's tasks write, and that the tasks of a topology read.
 
 The driver gets one line for each chunk and never the rows. A task that Spark runs twice writes its files twice, under
-different names, and only the files of the run that counts are named in its result. A manifest says which chunks belong
-together, and whose they are. A folder has one; it only changes to "the rows are deleted".
-
-What Spark says when something fails, in one line.
+different names, and only the files of the run that counts are named in its result. A folder has one manifest, which says which
+chunks belong together, and whose they are; it only changes to "the rows are deleted".
 """
 
 from __future__ import annotations
@@ -42,18 +40,13 @@ _LONGEST = 500
 
 
 class Chunk(NamedTuple):
-    """A file with rows.
+    """A file with rows."""
 
-    `file`: its name in the folder of all chunks.
-    `rows`, `bytes`: how many rows it has, and the memory that they take.
-    `length`, `crc`: the length of the file in bytes, and its CRC-32.
-    """
-
-    file: str
+    file: str  # its name in the folder of all chunks
     rows: int
-    bytes: int
-    length: int
-    crc: int
+    bytes: int  # in memory
+    length: int  # of the file
+    crc: int  # of the file
 
 
 class ChunkLimits(NamedTuple):
@@ -208,19 +201,13 @@ def _read(path: Path, chunk: Chunk) -> pa.Table:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The rows of a DataFrame, as they were written once.
+    """The rows of a DataFrame, as they were written once."""
 
-    `id`: unique; also in the name of the folder of the chunks.
-    `fields`: names and types, as text.
-    `consumed`: whether all rows were committed and deleted.
-    `owner`: whose rows they are, as `owner_of` says it; empty if a coordinator was opened by hand.
-    """
-
-    id: str
-    fields: tuple[str, ...]
+    id: str  # unique; also in the name of the folder of the chunks
+    fields: tuple[str, ...]  # names and types
     chunks: tuple[Chunk, ...]
-    consumed: bool = False
-    owner: str = ""
+    consumed: bool = False  # all rows were committed and deleted
+    owner: str = ""  # see `owner_of`
 
     @property
     def rows(self) -> int:
@@ -284,7 +271,7 @@ def write_manifest(folder: str, id_: str, fields: Fields, chunks: Sequence[Chunk
 
 
 def _put(folder: str, manifest: Manifest) -> None:
-    """Write a manifest where there is none; `FileExistsError` if there is one."""
+    """Write a manifest; `FileExistsError` if there is one."""
     new, path = _write_beside(folder, manifest), Path(folder, _NAME)
     try:
         path.hardlink_to(new)  # it is there whole or not at all, and unlike a rename this fails if there is one

@@ -134,7 +134,7 @@ def result_of_decimals(symbol: str, types: Types) -> str:
 
 
 def digits_of(type_: str) -> tuple[int, int]:
-    """Return the number of digits of a decimal or a whole number, and how many are behind the point."""
+    """Return the digits of a decimal or a whole number, and how many are behind the point."""
     known = simple_type(type_)
     assert known is not None, type_
     return 20 if type_ == "bigint" else sum(known.digits), known.digits[1]

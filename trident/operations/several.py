@@ -33,9 +33,7 @@ Values = Sequence[Any]
 class WideAggregator(CombinerAggregator[Values]):
     """An aggregate whose value is several fields: the result, then what it remembers. Only for use among several.
 
-    `init`, `combine` and `zero` give all of them, in order.
-
-    `of`: the fields that it is given.
+    `init`, `combine` and `zero` give all of them, in order. `of`: the fields that it is given.
     """
 
     of: tuple[str, ...] = ()
@@ -375,7 +373,6 @@ class Part(Aggregation):
 
     @property
     def is_wide(self) -> bool:
-        """Whether it gives all of its fields itself."""
         return isinstance(self.aggregator, WideAggregator)
 
     def combine_many(self, ones: Sequence[Values], others: Sequence[Values]) -> Sequence[Values]:
@@ -406,7 +403,6 @@ class MultiAggregate(CombinerAggregator[dict[str, Any]]):
 
     @property
     def name(self) -> str:
-        """What it is called where people read it."""
         shown = ((type(part.aggregator).__name__, ", ".join(part.inputs.names)) for part in self.parts)
         return ", ".join(f"{name}({of})" if of else name for name, of in shown)
 
@@ -454,10 +450,8 @@ def structs(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict
 
 
 def several(aggregates: Mapping[str, Any], fields: Fields, stream: str, typed: Callable[..., Fields]) -> MultiAggregate:
-    """Return aggregates by name as one, over the fields of a stream.
+    """Return aggregates by name as one, over the fields of a stream; `typed` returns the output field of an aggregator.
 
-    `aggregates`: by name an aggregator that knows its field, such as `Sum("euros")`, or a pair of fields and an aggregator.
-    `typed`: returns the output field of an aggregator, as `aggregate_type`.
     Raises `TopologyError`: there is none, or one is no combiner, or does not fit its fields, or two have fields of one name.
     """
     if not aggregates:

@@ -49,7 +49,6 @@ class SqlNode:
         return [self.inner(one) for one in self.take(name) or ()]
 
     def has(self, name: str) -> bool:
-        """Return whether there is a part that was not taken."""
         return name in self._waiting
 
     def inner(self, part: Any) -> SqlNode:
@@ -87,7 +86,6 @@ class SqlNode:
         return made
 
     def end(self) -> None:
-        """Refuse what was not taken."""
         for name in self._waiting:
             value = self._node.args[name]
             if isinstance(value, (bool, str, list)):

@@ -237,7 +237,7 @@ class _Update:
 
 
 def _by_pane(table: pa.Table, schema: pa.Schema) -> dict[int, pa.Table]:
-    """The rows of each pane, in their order; panes ascending."""
+    """Return the rows of each pane, in their order; panes ascending."""
     if not table.num_rows:
         return {}
     panes: Ints = table.column(PANE).to_numpy()
@@ -283,21 +283,14 @@ def _update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) 
 
 @dataclass(frozen=True)
 class _Held:
-    """Everything that the state holds for the keys of a batch, by the number of the key.
+    """Everything that the state holds for the keys of a batch, by the number of the key."""
 
-    `rows`: ordered by key, then by pane.
-    `width`: of a pane, in tuples.
-    `before`, `after`: the number of tuples of each key before and after the batch (int64, one per key).
-    `starts`, `first_panes`: the first row of each key, then the number of rows (int64, keys + 1); and the pane of each key's
-    first row (int64).
-    """
-
-    rows: pa.Table
-    width: int
-    before: Ints
+    rows: pa.Table  # ordered by key, then by pane
+    width: int  # of a pane, in tuples
+    before: Ints  # number of tuples of each key before and after the batch (int64)
     after: Ints
-    starts: Ints
-    first_panes: Ints
+    starts: Ints  # the first row of each key, then the number of rows (int64, keys + 1)
+    first_panes: Ints  # the pane of each key's first row (int64)
 
     def at(self, keys: Any, positions: Ints) -> Ints:
         """Return the rows of the panes that begin at positions of some keys."""

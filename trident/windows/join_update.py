@@ -52,10 +52,7 @@ Watermarks = list[int | None]
 
 
 class KeptJoin:
-    """The state of a join, within a commit.
-
-    `watermarks`: of the left and of the right side, after the batches so far.
-    """
+    """The state of a join, within a commit; `watermarks`: of the left and the right side, after the batches so far."""
 
     def __init__(self, node: JoinWithinNode, state: Any, place: PartitionPlace = ONE) -> None:
         own = Fields.of(["$at", MET], ["bigint", "boolean"])
@@ -70,10 +67,7 @@ class KeptJoin:
         return [self._due.take(_before(watermarks[1 - side]), side) for side in range(2)]
 
     def write(self, keys: _Keys, sides: Sequence[pa.Table], ends: Sequence[Ints], watermarks: Watermarks) -> None:
-        """Store the rows of the keys that were read, in place of what was read, and all else that changed.
-
-        `ends`: when the rows of each side end.
-        """
+        """Store the rows of the keys that were read, in place of what was read, and all else that changed."""
         count, dues = len(keys.names), []
         empty = np.ones(count, bool)
         for side, (table, of_rows) in enumerate(zip(sides, ends, strict=True)):
@@ -114,14 +108,10 @@ def _in_time(node: JoinWithinNode, table: pa.Table, watermark: int | None) -> pa
 
 @dataclass
 class _Side:
-    """What is known of one side: stored rows, then the batch's.
+    """What is known of one side: stored rows, then the batch's."""
 
-    `rows`: `$id` (the number of the key), `$at`, `MET`, and the fields beside the key.
-    `old`: how many of them were stored before this batch.
-    """
-
-    rows: pa.Table
-    old: int
+    rows: pa.Table  # `$id` (the number of the key), `$at`, `MET`, and the fields beside the key
+    old: int  # how many of them were stored before this batch
 
     @property
     def times(self) -> Timed:
@@ -130,14 +120,10 @@ class _Side:
 
 @dataclass
 class _Keys:
-    """The distinct keys of a batch; those with a null, which meet nothing, come last.
+    """The distinct keys of a batch; those with a null, which meet nothing, come last."""
 
-    `rows`: the key fields of each, named as on the left side.
-    `names`: the names of the keys that the state may have.
-    """
-
-    rows: pa.Table
-    names: list[Key]
+    rows: pa.Table  # the key fields of each, named as on the left side
+    names: list[Key]  # of the keys that the state may have
 
 
 def _brought_together(
@@ -234,9 +220,8 @@ class Timed(NamedTuple):
 def pairs(left: Timed, right: Timed, earliest: int, latest: int, check: Callable[[int], None]) -> tuple[Ints, Ints]:
     """Return the rows that meet: `earliest <= right time - left time <= latest`, and the same key.
 
-    For each pair (int64) the numbers of the left row, ascending, and of the right row, by time for each left row.
-
-    `check`: called with the number of pairs before they are made; may raise.
+    For each pair (int64) the numbers of the left row, ascending, and of the right row, by time for each left row. `check` is
+    called with the number of pairs before they are made.
     """
     if not len(left.ids) or not len(right.ids):
         return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -10,11 +10,8 @@ The state holds the open sessions of each key, and when each key must be looked 
                         takes tuples: first time, last time, the values
     ("windows",)     -> the directory of `timer_index`, with the watermark, and its chunks
 
-Times are in the unit of the event time: microseconds of a timestamp, else milliseconds.
-
-A batch reads and writes the keys of its own rows, and those that have a session which may be complete. A key is *due* at the
-earliest end of its sessions. Most tuples only make a session longer; then the key keeps its place, is looked at too early,
-and gets another one. So a key is noted once in the time of a gap, however many tuples come.
+Times are in the unit of the event time. A key is *due* at the earliest end of its sessions. Most tuples only make a session
+longer; then the key keeps its place and is looked at too early. So it is noted once in the time of a gap.
 """
 
 from __future__ import annotations
