@@ -56,12 +56,9 @@ _Rows = list[pa.RecordBatch]
 
 @calls_user_code
 def update_over_time(node: WindowNode | JoinWithinNode, state: Any, share: Share) -> pa.Table:
-    """Add the rows of a batch that one partition has; return the rows of the windows that fired, or the joined ones."""
-    return update_window(node, state, share) if isinstance(node, WindowNode) else update_join(node, state, share)
-
-
-def update_window(node: WindowNode, state: Any, share: Share) -> pa.Table:
-    """Add a batch to a partition of a window's state, between `begin_commit` and `commit`; return the rows of what fired."""
+    """Add the rows of a batch that one partition has, between `begin_commit` and `commit`; return what fired, or was joined."""
+    if isinstance(node, JoinWithinNode):
+        return update_join(node, state, share)
     filled, lost = _with_times(node, [table for table in share.tables if table.num_rows])
     rows = _update_rows(node, state, replace(share, tables=filled))
     return pa.concat_tables([rows, *(late_rows(node, table) for table in lost)])
@@ -83,9 +80,8 @@ def _with_times(node: WindowNode, tables: list[pa.Table]) -> tuple[list[pa.Table
 
 def _update_rows(node: WindowNode, state: Any, share: Share) -> pa.Table:
     if node.config.counts and len(node.group):
-        return (
-            _update_counts(node, state, pa.concat_tables(share.tables), share.run) if share.tables else _nothing(node)
-        )
+        tables = share.tables
+        return _update_counts(node, state, pa.concat_tables(tables), share.run) if tables else _nothing(node)
     if isinstance(node.config, SessionWindow):
         return update_sessions(node, state, share)
     if isinstance(node.config, TimersConfig):
