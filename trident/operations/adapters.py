@@ -95,17 +95,14 @@ class PlainFilter(_Plain, Filter):
 class PlainMap(_Plain, MapFunction):
     """A function used in `map`."""
 
-    def execute(self, tuple: TridentTuple) -> Any:
-        return self(tuple)
+    execute = _Plain.__call__
 
 
 class PlainFlatMap(_Plain, FlatMapFunction):
     """A function or generator used in `flat_map`."""
 
     yields = True  # what flat_map returns is iterated, whether it yields or not
-
-    def execute(self, tuple: TridentTuple) -> Any:
-        return self(tuple)
+    execute = _Plain.__call__
 
 
 class PlainConsumer(_Plain, Consumer):
@@ -113,9 +110,7 @@ class PlainConsumer(_Plain, Consumer):
 
     METHOD = "accept"
     VECTORISED = ()
-
-    def accept(self, tuple: TridentTuple) -> None:
-        self(tuple)
+    accept = _Plain.__call__
 
 
 def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any:
