@@ -223,8 +223,6 @@ class Deliveries:
         self._try_to(self._acknowledge)
         self._queue.close()
 
-    # ---- at the queue -------------------------------------------------------------------------------------------------
-
     def _work(self, now: float) -> None:
         if self.away is not None:
             self._queue.reconnect()
@@ -271,8 +269,6 @@ class Deliveries:
         self._acknowledge()
         self._queue.rest()
 
-    # ---- failures -----------------------------------------------------------------------------------------------------
-
     def _failed_once_more(self, message: Message) -> None:
         message.failures += 1
         if message.trouble is not None:
@@ -305,8 +301,6 @@ class Deliveries:
             self._wait(message, self._policy.longest_pause_s)
             return
         self._report(SpoutError(f"{name} is a dead letter in {self._policy.dead_letters!r} now: {reason}"))
-
-    # ---- a server that is away ----------------------------------------------------------------------------------------
 
     def _try_to(self, act: Callable[[], None]) -> None:
         if self.away is None:

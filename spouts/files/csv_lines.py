@@ -106,8 +106,6 @@ class CsvFormat(RowFormat):
             "delimiter": self.delimiter, "quotechar": self.quote, "escapechar": self.escape, "quoting": quoting
         }  # fmt: skip
 
-    # ---- lines -----------------------------------------------------------------------------------------------------------
-
     def parse(self, text: bytes) -> pa.Table:
         if not text.strip(b"\n"):
             return self.schema.empty_table()
@@ -168,8 +166,6 @@ class CsvFormat(RowFormat):
         text.buffer.seek(-1, os.SEEK_END)
         is_header = self.has_header and number == 1 and text.buffer.read() != b"\n"
         yield End.OPEN if is_header or 0 < len(row) < width else End.MAYBE
-
-    # ---- what Arrow is asked for, and what it says -----------------------------------------------------------------------
 
     @cached_property
     def convert(self) -> pacsv.ConvertOptions:

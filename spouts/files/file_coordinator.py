@@ -184,8 +184,6 @@ class FileCoordinator(ThrottledCoordinator):
     def lag(self, definition: Definition) -> Lag:
         return Lag(max(0, self._total - definition.get("bytes", 0)), "bytes")
 
-    # ---- going on after a batch ------------------------------------------------------------------------------------------
-
     def _load(self, previous: Definition | None) -> None:
         """Continue after `previous`, from that definition and the files alone."""
         self._last, cursor = previous, None
@@ -242,8 +240,6 @@ class FileCoordinator(ThrottledCoordinator):
                     self._positions.set(earlier, _ask(self._format.position_at, earlier, size))
                 except OSError as error:
                     raise open_error(earlier, error, "cannot go on after a batch") from error
-
-    # ---- what there is to read -------------------------------------------------------------------------------------------
 
     def _enqueue(self, files: dict[str, Listed]) -> None:
         self._queue.clear()

@@ -155,9 +155,6 @@ def _is_utf8(text: bytes) -> bool:
     return False
 
 
-# ---- lines that are texts -----------------------------------------------------------------------------------------------
-
-
 class TextEmitter(FileEmitter):
     """Emits lines; see `TextFileSpout`."""
 
@@ -201,9 +198,6 @@ def _lines_as_array(text: bytes) -> pa.Array:
     np.subtract(ends, np.arange(count), out=offsets[1:], casting="unsafe")
     data = text.replace(b"\n", b"")
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data))
-
-
-# ---- lines that are rows ------------------------------------------------------------------------------------------------
 
 
 class _Bad(NamedTuple):

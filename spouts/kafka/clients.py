@@ -148,7 +148,7 @@ class Brokers:
     def consumer(self) -> Any:
         """Return the consumer, opened when it is first used; `SpoutError` for a setting that librdkafka does not take."""
         if self._consumer is None:
-            self._consumer = self._open_consumer(self._own)
+            self._consumer = self._open(Consumer, reading_settings(self.options), self._own)
         return self._consumer
 
     def close(self) -> None:
@@ -156,40 +156,25 @@ class Brokers:
         if consumer is not None:
             consumer.close()
 
-    def _open_consumer(self, own: Mapping[str, Any]) -> Consumer:
-        with self._refuse_settings():
-            settings = {**reading_settings(self.options), "error_cb": self.reports.error, **own}
-            return Consumer(settings, logger=self.reports)
+    def _open(self, client: Any, settings: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+        try:
+            return client({**settings, "error_cb": self.reports.error, **own}, logger=self.reports)
+        except KafkaException as error:
+            raise SpoutError(f"config: {error_of(error).str()}") from error
 
-    def open_producer(self, **own: Any) -> Producer:
-        with self._refuse_settings():
-            # The topic's own limit counts: a producer's is lower than what a consumer reads.
-            settings = {
-                "message.max.bytes": 10**9,
-                **_asking_settings(self.options),
-                "error_cb": self.reports.error,
-                **own,
-            }
-            return Producer(settings, logger=self.reports)
+    def open_producer(self, **own: Any) -> Any:
+        # The topic's own limit counts: a producer's is lower than what a consumer reads.
+        return self._open(Producer, {"message.max.bytes": 10**9, **_asking_settings(self.options)}, own)
 
     # Questions go over a client of their own, and over another one after an answer that did not come: a client keeps the broker
     # that it asks as long as there is a connection, and a broker that hangs keeps its connections.
     @property
     def _client(self) -> AdminClient:
         if self._admin is None or self._is_silent:
-            with self._refuse_settings():
-                settings = {**_asking_settings(self.options), "error_cb": self.reports.error}
-                self._admin, self._is_silent = AdminClient(settings, logger=self.reports), False
+            self._admin, self._is_silent = self._open(AdminClient, _asking_settings(self.options), {}), False
         return self._admin
 
     # ---- errors -------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _refuse_settings(self) -> Iterator[None]:
-        try:
-            yield
-        except KafkaException as error:
-            raise SpoutError(f"config: {error_of(error).str()}") from error
 
     @contextmanager
     def wrap_errors(self, doing: str) -> Iterator[None]:
@@ -319,7 +304,7 @@ class Brokers:
         """Return where partitions were cut off before a place, None if not; those that do not answer are left out."""
         ends: dict[Spot, int | None] = {}
         # A consumer of its own: answers to earlier questions come to whoever polls next.
-        with closing(self._open_consumer(_LITTLE)) as consumer:
+        with closing(self._open(Consumer, reading_settings(self.options), _LITTLE)) as consumer:
             assign(consumer, places)
             for spot, message in _first_messages(consumer, _ASK_S):
                 error = message.error()
@@ -357,8 +342,7 @@ class Brokers:
 
     def sizes(self, starts: Mapping[Spot, int], most: int, patience_s: float) -> dict[Spot, float]:
         """Return the mean bytes of key and value of `most` records from an offset on, where any came soon."""
-        consumer = self.consumer
-        seen: dict[Spot, list[int]] = {}
+        consumer, seen = self.consumer, dict[Spot, list[int]]()
         with suppress(KafkaException):  # a worse estimate, and its reader says why
             consumer.assign([TopicPartition(*spot, offset) for spot, offset in starts.items()])
             for spot, message in _first_messages(consumer, patience_s):
@@ -380,9 +364,6 @@ def _first_messages(consumer: Consumer, patience_s: float) -> Iterator[tuple[Spo
         message = consumer.poll(_STEP_S)
         if message is not None:
             yield Spot(str(message.topic()), message.partition() or 0), message
-
-
-# ---- leader epochs --------------------------------------------------------------------------------------------------------
 
 
 def partition_at(spot: Spot, place: LogPosition, metadata: str = "") -> TopicPartition:

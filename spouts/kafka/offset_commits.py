@@ -58,8 +58,6 @@ class PartitionWork:
         work._ahead = done
         return work
 
-    # ---- which offsets are done ---------------------------------------------------------------------------------------
-
     @property
     def low(self) -> int:
         """The lowest offset that is not done: what may be committed."""
@@ -111,8 +109,6 @@ class PartitionWork:
         self.skip_to(offset)
         # The committed offset is no place to go on from any more: where reading begins is committed before anything is read.
         self.epoch, self._committed = epoch, None
-
-    # ---- what is committed --------------------------------------------------------------------------------------------
 
     def begin(self, topic_id: str, partitions: int) -> None:
         self.topic_id, self.partitions = topic_id, self.partitions or partitions

@@ -44,9 +44,6 @@ class OffsetRange(NamedTuple):
         return f"the batch was defined as offsets {self.start} to {self.end} of {self.spot}"
 
 
-# ---- what was lost --------------------------------------------------------------------------------------------------------
-
-
 def range_lost(one: OffsetRange, low: int, high: int) -> ReplayMismatchError:
     what = f"{one}, which has {low} to {high} now: "
     if one.start < low:
@@ -111,9 +108,6 @@ def topic_replaced(name: str, before: str, now: str) -> ReplayMismatchError:
 
 def gone_topic(name: str) -> SpoutError:
     return SpoutError(f"topic {name!r} was read before; {GONE}")
-
-
-# ---- topics ---------------------------------------------------------------------------------------------------------------
 
 
 class TopicWatch:
@@ -196,9 +190,6 @@ class TopicWatch:
             for partition, leader in topic.leaders.items()
             if self._options.topics.hold(name, partition) and name not in self._also
         }
-
-
-# ---- positions ------------------------------------------------------------------------------------------------------------
 
 
 class KafkaPositions:

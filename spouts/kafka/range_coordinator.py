@@ -60,8 +60,6 @@ class KafkaCoordinator(BatchCoordinator):
         with close_on_error(self._brokers.close):
             self._watch.start()
 
-    # ---- a batch ------------------------------------------------------------------------------------------------------
-
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Fix the ranges of a batch; None if nothing waits, or if no broker answers: then there is a warning.
 
@@ -191,8 +189,6 @@ class KafkaCoordinator(BatchCoordinator):
     def _waiting(self, ranges: Iterable[OffsetRange]) -> int:
         return sum(max(0, self._bounds[one.spot].end - one.end) for one in ranges if one.spot in self._bounds)
 
-    # ---- what is said -------------------------------------------------------------------------------------------------
-
     def _warn_once(self, one: OffsetRange, what: str) -> None:
         if self._warned.get(one.spot) != what:
             self._warned[one.spot] = what
@@ -212,8 +208,6 @@ class KafkaCoordinator(BatchCoordinator):
         if text != self._complaint or now - self._complained >= _COMPLAIN_EVERY_S:
             _log.warning("%s; waiting", text)
             self._complaint, self._complained = text, now
-
-    # ---- a defined batch ----------------------------------------------------------------------------------------------
 
     def traits(self, definition: Definition) -> BatchTraits:
         return BatchTraits(is_start_position=not records_of(definition))
@@ -250,9 +244,6 @@ class KafkaCoordinator(BatchCoordinator):
         self._brokers.close()
         # Batches that ran in this process have left their readers here, with connections and records fetched ahead.
         READERS.close(self._options)
-
-
-# ---- definitions ----------------------------------------------------------------------------------------------------------
 
 
 def _range_of(spot: Spot, topic_id: str, start: int, count: int, epoch: int, before: OffsetRange | None) -> OffsetRange:
@@ -295,9 +286,6 @@ def parts_of(definition: Definition, parallelism: int) -> list[tuple[OffsetRange
 
     parts = cut_evenly([one.offsets for one in ranges], parallelism, definition["bytes"])
     return [tuple(part_of(*piece) for piece in part) for part in parts]
-
-
-# ---- how much a batch holds -----------------------------------------------------------------------------------------------
 
 
 class BatchLimits:
@@ -355,8 +343,6 @@ class BatchLimits:
             found = max(sample.get(spot, 0.0) for sample in samples)
             self._mean[spot] = found or self._mean.get(spot, _UNMEASURED_BYTES)
         self._measured = time.monotonic()
-
-    # ---- speed --------------------------------------------------------------------------------------------------------
 
     def note_defined(self, txid: int, records: int) -> None:
         self._defined[txid] = (time.monotonic(), records)

@@ -146,8 +146,6 @@ class RangeReader:
             records = [each for each in records if (each.leader_epoch() or 0) <= one.epoch]
         return records
 
-    # ---- what is not a record -----------------------------------------------------------------------------------------
-
     def _heed(self, one: OffsetRange, position: int, message: Message) -> int:
         """Return the position after an error: the end of the range, if the partition ends there or later."""
         error: KafkaError = message.error()  # type: ignore[assignment]  # only messages with one come here

@@ -66,8 +66,6 @@ class TopicQueue(MessageQueue):
             self._watch.start()
             self._look()
 
-    # ---- what a queue does --------------------------------------------------------------------------------------------
-
     def describe(self, message: Taken) -> str:
         spot, offset = _where(message.raw)
         return f"offset {offset} of {spot}"
@@ -164,8 +162,6 @@ class TopicQueue(MessageQueue):
         self._producer.purge()
         self._producer.flush(0)
 
-    # ---- partitions ---------------------------------------------------------------------------------------------------
-
     def _look(self) -> None:
         self._look_at = time.monotonic() + _LOOK_AWAY_S
         self._is_down = self._is_reported = True  # by the error of a question that gets no answer
@@ -249,8 +245,6 @@ class TopicQueue(MessageQueue):
         if error.name() == "_ALL_BROKERS_DOWN" and not self._is_down:
             self._is_down, self._look_at = True, time.monotonic() + _LOOK_AWAY_S
         self._brokers.reports.error(error)
-
-    # ---- records -------------------------------------------------------------------------------------------------------
 
     def _messages(self, records: list[Message]) -> list[Taken]:
         messages = []

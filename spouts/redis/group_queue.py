@@ -137,8 +137,6 @@ class GroupQueue(MessageQueue):
     def close(self) -> None:
         self._server.close()  # what is pending stays so, for this consumer's next start or for others
 
-    # ---- reading ------------------------------------------------------------------------------------------------------
-
     def _own_pending(self, room: int) -> list[Message]:
         """Read what was pending for this consumer when it started or connected again, stream after stream."""
         stream, after = next(iter(self._own.items()))
@@ -183,8 +181,6 @@ class GroupQueue(MessageQueue):
 
     def _rows(self, entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
         return list(zip(*map(python_of, self._tables.table(entries).columns), strict=True))
-
-    # ---- calls --------------------------------------------------------------------------------------------------------
 
     def _read(self, positions: dict[str, str], count: int, what: str) -> list[Entry]:
         """Read entries, at most `count` of each stream: new ones behind `>`, this consumer's pending ones behind an id."""

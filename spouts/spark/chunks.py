@@ -63,16 +63,13 @@ class ChunkPart(NamedTuple):
     chunks: tuple[Chunk, ...]
 
 
-# ---- writing --------------------------------------------------------------------------------------------------------
-
-
 def write_dataframe(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits, owner: str) -> Manifest:
     """Let Spark write a DataFrame into a folder, which all its machines see; return its manifest, or that of a faster process.
 
     Raises `SpoutError`: this process does not see what the tasks wrote.
     """
-    id_, rows_folder = new_rows_folder(folder)
-    return write_manifest(folder, id_, fields, _write_rows(df, rows_folder, fields, limits), owner)
+    id_ = uuid.uuid4().hex
+    return write_manifest(folder, id_, fields, _write_rows(df, str(Path(folder, _ROWS + id_)), fields, limits), owner)
 
 
 def _write_rows(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits) -> list[Chunk]:
@@ -153,9 +150,6 @@ def _write_durably(path: Path, data: bytes | pa.Buffer) -> None:
             raise
 
 
-# ---- reading --------------------------------------------------------------------------------------------------------
-
-
 def cut_chunks(folder: str, chunks: Sequence[Chunk], parallelism: int) -> list[ChunkPart]:
     """Cut chunks into at most `parallelism` parts of about equal size, in their order."""
     whole, before = sum(chunk.bytes for chunk in chunks) or 1, 0
@@ -196,9 +190,6 @@ def _read(path: Path, chunk: Chunk) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
 
 
-# ---- manifests ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Manifest:
     """The rows of a DataFrame, as they were written once."""
@@ -215,11 +206,6 @@ class Manifest:
 
     def rows_folder(self, folder: str) -> str:
         return str(Path(folder, _ROWS + self.id))
-
-
-def new_rows_folder(folder: str) -> tuple[str, str]:
-    id_ = uuid.uuid4().hex
-    return id_, str(Path(folder, _ROWS + id_))
 
 
 def owner_of(conf: Mapping[str, Any]) -> str:

@@ -330,8 +330,6 @@ class DataFrameCoordinator(ThrottledCoordinator):
     def close(self) -> None:
         self._writing.cancel()
 
-    # ---- the written rows -------------------------------------------------------------------------------------------
-
     def _load_manifest(self) -> Manifest | None:
         if self._manifest is None:
             manifest = read_manifest(self._folder)

@@ -116,8 +116,6 @@ class QueryCoordinator(BatchCoordinator):
     def close(self) -> None:
         self._end()
 
-    # ---- the query --------------------------------------------------------------------------------------------------
-
     def _running(self) -> StreamQuery:
         if self._query is None:
             checkpoint = self._settings.checkpoint
