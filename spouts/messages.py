@@ -97,10 +97,7 @@ class MessageQueue:
 def decode_all(
     items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[V]]
 ) -> list[tuple[V | tuple[()], str | None]]:
-    """Decode many items at once, and one by one if `SpoutError` or `ValueError` says so: one bad item spoils no other.
-
-    Returns for each item its values, and the reason why it cannot be read, None if it can.
-    """
+    """Return for each item its values, and why it cannot be read; many at once, and one by one if that fails."""
     if not items:
         return []
     try:
@@ -113,13 +110,7 @@ def decode_all(
 
 @dataclass(frozen=True, repr=False)
 class RetryPolicy(Settings):
-    """How often, and after which pauses, a message is tried again.
-
-    `max_failures`: after so many failures a message is given up. None: never, unless there is a place for dead letters; then
-    after 10.
-    `first_pause_s`, `longest_pause_s`: seconds before the first retry; each further pause is twice as long, up to the longest.
-    `dead_letters`: the stream or topic that gets what is given up. None: the log gets it.
-    """
+    """How often, and after which pauses, a message is tried again; `dead_letters`: None: the log gets what is given up."""
 
     max_failures: int | None = whole(None, 1)
     first_pause_s: float = seconds(0.2)
@@ -328,10 +319,7 @@ class MessageSpout(BaseRichSpout, ABC):
 
     @abstractmethod
     def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> MessageQueue:
-        """Connect a task to the queue, in the worker.
-
-        Raises `SourceAwayError`: the server does not answer; it is tried again for some seconds. `SpoutError`: other trouble.
-        """
+        """Connect a task to the queue, in the worker; `SourceAwayError` is tried again for some seconds."""
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         declarer.declare(self._fields)

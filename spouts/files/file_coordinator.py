@@ -1,21 +1,13 @@
 """Chooses the bytes of files that make up a batch, the driver's side of spouts of files; and what it asks a kind of file.
 
-A definition is plain data:
+A definition is plain data. `ranges`: `[path, start, end, crc]` per file, byte ranges that end at line ends; the checksum is of
+the bytes just before `end`, so that a replay finds a file that was truncated or replaced. `base`: the directory that all paths
+in `ranges` are relative to. `bytes`: how many this batch and all before it have.
 
-``ranges``
-    What the batch contains: `[path, start, end, crc]` per file, byte ranges that end at line ends. The checksum is of
-    the bytes just before `end`, so that a replay finds a file that was truncated or replaced.
-``base``
-    The directory that all paths in `ranges` are relative to.
-``bytes``
-    How many bytes this batch and all before it have.
-``done``
-    Only with `follow`: how far every file was read (see `ranges.py`), packed to 4 to 12 bytes a file.
-``at``
-    Only without `follow`: path, offset and checksum where the batch ends. Files are read in the order of their paths,
-    so this says it all; the definition has the same size however many files there are.
-``guesses``, ``read``
-    Only if the batch may still change: the numbers of the ranges that may end too early; False until they were read.
+With `follow`, `done` says how far every file was read (see `ranges.py`), packed to 4 to 12 bytes a file. Without it `at` is
+path, offset and checksum where the batch ends: files are read in the order of their paths, so this says it all.
+
+Only if the batch may still change: `guesses`, the numbers of the ranges that may end too early, and `read`, False until then.
 """
 
 # Paths are text from the system, because a Path per file would cost more than its stat.

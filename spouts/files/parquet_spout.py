@@ -148,13 +148,11 @@ def read_groups(
     missing: str,
     reads_ahead: bool = False,
 ) -> Iterator[tuple[list[pa.Array], int]]:
-    """Give the wanted columns of the row groups that begin in a piece, and how many rows they have.
+    """Give the wanted columns of the row groups that begin in a piece, and how many rows they have; `BadDataError` if not.
 
     `what`, `source`, `footer`: the file, for messages, opened, and what its end says.
     `missing`: what it means if the file does not have a column: `"error"`, or `"null"`.
     `reads_ahead`: read whole row groups at once, for stores where each read takes long.
-
-    Raises `BadDataError`: a column is missing or of another type, or a moment in INT96 is not one in microseconds.
     """
     groups = footer.groups(piece.start, piece.end)
     if not groups:

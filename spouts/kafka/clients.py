@@ -386,10 +386,7 @@ def truncation_of(error: KafkaError) -> int | None:
 
 
 def assign(consumer: Consumer, places: Mapping[Spot, LogPosition]) -> None:
-    """Have a consumer go on at places; of those with an epoch nothing comes before the broker has compared it.
-
-    Raises `SourceAwayError`: the client does not take the places.
-    """
+    """Have a consumer go on at places; of those with an epoch nothing comes before the broker has compared it."""
     given = [partition_at(spot, place) for spot, place in places.items()]
     consumer.assign(given)
     # By itself a client compares when it hears of another leader, which it may have done before: only a seek always asks. And

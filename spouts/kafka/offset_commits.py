@@ -170,10 +170,7 @@ class Commits:
             self.now(waits=False)
 
     def begin(self, begun: Mapping[Spot, PartitionWork]) -> None:
-        """Commit where partitions begin that are read from now on, and return once that is safe.
-
-        Raises `SpoutError`: the commit failed, or what was committed cannot be read, or is another offset.
-        """
+        """Commit where partitions begin that are read from now on; return once that is safe, `SpoutError` if it is not."""
         offsets = _to_commit(begun)
         if not offsets:
             return

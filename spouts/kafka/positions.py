@@ -150,10 +150,7 @@ class TopicWatch:
         self._looked = float("-inf")
 
     def look(self, read: Collection[str]) -> Mapping[str, TopicView]:
-        """Return the topics; asked for after some seconds, and if one that was `read` is not known.
-
-        Raises `SourceAwayError`: no broker answers, or one that was read is not there at the moment; `SpoutError`: for seconds.
-        """
+        """Return the topics; `SourceAwayError` if no broker answers, or one that was read is not there at the moment."""
         if time.monotonic() - self._looked >= self._options.refresh_s or not self._topics.keys() >= set(read):
             self._look(read)
         missing = [name for name in read if name not in self._topics]
@@ -227,10 +224,7 @@ class KafkaPositions:
     def find_cuts(
         self, read: Mapping[Spot, LogPosition], bounds: Mapping[Spot, OffsetBounds]
     ) -> dict[Spot, int | None]:
-        """Ask, where another leader leads since, at which offset partitions were cut off before what was read of them.
-
-        None: all of it is still there. Partitions that do not say so are left out.
-        """
+        """Return where partitions were cut off before what was read, as far as they say it; None: all is still there."""
         # Only a change of leader can cut a partition off, so as long as the epoch is the same nothing is asked.
         doubtful = {
             spot: place
@@ -252,7 +246,6 @@ class KafkaPositions:
         """Return from which offset on other records are than were read, None if from none, and where reading goes on.
 
         `position`, `furthest`: what comes next, and what is behind all that was read; `cut`: where it was cut off, if known.
-        Raises `SpoutError`: `on_data_loss` does not permit to leave anything out.
         """
         # A cut comes first: behind it are other records, however well their numbers fit.
         if cut is not None:

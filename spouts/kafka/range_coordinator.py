@@ -1,14 +1,9 @@
 """Chooses the offsets that make up a batch, the driver's side of a Kafka spout: what a definition is, and how much it may hold.
 
-A definition is plain data:
-
-``topics``
-    By topic: its ``id``, which a topic that is deleted and created again does not keep, and its ``ranges``: a flat list of
-    partition, start, end and leader epoch. Start is the first offset of the batch, end the first one after it. A partition
-    with nothing in this batch is there too (start and end are equal), because nothing else says how far it was read. No
-    record before the end has a leader epoch above the epoch. ``since`` has one such epoch for each start.
-``bytes``
-    About how many bytes the keys and values have.
+A definition is plain data. ``topics`` has by topic its ``id``, which a topic that is created again does not keep, and its
+``ranges``: a flat list of partition, start, end (the first offset after the batch) and leader epoch, which no record before the
+end exceeds; ``since`` has one such epoch for each start. A partition with nothing in this batch is there too, because nothing
+else says how far it was read. ``bytes``: about how many the keys and values have.
 """
 
 from __future__ import annotations
@@ -61,10 +56,7 @@ class KafkaCoordinator(BatchCoordinator):
             self._watch.start()
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Fix the ranges of a batch; None if nothing waits, or if no broker answers: then there is a warning.
-
-        Raises `SpoutError`: records that come next are gone.
-        """
+        """Fix the ranges of a batch; None if nothing waits, or if no broker answers: then there is a warning."""
         self._is_unsure = True  # until all is known
         if txid <= self._txid or self._is_waited_for:  # an attempt failed: what was known may be the reason
             self._is_waited_for = False
@@ -289,14 +281,11 @@ def parts_of(definition: Definition, parallelism: int) -> list[tuple[OffsetRange
 
 
 class BatchLimits:
-    """Divides a batch among partitions: the number of records is exact, their bytes are estimated from samples.
-
-    `share`: how much of the limits a batch may have now.
-    """
+    """Divides a batch among partitions: the number of records is exact, their bytes are estimated from samples."""
 
     def __init__(self, records: int, size: int, seconds: float | None, measure: Measure) -> None:
         self._records, self._size, self._seconds, self._measure = records, size, seconds, measure
-        self.share = 1.0
+        self.share = 1.0  # how much of the limits a batch may have now
         self._mean: dict[Spot, float] = {}
         self._measured = -_MEASURE_EVERY_S
         self._defined: dict[int, tuple[float, int]] = {}

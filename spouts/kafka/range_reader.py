@@ -75,10 +75,7 @@ class RangeReader:
                 raise topic_replaced(name, id_, found[name].id)
 
     def read(self, one: OffsetRange, most: int, make: Callable[[list[Message]], T]) -> Iterator[T]:
-        """Give what `make` makes of the records of a range, of at most `most` at a time.
-
-        Raises `SourceAwayError`: nothing came for as long as the options say.
-        """
+        """Give what `make` makes of the records of a range, at most `most` at a time; `SourceAwayError` if nothing comes."""
         made: T | None
         errors: Sequence[Message]
         position, since, patience_s = one.start, time.monotonic(), self._patience_s

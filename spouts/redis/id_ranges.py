@@ -3,14 +3,10 @@
 An entry is added behind all others, and never changes. So the entries between two ids are the same ones for ever, unless they
 are trimmed or deleted, and that shows in their number.
 
-``ranges``
-    `[after, up to, entries, cuts]` by stream: the batch has the entries behind `after`, up to and including `up to`; `cuts`
-    are ids in between, at which the range may be cut into parts.
-``at``
-    `[id, entries, digest]` by stream: up to where it was read, how many of all entries that were ever added that is (None: not
-    known), and the digest of the entry of that id (empty: there was none).
-``bytes``
-    About the size of the batch.
+A definition is plain data. `ranges`: by stream `[after, up to, entries, cuts]`: the entries behind `after`, up to and including
+`up to`; `cuts` are ids in between, at which the range may be cut into parts. `at`: by stream `[id, entries, digest]`: up to
+where it was read, how many of all entries ever added that is (None: not known), and the digest of the entry of that id (empty:
+there was none). `bytes`: about the size of the batch.
 """
 
 from __future__ import annotations
@@ -102,9 +98,7 @@ class _Look(NamedTuple):
         return not self.first or order_of(self.first) > order_of(at) or order_of(self.deleted) >= order_of(at)
 
     def missing(self, after: str, read: int | None) -> int:
-        """Say how many entries behind `after` are gone without having been read, as far as that can be known.
-
-        Negative: more than were ever added to this stream were read, so it is another one.
+        """Say how many entries behind `after` are gone without having been read; negative: it is another stream.
 
         `read`: how many of all entries that were ever added come up to `after`; None: not known.
         """

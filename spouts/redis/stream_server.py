@@ -1,7 +1,4 @@
-"""The Redis that has the streams: what calls raise, what a driver does while it does not answer, and entries as Arrow tables.
-
-Values are bytes in Redis, and get the types of the declared fields here.
-"""
+"""The Redis that has the streams: what calls raise, what a driver does while it is away, and entries as Arrow tables."""
 
 from __future__ import annotations
 
@@ -55,10 +52,7 @@ class RedisServerSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RedisServerOptions(RedisServer):
-    """The Redis that has the streams.
-
-    `retries`: how often a worker tries a read again after a lost connection, before its batch fails and is tried again.
-    """
+    """The Redis that has the streams; `retries`: how often a worker tries a read again before its batch fails."""
 
     forms: ClassVar[str] = (
         "redis://host:port/database, rediss:// (TLS) or unix://path. A stream is on one server, so of a cluster give the "

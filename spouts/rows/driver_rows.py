@@ -66,10 +66,7 @@ class FixedBatchSpout(DriverRows):
                 named = _with_types(named, tables[0])
             table = pa.concat_tables([fit_table(one, named) for one in tables])
         else:
-            rows: list[Any] = []
-            for one in rows_or_batches:
-                is_batch = isinstance(one, list) and one and all(isinstance(row, tuple) for row in one)
-                rows += one if is_batch else [one]
+            rows = [row for one in rows_or_batches for row in (one if _is_batch(one) else [one])]
             _check_arity(named, rows)
             pairs = enumerate(named.pairs)
             types = [type_ or _infer_type(name, (row[at] for row in rows)) for at, (name, type_) in pairs]
@@ -147,6 +144,10 @@ class _FixedBatchCoordinator(BatchCoordinator):
 
     def lag(self, definition: Definition) -> Lag | None:
         return None if self._cycle else Lag(max(0, self._rows - int(definition["end"])), "records")
+
+
+def _is_batch(given: Any) -> bool:
+    return isinstance(given, list) and bool(given) and all(isinstance(row, tuple) for row in given)
 
 
 def _with_types(fields: Fields, table: pa.Table) -> Fields:

@@ -1,13 +1,8 @@
 """RateSpout: numbered rows at a given rate, for load tests.
 
-A definition is plain data that says all about its rows:
-
-``start``, ``end``
-    The values of the rows: `start` to `end`, without the last.
-``from_row``, ``from_us``, ``rows_per_second``, ``ramp_up_s``
-    When they are due (see `RowSchedule`). The schedule is that of the first batch for as long as the rate is the same, so
-    a restart continues it, with the rows that became due while no driver ran. A start with another rate begins a schedule
-    after the last row of the old one.
+A definition says all about its rows: `start` to `end`, without the last, are their values; `from_row`, `from_us`,
+`rows_per_second`, `ramp_up_s` say when they are due (see `RowSchedule`). The schedule is that of the first batch for as long as
+the rate is the same, so a restart gives the rows that became due while no driver ran; another rate begins a new one.
 """
 
 from __future__ import annotations

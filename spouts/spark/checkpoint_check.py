@@ -76,10 +76,7 @@ def is_batch(definition: Mapping[str, Any] | None, query: str, batch: int, diges
 
 
 def check_checkpoint(checkpoint: Checkpoint, last: Mapping[str, Any] | None, sources: list[str]) -> None:
-    """Raise `CheckpointMismatchError` if the query would not continue behind `last`, the last batch that the log has.
-
-    `sources`: of the query, as definitions name them.
-    """
+    """Raise `CheckpointMismatchError` if the query would not continue behind `last`, the last batch that the log has."""
     if last is None:
         if (done := checkpoint.done) is not None:
             raise CheckpointMismatchError(

@@ -64,10 +64,7 @@ class ChunkPart(NamedTuple):
 
 
 def write_dataframe(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits, owner: str) -> Manifest:
-    """Let Spark write a DataFrame into a folder, which all its machines see; return its manifest, or that of a faster process.
-
-    Raises `SpoutError`: this process does not see what the tasks wrote.
-    """
+    """Let Spark write a DataFrame into a folder; return its manifest, or that of a faster process."""
     id_ = uuid.uuid4().hex
     return write_manifest(folder, id_, fields, _write_rows(df, str(Path(folder, _ROWS + id_)), fields, limits), owner)
 
@@ -242,16 +239,14 @@ def read_manifest(folder: str) -> Manifest | None:
 
 
 def write_manifest(folder: str, id_: str, fields: Fields, chunks: Sequence[Chunk], owner: str = "") -> Manifest:
-    """Write the manifest of a folder and return it; if another process was faster, return that one's and delete these rows.
-
-    The rows of others stay: a driver that was replaced does not know which ones its successor is writing.
-    """
+    """Write the manifest of a folder and return it; if another process was faster, return that one's and delete these rows."""
     made = Manifest(id_, tuple(fields.typed), tuple(chunks), owner=owner)
     with suppress(FileExistsError):
         _put(folder, made)
     sync_directory(folder)
     manifest = read_manifest(folder) or made
     if manifest.id != id_:
+        # The rows of others stay: a driver that was replaced does not know which ones its successor is writing.
         shutil.rmtree(made.rows_folder(folder), ignore_errors=True)
     return manifest
 

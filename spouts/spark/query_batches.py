@@ -1,11 +1,9 @@
 """The driver's side of `StructuredStreamingSpout`: from a batch of the query, in its threads, to a batch of the topology.
 
-Spark calls `foreachBatch` in the query's thread. It writes the rows as chunks, hands them over, and waits until the topology
-has recorded the batch. Only then does it return, and Spark completes the batch in its checkpoint and plans the next one.
-
-A definition is plain data: `query` and `batch` (Spark's ids), `offsets` (the digest of what the checkpoint says of the
-batch), `sources` (what the query reads), `rows`, `bytes`, `snapshot`, the id of the written rows, and `folder`, the name of
-that which they are in.
+Spark calls `foreachBatch` in the query's thread. It writes the rows as chunks, hands them over, and returns when the topology
+has recorded the batch; then Spark completes it in its checkpoint and plans the next one. A definition: `query` and `batch`
+(Spark's ids), `offsets` (the digest of what the checkpoint says of the batch), `sources` (what the query reads), `rows`,
+`bytes`, `snapshot`, the id of the written rows, and `folder`, the name of that which they are in.
 """
 
 from __future__ import annotations

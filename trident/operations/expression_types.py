@@ -20,10 +20,7 @@ class _MistypedError(Exception):
 
 
 def type_of(expression: Expression, fields: Fields, stream: str) -> str:
-    """Return the type of what an expression gives.
-
-    Raises `TopologyError`: a field that the stream does not have, or an operand of a wrong type.
-    """
+    """Return the type of what an expression gives; `TopologyError` for an unknown field, or an operand of a wrong type."""
     if expression.kind == "col":
         (name,) = expression.options
         known = fields.select([name], stream).types[0]

@@ -1,11 +1,7 @@
 """The configurations of windows and of processes with timers; and what users implement to keep timers for each key of a stream.
 
-All windows of a kind, but for sessions, are one grid. A tuple has an *ordinate*: its position for a count, for a duration a
-time in the unit of its type, so that none is cut: microseconds of a timestamp, else milliseconds. The windows end at every
-multiple of `slide` and hold the `length` ordinates before their end.
-
-A time of a process is what the field of the event time has: a datetime, or a whole number of milliseconds since 1970. By the
-time of the batch it is a datetime of UTC.
+A tuple has an *ordinate*: its position for a count, for a duration a time in the unit of its type: microseconds of a timestamp,
+else milliseconds.
 """
 
 from __future__ import annotations

@@ -41,10 +41,7 @@ _BACKOFF = Backoff(0.05, 1.0)
 
 
 class Patience:
-    """How long requests to a server wait while it is away.
-
-    `error`: what is raised after so many `seconds`; None: those of a start.
-    """
+    """How long requests to a server wait while it is away: `seconds` (None: those of a start), then `error` is raised."""
 
     def __init__(
         self, server: str, place: object, error: type[TridentError] = LogError, seconds: float | None = None
@@ -82,10 +79,7 @@ class Patience:
             self._pauses.clear()
 
     def check(self, since: float, why: str = "", error: Exception | None = None) -> None:
-        """Raise the error if a request that has waited since then is not to wait any longer; else say that it waits.
-
-        `why`: what the server's last answer says; without one, it is said after a second.
-        """
+        """Raise the error if what has waited since then has waited enough; else say that it waits, after a second if not why."""
         now = time.monotonic()
         if now - since > self.seconds or now - max(since, self._stopping_since) > STOP_S:
             self._waiting_since = None

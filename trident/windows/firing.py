@@ -1,8 +1,7 @@
 """One batch of a window, within the commit of its state: it stores the new rows and fires the complete windows.
 
 All windows of a node have one *frontier*: how many tuples there were, the time of the batch, or the watermark. A window
-fires when the frontier reaches its end. Only windows over the count of each key have a frontier for each key; sessions, which
-have no grid, are in `session_update`.
+fires when the frontier reaches its end. Only windows over the count of each key have a frontier for each key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Which window a time belongs to: arithmetic over ordinates, which are positions or times in the unit of their type.
 
 Windows end at every multiple of `slide` and hold the `length` ordinates before their end. The width of a *pane* is the
-greatest common divisor of both, so a window consists of whole panes and no end of a window cuts a pane. Sessions have no grid:
-the times of a key that are no more than a gap apart are one.
+greatest common divisor of both, so a window consists of whole panes and no end of a window cuts a pane.
 """
 
 from __future__ import annotations

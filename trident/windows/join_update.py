@@ -5,15 +5,12 @@ meets all rows of the other side that were not late, lie close enough, and came 
 other side's watermark is beyond the last time that a row may have to meet it. Then it is dropped, and if the other side may be
 missing and it has met none, it comes alone.
 
-The state holds the rows of both sides by key, and when each key must be looked at again::
-
-    ("key", *key)    -> version, when to look at the key for rows of the left side, and of the right side, then of each side the
-                        columns: times, whether each row has met another one, the other fields
+    ("key", *key)    -> version, when to look at the key for rows of the left side, and of the right side, then of each side
+                        the columns: times in microseconds, whether each row has met another one, the other fields
     ("windows",)     -> the directory of `timer_index`, with the watermark of each side, and its chunks
 
-Times are in microseconds. A batch reads and writes the keys of its own rows, and those whose rows can meet no other row any
-more. A key is *due* at the earliest end of its rows, by the watermark of the other side, and is looked at a sixteenth of how
-long rows are kept later at the most: a row that comes alone may come so much later.
+A key is *due* at the earliest end of its rows, by the watermark of the other side, and is looked at a sixteenth of how long
+rows are kept later at the most: a row that comes alone may come so much later.
 """
 
 from __future__ import annotations

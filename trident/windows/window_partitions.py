@@ -1,11 +1,8 @@
 """What each partition of a window, or of a join over time, gets of a batch.
 
-A grouped window and a join are partitioned by the hash of their key, like every other state with keys. Each partition gets the
-rows of its keys, and all get the same `Moment`: so time passes in a partition that gets no rows, and what fires does not
-depend on the number of partitions.
-
-Every partition must know the moment of the whole batch. So each task sends all of them the moment of its own rows, and each
-partition combines what all tasks sent.
+Each partition gets the rows of its keys, by their hash, and all get the same `Moment`: so time passes in a partition that gets
+no rows, and what fires does not depend on the number of partitions. Each task sends all partitions the moment of its own rows,
+and each partition combines what all tasks sent.
 """
 
 from __future__ import annotations
