@@ -79,7 +79,7 @@ class Patience:
             self._pauses.clear()
 
     def check(self, since: float, why: str = "", error: Exception | None = None) -> None:
-        """Raise the error if what has waited since then has waited enough; else say that it waits, after a second if not why."""
+        """Raise the error if what has waited since then has waited enough; else say that it waits, once it is known why."""
         now = time.monotonic()
         if now - since > self.seconds or now - max(since, self._stopping_since) > STOP_S:
             self._waiting_since = None
