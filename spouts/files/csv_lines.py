@@ -69,10 +69,7 @@ class CsvFormat(RowFormat):
         return self.by_columns[columns]
 
     def names(self, path: str, lines: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the columns of a file; `lines` begin with its first one, if that has them.
-
-        Raises `BadDataError`: they do not have the fields.
-        """
+        """Return the columns of a file, whose `lines` begin with its header; `BadDataError` if they lack a field."""
         if self.header is not True:
             return tuple(self.schema.names) if self.header is False else self.header
         try:
@@ -108,8 +105,6 @@ class CsvFormat(RowFormat):
         return {
             "delimiter": self.delimiter, "quotechar": self.quote, "escapechar": self.escape, "quoting": quoting
         }  # fmt: skip
-
-    # ---- lines -----------------------------------------------------------------------------------------------------------
 
     def parse(self, text: bytes) -> pa.Table:
         if not text.strip(b"\n"):
@@ -172,8 +167,6 @@ class CsvFormat(RowFormat):
         is_header = self.has_header and number == 1 and text.buffer.read() != b"\n"
         yield End.OPEN if is_header or 0 < len(row) < width else End.MAYBE
 
-    # ---- what Arrow is asked for, and what it says -----------------------------------------------------------------------
-
     @cached_property
     def convert(self) -> pacsv.ConvertOptions:
         return self._convert_options(())
@@ -214,9 +207,7 @@ class CsvFormat(RowFormat):
     def typed_table(self, table: pa.Table, bends: bool, read_again: Read) -> pa.Table:
         """Return what Arrow has read with its decimals, moments and dates, which were texts.
 
-        `bends`: whether there may be numbers that Arrow reads as others, besides those that it takes for infinite; see
-        `may_bend`.
-        `read_again`: reads the same with other types.
+        `bends`: whether there may be numbers that Arrow reads as others; see `may_bend`. `read_again`: reads with other types.
         Raises `pa.ArrowInvalid`: it has read another number; it names the column and the value.
         """
         columns = zip(table.schema.names, table.columns, strict=True)
@@ -239,7 +230,6 @@ class CsvFormat(RowFormat):
 
 
 def _as_parsed(type_: pa.DataType) -> pa.DataType:
-    """Return the type as which Arrow's parser reads a column."""
     return pa.string() if pa.types.is_decimal(type_) else moments_as_text(type_)
 
 
@@ -255,10 +245,7 @@ def may_bend(text: bytes) -> bool:
 
 
 class WholeCsvEmitter(LineEmitter):
-    """Reads whole files, whose quoted values may have line ends, as a stream, so that memory is bounded by the longest row.
-
-    A bad row is an error.
-    """
+    """Reads whole files, whose quoted values may have line ends, as a stream: memory is bounded by the longest row."""
 
     _rows: CsvFormat
 

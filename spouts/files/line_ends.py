@@ -25,12 +25,9 @@ LineLimit = Annotated[int, NumberBounds(int, "a whole number", 1, 512 << 20)]
 
 
 class RowFormat(ABC):
-    """A format whose rows are lines.
+    """A format whose rows are lines."""
 
-    `has_header`: whether the first line of a file is no row.
-    """
-
-    has_header = False
+    has_header = False  # whether the first line of a file is no row
 
     def of_file(self, path: str, header: Callable[[], bytes]) -> RowFormat:
         """Return the format of one file, which alone can read lines; `header` reads the first line of the file."""
@@ -62,14 +59,10 @@ class RowFormat(ABC):
 
 
 class LineFiles(FileFormat):
-    """Files of lines: for the coordinator, whose ranges end at line ends where files may grow; and how their bytes become text.
+    """Files of lines: for the coordinator, whose ranges end at line ends; and how their bytes become text.
 
-    `encoding`, `errors`: see `TextFileSpout`.
-    `max_line_bytes`: the greatest length of a line without its end.
     `whole`: whether each file is read whole, as `.gz` files always are: one range, and it must not grow.
     `rows`: what lines are; None: any text.
-
-    Raises `ValueError`: an option is wrong.
     """
 
     def __init__(
@@ -196,8 +189,10 @@ class LineFiles(FileFormat):
         )
 
 
+# The position after the first line end within a range; its stop if there is none. Before: the last one; its start.
+
+
 def line_end_after(file: int, start: int, stop: int) -> int:
-    """Return the position after the first line end within `start` to `stop`; `stop` if there is none."""
     while start < stop:
         data = os.pread(file, min(_WINDOW, stop - start), start)
         if not data:
@@ -234,7 +229,6 @@ def _after_completion(file: int, start: int) -> int:
 
 
 def _line_end_before(file: int, start: int, stop: int) -> int:
-    """Return the position after the last line end within `start` to `stop`; `start` if there is none."""
     while stop > start:
         low = max(start, stop - _WINDOW)
         at = os.pread(file, stop - low, low).rfind(b"\n")

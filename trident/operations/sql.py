@@ -73,7 +73,6 @@ def named_sql(text: str) -> tuple[str | None, Expression]:
 
 
 def _function(node: SqlNode) -> Expression:
-    """Return what a function is whose name sqlglot does not know."""
     name, given = str(node.take("this")).lower(), node.nodes("expressions")
     made = _FUNCTIONS.get(name)
     if made is None:

@@ -96,9 +96,9 @@ def _plain(schema: Any) -> Any:
 
 
 def _ddl(type_: Any, names: dict[str, str | None], space: str) -> str:
-    """Return the Spark type of a type.
+    """Return the Spark type of a type in the namespace `space`.
 
-    `names`: what the types are that were named before, None within one of its own; `space`: the namespace that it lies in.
+    `names`: what the types are that were named before, None within one of its own.
     """
     if isinstance(type_, list):
         others = [each for each in type_ if each != "null"]

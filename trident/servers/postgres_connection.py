@@ -80,9 +80,7 @@ class PostgresSession:
     """One connection, which is opened again when it breaks. Threads may share it; a forked child may not.
 
     `url`, `place`: where, as libpq reads it, and as messages have it, which call it `setting`.
-    `error`: what a refusal raises.
-    `own_errors`: what may be raised while it is used without harm to the connection.
-    `answer_s`: how long the server may take for a statement.
+    `error`, `own_errors`: what a refusal raises; what may be raised while it is used without harm to the connection.
     """
 
     def __init__(
@@ -162,7 +160,6 @@ class PostgresSession:
             os.close(nothing)
 
     def connection(self) -> PostgresConnection:
-        """Return the connection, a new one where there is none."""
         if self._connection is None or self._process != os.getpid():
             self._connection, self._process = self._connect(), os.getpid()
         return self._connection
@@ -188,10 +185,8 @@ class PostgresSession:
 
 
 def make(connection: psycopg.Connection[Any], statement: bytes, given: Any = ()) -> None:
-    """Run a CREATE … IF NOT EXISTS outside of a transaction; another program may make the same at the same time.
-
-    The server finds that out at one of several places, and says something else at each.
-    """
+    """Run a CREATE … IF NOT EXISTS outside of a transaction; another program may make the same at the same time."""
+    # The server finds that out at one of several places, and says something else at each.
     with suppress(errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject):
         connection.execute(statement, given)
 
