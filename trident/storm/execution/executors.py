@@ -37,11 +37,8 @@ _SAMPLED = 20  # one tuple in so many is timed from its execution to its answer,
 class Executor:
     """One thread's work: one or more tasks of one component. `open`, `step` and `close` are called by that thread.
 
-    `active`: whether spouts are asked for tuples.
-    `instances`: the objects of its tasks, once it is open; `collectors`, `counts`: what those emit with, what they did.
-    `call_since`: when the last call of a task's code began, on the clock of its worker; 0 before the first. Other threads read
-    it.
-    `uncounted_since`: since when it has worked without having added that to its totals; 0 if it has. Other threads read it.
+    Other threads read since when the last call of a task's code runs (`call_since`, on the worker's clock; 0 before the first),
+    and since when it has worked without having added that to its totals (`uncounted_since`; 0 if it has).
     """
 
     def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
@@ -61,7 +58,6 @@ class Executor:
 
     @property
     def pending(self) -> int:
-        """How many tracked messages of its spouts are not answered."""
         return 0
 
     def open(self) -> None:
