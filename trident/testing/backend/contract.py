@@ -72,13 +72,10 @@ UNSTORABLE: tuple[Any, ...] = (_Foreign(), "lone surrogate \ud800")
 class StoreContract(Contract):
     """Base of the contracts. Subclass one of them, name the factory, and let pytest run it.
 
-    `factory`: what opens the store: a `BackingMapFactory`, a `StateSpec`, a `StateFactory`, a function without arguments that
-    returns one of these over an empty store; also as a method, or set by a fixture.
-    `kind`: what the maps hold; None: as the factory says, else opaque.
-    `limits`: what the store claims; None: what its methods claim.
-    `outage`: a function that returns a context in which the store does not answer; None: the case is left out.
-    `seed`: the seed of the random choices.
-    `suite_run`: the run of `backend_suite` that the check belongs to.
+    `factory`: a `BackingMapFactory`, `StateSpec` or `StateFactory`; a function without arguments that returns one of these over
+    an empty store; also as a method, or set by a fixture.
+    `kind`, `limits`: what the maps hold, and what the store claims; None: as the factory says, as its methods claim.
+    `outage`: returns a context in which the store does not answer; None: the case is left out.
     """
 
     subject = "store"
@@ -90,7 +87,6 @@ class StoreContract(Contract):
 
     @cached_property
     def store(self) -> Store:
-        """The store of this check, opened at first use."""
         factory = self.user_attribute("factory", 3, ", or let a fixture set it")
         return Store(factory, self.kind, self.limits, self.suite_run)
 
@@ -162,10 +158,7 @@ def update(state: Any, *calls: dict[str, int]) -> None:
 
 
 class StateContract(StoreContract):
-    """Base of the contracts of states: whole batches, and a plain dict that is fed each committed batch once.
-
-    `model`: what each key has after the last committed batch; None: nothing, of one that no batch or only a failed one wrote.
-    """
+    """Base of the contracts of states: whole batches, and a dict, `model`, that is fed each committed batch once."""
 
     @cached_property
     def log(self) -> Log:
@@ -191,12 +184,10 @@ class StateContract(StoreContract):
             self.expect_model(state)
 
     def run(self, state: Any, *calls: dict[str, int], recorded: bool = True) -> None:
-        """Run one whole batch."""
         with self.batch(state, *calls, recorded=recorded):
             pass
 
     def remove(self, state: Any, *names: str, recorded: bool = True) -> None:
-        """Run one whole batch that removes keys."""
         keys: list[Key] = [(name,) for name in names]
         with self.batch(state, recorded=recorded):
             state.multi_remove(keys)
