@@ -154,11 +154,9 @@ def large_type(type_: pa.DataType) -> pa.DataType:
 
 
 def python_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return the values of an array as tuples carry them: maps, also inside of other values, are dictionaries.
+    """Return the values of an array as tuples carry them: maps are dictionaries (`ValueError` if one has a key twice).
 
     A map whose keys are lists or structs is a list of pairs.
-
-    Raises `ValueError`: a map has a key twice.
     """
     array = one_array(array) if isinstance(array, pa.ChunkedArray) else array  # each look at it is faster
     values: list[Any] = array.to_pylist()

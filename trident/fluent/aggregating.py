@@ -136,10 +136,7 @@ class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
 
 
 def by_name(stream: StreamBase, args: Sequence[Any], value: str, call: str, group: Fields) -> Aggregation | None:
-    """Read `(aggregates by name[, out])`, or one that has several fields; None if the arguments are others.
-
-    The output field is called `value` if `out` does not say it.
-    """
+    """Read `(aggregates by name[, out])`, or one that has several fields; None if the arguments are others."""
     if not any(isinstance(one, (Mapping, WideAggregator)) for one in args):
         return None
     inputs, given, out = stream._operation_args(args)
@@ -153,10 +150,7 @@ def by_name(stream: StreamBase, args: Sequence[Any], value: str, call: str, grou
 
 
 def results(stream: S, aggregation: Aggregation) -> S:
-    """Return a stream that has the results of several aggregates each as a field, in place of their value.
-
-    Raises `TopologyError`: a result is called as a field of the key, beside which it is given.
-    """
+    """Return a stream that has the results of several aggregates each as a field, in place of their value."""
     (value,) = aggregation.outputs.names
     columns = {name: col(name) for name in stream.fields.names if name != value}
     given = {name: col(value).field(name) for name in result_fields(aggregation.aggregator).names}
@@ -219,7 +213,6 @@ def declare(stream: S, members: Sequence[Aggregation], full: bool, label: str | 
 
 
 def remove(topology: Declaration, state: StateNode, given: object, fields: FieldsLike | None) -> None:
-    """Let a stream name keys that a state is to remove; see `TridentState.remove`."""
     writer = _writer(topology.graph(), state)
     (stream,) = check_streams(topology, "remove", [given])
     refuse_state(stream, "remove")
@@ -240,7 +233,6 @@ def remove(topology: Declaration, state: StateNode, given: object, fields: Field
 
 
 def _writer(graph: Graph, state: StateNode) -> PersistNode:
-    """Return the node that writes a state; `TopologyError` if it is none whose keys can be removed."""
     writer = next((node for node in graph.nodes if isinstance(node, PersistNode) and node.state == state.name), None)
     if writer is None:
         why = "it is static: nothing updates it"

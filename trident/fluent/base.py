@@ -28,10 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Declaration(TridentNames):
-    """The nodes and states of a topology by name; streams and states are handles to it.
-
-    Adding is for the fluent calls, which check what they add first; here only names are checked.
-    """
+    """The nodes and states of a topology by name. The fluent calls check what they add; here only names are checked."""
 
     def __init__(self, name: str, rename: Mapping[str, str] | None = None) -> None:
         if not is_name(name):
@@ -48,7 +45,6 @@ class Declaration(TridentNames):
         self._rename = dict(rename or {})
 
     def graph(self) -> Graph:
-        """Return the declaration so far as frozen data."""
         nodes, states = tuple(self._nodes.values()), tuple(self._states.values())
         hints, memory_mb, placements = dict(self._hints), dict(self._memory_mb), dict(self._placements)
         return Graph(self.name, nodes, states, hints, memory_mb, placements, self._rename)
@@ -109,7 +105,6 @@ class Declaration(TridentNames):
 
     @contextmanager
     def _inside_assembly(self) -> Iterator[bool]:
-        """Know that an assembly is at work; gives whether it was applied by another one."""
         self._assemblies += 1
         try:
             yield self._assemblies > 1
@@ -130,7 +125,6 @@ def is_name(name: object) -> bool:
 
 
 def spec_of(state: StateFactory | StateSpec) -> StateSpec:
-    """Return the spec of what a call was given as a state; `TopologyError` if it is none."""
     if isinstance(state, StateSpec):
         return state
     if is_factory(state):
@@ -183,7 +177,6 @@ class StreamBase(TridentNames):
         return type(self)(self._topology, child_of([self], label, kind, fields, **rest))
 
     def _operation_args(self, args: Sequence[Any]) -> tuple[Fields, Any, Fields | None]:
-        """Read `([fields,] operation[, output fields])`."""
         rest = list(args)
         inputs = self._select(rest.pop(0)) if rest and is_fields(rest[0]) else None
         if not rest or len(rest) > 2:
@@ -209,7 +202,6 @@ def child_of(streams: Sequence[StreamBase], label: str, kind: type[Node], fields
 
 
 def key_of(stream: StreamBase, fields: FieldsLike, call: str) -> Fields:
-    """Return the named fields of a stream as a key; `TopologyError` if they cannot be one."""
     key = stream.fields.select(Fields(fields).names, stream.get_name())
     if not len(key):
         raise stream._wrong(f"{call} needs at least one field")
@@ -264,7 +256,6 @@ def refuse_state(stream: StreamBase, call: str) -> None:
 
 
 def refuse_this_batch(stream: StreamBase, state: str) -> None:
-    """Refuse to show a DRPC request the values of its batch."""
     if function := _function(stream):
         raise stream._wrong(
             f"a request of DRPC function {function!r} is in no batch that updates state {state!r}; leave sees out, and it sees "

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def is_sql(field: Any) -> bool:
-    """Whether a field is given as SQL text with a name."""
     return isinstance(field, str) and _NAMED.search(field) is not None
 
 
@@ -26,7 +25,6 @@ _NAMED = re.compile(r"\sas\s+(\w+|`[^`]+`)\s*$", re.IGNORECASE)
 
 
 def sql_texts(fields: tuple[Any, ...]) -> tuple[list[tuple[str, Expression]], tuple[Any, ...]]:
-    """Return what is SQL text with a name, and the rest."""
     texts = [one for one in fields if is_sql(one)]
     made = []
     for text in texts:
@@ -43,11 +41,6 @@ class Selecting(StreamBase):
         """Replace every tuple: the named fields, then each expression under its name. `"*"` names all fields.
 
         SQL text with a name counts as an expression: `select("shop", "price * n AS total")`.
-
-        Raises
-        ------
-        TopologyError
-            A field that is not there, an operand of a wrong type.
 
         Examples
         --------
