@@ -60,7 +60,6 @@ class CrashReport:
 
     @property
     def is_exact(self) -> bool:
-        """Whether no kill has made the table wrong, or stopped the job for good."""
         return not any(trial.outcome in (TrialOutcome.wrong, TrialOutcome.stopped) for trial in self.trials)
 
     @property

@@ -167,7 +167,6 @@ class JobCopy:
     scratch: Path
 
     def environment(self, asked: Mapping[str, Any]) -> dict[str, str]:
-        """Return the variables of a run that is asked for something, see `injected/sitecustomize.py`."""
         first = str(Path(next(iter(injected.__path__))).absolute())
         path = os.pathsep.join([first, *filter(None, [os.environ.get("PYTHONPATH")])])
         place = {"TMPDIR": str(self.scratch), "SPARK_LOCAL_DIRS": str(self.scratch)}

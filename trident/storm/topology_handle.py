@@ -53,7 +53,6 @@ class DeathWatch:
         self.total = 0
 
     def too_many(self, worker: int, error: BaseException) -> TopologyDiedError | None:
-        """Count a death; return what the topology ends with if that was one too many."""
         now = monotonic()
         self.total += 1
         self._deaths.append(now)

@@ -69,7 +69,6 @@ class TopologyMonitor:
         return None if self._server is None else self._server.url
 
     def take(self, snapshot: WorkerSnapshot) -> None:
-        """Take in what a worker reports, about once a second; log a line when it is time for one."""
         now, layout = self._clock(), self._layout()
         happened = self._collected.take(snapshot, now)
         self._heard[snapshot["worker"]] = (now, snapshot)

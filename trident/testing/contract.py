@@ -164,7 +164,6 @@ class Contract:
         raise NotImplementedError
 
     def teardown_method(self) -> None:
-        """Close what the check opened; pytest calls it."""
         if (opened := vars(self).pop(self.subject, None)) is not None:
             opened.close()
 
@@ -207,7 +206,6 @@ def expect(found: Any, wanted: Any, what: str) -> None:
 
 @contextmanager
 def expect_error(*kinds: type[Exception], what: str, must: bool = True) -> Iterator[None]:
-    """Run a block that must, or may, raise one of the errors, and no other one."""
     names = " or ".join(kind.__name__ for kind in kinds)
     try:
         yield

@@ -11,7 +11,6 @@ from typing import Any
 from trident.config import Config
 from trident.drpc.batching import Answer, OwnLog, RequestExecutor, unknown_function
 from trident.engine.replay_check import ReplayCheck
-from trident.engine.worker import Order, Part
 from trident.errors import ConfigError, ReplayDiffersError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode, name_of_state
 from trident.log.log_address import open_log
@@ -39,6 +38,7 @@ from trident.testing.stand_ins import (
     FedSpout,
     HandClock,
     Row,
+    Seen,
     Unheard,
     WatchedRunner,
     watch_records,
@@ -118,7 +118,7 @@ class TopologyTestDriver(Closes):
         self._memory_log = new_memory_log(declared.name)
         self.clock = HandClock()
         self._progress = Progress(self._plan, 1, self.clock)
-        self._seen: dict[TransactionAttempt, tuple[Sequence[Part], Order]] = {}
+        self._seen: Seen = {}
         self._last: TransactionAttempt | None = None
         self._late = self._closed = False
         self._open(first=True)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from states.memory.state import MemoryData
 
 Row = tuple[Any, ...]
+Seen = dict[TransactionAttempt, tuple[Sequence[Part], Order]]
+"""What each attempt was processed from."""
 
 
 class HandClock(Clock):
@@ -118,14 +120,12 @@ class Captures:
             rows.clear()
 
     def end(self, attempt: TransactionAttempt) -> None:
-        """Store the tuples since `begin` for the attempt."""
         live = self._live.setdefault(attempt, {})
         for node, rows in self.collected.items():
             live.setdefault(node, []).extend(rows)
         self.begin()
 
     def commit(self, attempt: TransactionAttempt) -> None:
-        """Keep the tuples of the attempt, because its batch is committed; drop the tuples of other attempts."""
         self.committed[attempt.txid] = self._live.pop(attempt)
         self._live = {live: rows for live, rows in self._live.items() if live.txid > attempt.txid}
 
@@ -152,7 +152,6 @@ class FailurePoints:
         self._left[point] += times
 
     def reach(self, point: str, state: str = "") -> None:
-        """Raise `InjectedFault` if the point, maybe one of a state's commit, is to fail."""
         point = f"{point}:{state}" if state else point
         if self._left[point]:
             self._left[point] -= 1
@@ -162,13 +161,7 @@ class FailurePoints:
 class WatchedRunner(InProcessRunner):
     """Runs batches in this process, notes in `seen` what each was made from, and fails after one if a test asks for that."""
 
-    def __init__(
-        self,
-        program: Program,
-        points: FailurePoints,
-        captures: Captures,
-        seen: dict[TransactionAttempt, tuple[Sequence[Part], Order]],
-    ) -> None:
+    def __init__(self, program: Program, points: FailurePoints, captures: Captures, seen: Seen) -> None:
         super().__init__(program)
         self._points, self._captures, self._seen = points, captures, seen
 
@@ -223,7 +216,6 @@ class FedSpout(GivenSpout):
         self._committed = 0
 
     def feed(self, rows: Sequence[Any]) -> None:
-        """Queue the rows of a batch; `TridentError` for a row that does not fit the fields."""
         self._feeds.append(typed_rows(f"feed({self.stream!r})", self.fields, rows))
 
     def replace(self, rows: Sequence[Any]) -> None:

@@ -105,7 +105,6 @@ class Pending:
             self.count += 1
 
     def rotate(self) -> list[PendingMessage]:
-        """Return the messages that have timed out; called once in each message timeout."""
         timed_out, self._older, self._young = self._older, self._young, {}
         self.count -= len(timed_out)
         return list(timed_out.values())

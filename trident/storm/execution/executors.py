@@ -130,7 +130,6 @@ class SpoutExecutor(Executor):
 
     @property
     def at_rest(self) -> bool:
-        """Whether the spouts know that they are not asked, and nothing is pending."""
         return self._notified_active is False and not self.active and self.pending == 0
 
     @property
@@ -149,7 +148,6 @@ class SpoutExecutor(Executor):
             self._call(task, "open", spout.open, self._conf, collector.context, collector)
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
-        """Tell the spouts what became of their messages, then ask them for more."""
         began = self._clock()
         for task, outcomes in deliveries:
             self._take_outcomes(task, outcomes, began)  # type: ignore[arg-type]
@@ -325,7 +323,6 @@ class BoltExecutor(Executor):
         return True
 
     def _look_for_answers(self, now: float) -> None:
-        """Warn of a bolt that answers nothing: every message behind its tuples times out."""
         timeout = self._setting.conf.message_timeout_s
         self._next_look = now + timeout
         for task, counts in self.counts.items():

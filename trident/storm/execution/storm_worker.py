@@ -76,7 +76,6 @@ class Worker:
         self.snapshots = WorkerSnapshots(number, self.executors, self.at_work, port)
 
     def start(self) -> None:
-        """Start all threads; return when every task is open, or the worker has died."""
         with self._starting:
             for thread in self._threads:
                 if not self.stopping:
@@ -162,7 +161,6 @@ _THREAD = str(Path(__file__).with_name("storm_worker.py"))
 
 
 def line_of(thread: int | None) -> str:
-    """Return where a thread is: the line of the spout or bolt that is called, the innermost one if none is."""
     innermost = thread_stacks().get(thread or 0)
     return "" if innermost is None else place_of(_of_user(innermost) or innermost)
 

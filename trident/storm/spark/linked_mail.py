@@ -93,7 +93,6 @@ class LinkedMail:
         return sum(each.dropped for each in self._peers.values())
 
     def close(self) -> None:
-        """Close all connections. No executor may send any more."""
         self.ended.set()
         self._receiver.join()
         self.set_peers({})

@@ -115,7 +115,6 @@ class StoreContract(Contract):
 
 
 def rows(number: int, start: int = 0) -> list[tuple[Key, int]]:
-    """Return so many rows, each with a key and a value of its own."""
     return [((f"key {at}",), at) for at in range(start, start + number)]
 
 
@@ -141,13 +140,11 @@ class MapContract(StoreContract):
         return Writer(self.store.map(state, reads=True), self.store.kind)
 
     def commit_rows(self, number: int) -> tuple[Writer, list[tuple[Key, int]]]:
-        """Commit so many rows as batch 1; return what committed them, and the rows."""
         writer, pairs = self.store.writer(), rows(number)
         writer.commit(pairs, 1)
         return writer, pairs
 
     def expect_rows(self, pairs: Sequence[tuple[Key, Any]], what: str, *readers: Writer) -> None:
-        """Compare what each of the readers, and a new instance, reads with what was written."""
         for each in (*readers, self.reader()):
             expect(each.read(keys_of(pairs)), values_of(pairs), what)
 
@@ -201,7 +198,6 @@ class StateContract(StoreContract):
         return list(state.multi_get(keys))
 
     def expect_model(self, *states: Any) -> None:
-        """Compare what is read, by these and by a new instance, with what each key should have."""
         for state in (*states, self.store.state(reads=True)):
             found = self.read(state, [(name,) for name in self.model])
             expect(found, list(self.model.values()), f"read {list(self.model)} after batch {self.log.committed}")

@@ -30,7 +30,6 @@ class MapSharing(MapContract):
 
     @promise(Promise.REOPENED)
     def test_what_another_writer_wrote_is_read(self) -> None:
-        """Values that an instance read or wrote itself, and keys that it found absent, are read again."""
         first, second, reader, pairs = self.store.writer(), self.store.writer(), self.reader(), rows(20)
         absent = rows(5, 100)
         first.commit(pairs, 1)
@@ -122,7 +121,6 @@ class MapSharing(MapContract):
 
     @promise(Promise.LISTING, "lists")
     def test_every_key_is_listed_once(self) -> None:
-        """Keys of all types and many keys, written more than once; no keys of other states, and no sentinel."""
         writer = self.store.writer()
         if self.claims.shared:
             self._writer(("", "state2")).commit([(("of another state",), 1)], 1)

@@ -183,7 +183,6 @@ class Store:
 
     @property
     def limits(self) -> Limits:
-        """The claims; a map is opened to see its methods if none were given."""
         if self._limits is None:
             self._limits = self._given or Limits().with_abilities_of(self.map("limits"))
         return self._limits
@@ -203,7 +202,6 @@ class Store:
         topology: str | None = None,
         reads: bool = False,
     ) -> BackingMap:
-        """Open a new instance of a backing map; `reads`: one that only answers reads."""
         return self.open(self.conf(state, topology, reads), partition, partitions)
 
     def open(self, conf: StateConf, partition: int, partitions: int) -> BackingMap:
@@ -228,7 +226,6 @@ class Store:
         return Writer(self.map(state, partition, partitions, topology=topology), self.kind, partition)
 
     def close(self) -> None:
-        """Empty what was written, where the store can, and close what was opened."""
         for conf, partition, partitions in self._confs.values():
             with suppress(Exception):  # a user's store; the verdict stands, and the next case must run
                 opened = open_backing_map(self._factory_of(conf), conf, partition, partitions)
@@ -298,7 +295,6 @@ class Writer:
         self.end(txid, attempt)
 
     def read(self, keys: Sequence[Key]) -> list[Any]:
-        """Read the values, without what they are stored with."""
         return [value_of(found) for found in self.backing.multi_get(keys)]
 
 

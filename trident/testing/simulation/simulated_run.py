@@ -49,7 +49,6 @@ class SimulatedSpout(GivenSpout):
         return _WatchedEmitter(self._hooks)
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Take the rows behind those of the batch before; None at the end."""
         begin = 0 if previous is None else int(previous["until"])
         if begin >= self._rows.num_rows:
             return None
@@ -230,7 +229,6 @@ class SimulatedRun:
                 return
 
     def _lead(self, target: int | None) -> None:
-        """Let drivers work until a batch is committed; None: until all are."""
         idle = 0
         while not self._is_done() and (target is None or self.txid < target):
             before, driver = self._turns, self._driver

@@ -56,7 +56,6 @@ class FaultHooks:
         return self._attempt is not None and self._due(point, self._attempt.txid, state, False) is not None
 
     def reach(self, point: str, state: str = "", txid: int = 0) -> None:
-        """Come by a point of a batch: of the running commit, where no other is given."""
         if self.is_dead:
             raise Died
         attempt = None if txid else self._attempt

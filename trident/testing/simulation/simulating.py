@@ -212,7 +212,6 @@ class JudgedRuns:
         )
 
     def _run(self, plan: FaultPlan, rows: Rows) -> tuple[SimulatedRun, dict[str, Contents]]:
-        """Run a plan; return also what all compared places hold at the end."""
         self._outside.restore()
         graph = self._graph()
         outside = self._outside if isinstance(self._topology, TridentTopology) else OutsideValues(graph)

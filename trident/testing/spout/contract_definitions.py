@@ -112,7 +112,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.RETRY, "replays")
     def test_a_failed_batch_is_defined_again_from_the_same_place(self) -> None:
-        """Each batch is defined and read, given up, defined again from the same definition, read and committed."""
         filled, life = self.begin()
 
         def take(last: FilledBatch | None, wait: bool) -> FilledBatch | None:
@@ -128,7 +127,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.RESTART, "replays")
     def test_a_new_coordinator_goes_on_from_the_last_definition(self) -> None:
-        """Each batch has a driver of its own, with nothing but the definition of the batch before, as the log keeps it."""
         filled = self.filled
         filled.fill(filled.backlog)
 
@@ -159,7 +157,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.LOST_PARTITIONS, "replays", "lost")
     def test_the_rows_of_a_lost_partition_count_once(self) -> None:
-        """A batch that was defined before is not read in part; after the partition is back, all rows have come once."""
         filled, life = self.begin()
         source, lost = filled.source, filled.source.partitions - 1
         batches, second = self._read_partition(life, lost)

@@ -149,7 +149,6 @@ class Life:
         return not self._is_completed_by_reading or self.spout.spout_type is SpoutType.TRANSACTIONAL
 
     def define(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Have a batch defined; both definitions go through the log."""
         return through_log(self.define_here(txid, through_log(previous)))
 
     def define_here(self, txid: int, previous: Definition | None) -> Definition | None:
@@ -217,7 +216,6 @@ def through_pickle(value: Any) -> Any:
 
 
 def read_whole(spout: Any, batches: Sequence[FilledBatch]) -> list[list[Row]]:
-    """Return the rows of batches as a driver reads them that has defined none of them."""
     return list(map(Life(spout).read, batches))
 
 
@@ -345,7 +343,6 @@ class FilledSource:
             broken(f"{what}: {len(rows)} rows were read, {len(self.rows())} are expected: {problems}")
 
     def expect_same(self, found: Sequence[Row], wanted: Sequence[Row], what: str) -> None:
-        """The same rows, in any order."""
         counts, expected = Counter(map(repr, found)), Counter(map(repr, wanted))
         if counts != expected:
             gone, new = list((expected - counts).elements()), list((counts - expected).elements())
@@ -376,7 +373,6 @@ class SpoutChecks(Contract):
         return FilledSource(source)
 
     def begin(self) -> tuple[FilledSource, Life]:
-        """Fill the source with several batches, and begin the life of a driver."""
         self.filled.fill(self.filled.backlog)
         return self.filled, self.filled.live()
 
