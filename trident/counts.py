@@ -53,7 +53,6 @@ class counting:  # noqa: N801 - used as a function
 
 
 def count_again(counts: Mapping[str, int]) -> None:
-    """Count in this thread what was collected apart."""
     if _here.counts is not None:
         add_counts(_here.counts, counts)
 

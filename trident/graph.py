@@ -372,7 +372,6 @@ def _signed_time(microseconds: int) -> str:
 
 
 def name_of_state(given: Any) -> str:
-    """Return the name of a state that a call is given by its name, or as its declaration returned it."""
     if not isinstance(given, str) and not has(given, "state_name"):
         raise TopologyError(f"{given!r} is not a state: give its name, or what persistent_aggregate, for one, returned")
     return given if isinstance(given, str) else str(given.state_name)
@@ -432,11 +431,8 @@ class Graph:
 
     def above(self, node_id: str) -> set[str]:
         """Return the ids of all nodes whose tuples reach a node, without itself."""
-        nodes: set[str] = set()
-        waiting = list(self.node(node_id).parents)
-        while waiting:
-            parent = waiting.pop()
-            if parent not in nodes:
-                nodes.add(parent)
-                waiting.extend(self.node(parent).parents)
-        return nodes
+        above = set(self.node(node_id).parents)
+        for node in reversed(self.nodes):
+            if node.id in above:
+                above.update(node.parents)
+        return above

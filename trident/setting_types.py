@@ -68,7 +68,6 @@ def whole(default: T, least: int, most: int = MOST) -> T:
 
 
 def number(default: T, unit: str, least: float | None, most: float) -> T:
-    """Declare a setting that is a number of a unit, of which errors speak."""
     return field(default=default, metadata={_BOUNDS: NumberBounds(float, unit, least, most)})
 
 
@@ -208,7 +207,6 @@ def _choice(hint: Any, value: Any) -> list[str]:
 
 
 def nest_spark_conf(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as a command line has them, with Spark's, whose names begin with `spark.`, under one name."""
     values = {name: value for name, value in given.items() if not name.startswith("spark.")}
     if spark := {name: value for name, value in given.items() if name.startswith("spark.")}:
         values["spark_conf"] = {**_mapping("spark_conf", values.get("spark_conf", {})), **spark}

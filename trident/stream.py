@@ -469,12 +469,9 @@ class TridentState(TridentNames):
                 f"state {self.state_name!r} gives no new values: name the updater's output fields in partition_persist"
             )
         new, node = Stream(self._topology, self._node), self._node
-        if (
-            isinstance(node, PersistNode)
-            and node.aggregation
-            and isinstance(node.aggregation.aggregator, MultiAggregate)
-        ):
-            return results(new, node.aggregation)
+        aggregation = node.aggregation if isinstance(node, PersistNode) else None
+        if aggregation and isinstance(aggregation.aggregator, MultiAggregate):
+            return results(new, aggregation)
         return new
 
     def __repr__(self) -> str:

@@ -276,13 +276,11 @@ def class_of(ddl: str | None) -> type | None:
 
 
 def family_of(ddl: str) -> str:
-    """Return the family of a type, which is itself if it is none of a table's."""
     known = simple_type(ddl)
     return ddl if known is None else known.family
 
 
 def total_type(type_: str | None) -> str | None:
-    """Return the type of a sum of numbers of a type; None if they are none."""
     known = simple_type(type_)
     if known is None or known.family not in ("number", "decimal"):
         return None

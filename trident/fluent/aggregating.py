@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, free_name, is_nested, unquote
@@ -31,9 +31,6 @@ from trident.operations.expressions import col
 from trident.operations.names import merging_member, step_label
 from trident.operations.several import WideAggregator, result_fields, several, value_of
 from trident.roles import has
-
-if TYPE_CHECKING:
-    from typing import Self
 
 S = TypeVar("S", bound=StreamBase)
 
@@ -167,7 +164,6 @@ def results(stream: S, aggregation: Aggregation) -> S:
 def member_of(
     stream: StreamBase, args: Sequence[Any], call: str, group: Fields = Fields(), in_state: bool = False
 ) -> Aggregation:
-    """Read `([in,] aggregator, out)`; `TopologyError` if it is no aggregator or the fields do not fit it."""
     inputs, aggregator, out = stream._operation_args(args)
     combines = has(aggregator, "combine")
     single = combines or has(aggregator, "reduce")
@@ -191,7 +187,6 @@ _IN_BATCH = "[fields,] aggregator, output fields", ", reduce (ReducerAggregator)
 
 
 def declare(stream: S, members: Sequence[Aggregation], full: bool, label: str | None = None) -> S:
-    """Add the nodes of an aggregate, whose members all have the same key."""
     fields = group = members[0].group
     names = [name for member in members for name in member.outputs.names]
     if len(set(names)) < len(names):

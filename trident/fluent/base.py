@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from trident.errors import ConfigError, TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
@@ -16,9 +16,6 @@ from trident.operations.several import fields_read, refuse_other_fields
 from trident.roles import has
 from trident.state.encoding.serializers import type_not_written
 from trident.state.interfaces import StateFactory, StateSpec, is_factory
-
-if TYPE_CHECKING:
-    from typing import Self
 
 PLACES = ("auto", "driver", "executors")
 """Where a state may be committed."""
@@ -65,7 +62,6 @@ class Declaration(TridentNames):
             self._nodes[id_] = self._nodes.pop(id_)
 
     def _child_id(self, parent: str, label: str) -> str:
-        """`parent/label`, with `.2`, `.3` … for further children of the same label."""
         wanted, number = f"{parent}/{label}", 1
         while (node_id := wanted if number == 1 else f"{wanted}.{number}") in self._nodes:
             number += 1
@@ -170,7 +166,6 @@ class StreamBase(TridentNames):
         return self._topology._child_id(self._node.id, self._label or label)
 
     def _state_name(self, given: str | None, otherwise: str) -> str:
-        """Return what a state is called: as it is given, else as the stream, else otherwise."""
         return (self._label or otherwise) if given is None else given
 
     def _then(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Self:
@@ -196,7 +191,6 @@ def is_fields(value: object) -> bool:
 
 
 def child_of(streams: Sequence[StreamBase], label: str, kind: type[Node], fields: Fields, **rest: Any) -> Node:
-    """Add a node that takes the tuples of streams; its name is made from that of the first."""
     first = streams[0]
     return first._topology._add(kind(first._child_id(label), tuple(one._node.id for one in streams), fields, **rest))
 
@@ -215,7 +209,6 @@ def key_of(stream: StreamBase, fields: FieldsLike, call: str) -> Fields:
 
 
 def check_streams(topology: Declaration, call: str, streams: Sequence[Any]) -> list[StreamBase]:
-    """Return the streams; `TopologyError` if there are none, if one is none, or one is of another topology."""
     if not streams:
         raise TopologyError(f"topology {topology.name!r}: {call} needs at least one stream")
     for stream in streams:

@@ -103,7 +103,6 @@ def _inputs_and_streams(args: Sequence[Any]) -> tuple[list[Fields], list[Any]]:
 
 
 def _inputs(streams: Sequence[StreamBase], given: Sequence[Fields]) -> list[Fields]:
-    """Return what the reducer sees of each stream: the fields given for it, all if none are given."""
     if given and len(given) != len(streams):
         raise TopologyError(f"multi_reduce got input fields for {len(given)} streams, but {len(streams)} streams")
     inputs = [
@@ -290,7 +289,6 @@ def _sides_in_time(
 
 
 def _pair(value: Any, kind: type) -> Pair | None:
-    """Return one value for each side; None if it is neither one nor two of a kind."""
     if isinstance(value, kind):
         return value, value
     if isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(one, kind) for one in value):

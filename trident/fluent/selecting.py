@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
@@ -12,9 +12,6 @@ from trident.graph import FilterNode, SelectNode
 from trident.operations.expression_types import type_of
 from trident.operations.expressions import Expression, col
 from trident.operations.sql import named_sql, sql
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 def is_sql(field: Any) -> bool:

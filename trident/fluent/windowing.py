@@ -192,7 +192,6 @@ def _where(stream: S, label: str, condition: Expression) -> S:
 
 
 def spec_and_rest(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
-    """Split `([state,] …)`; a state in memory if there is none."""
     from states.memory import MemoryMapState
 
     if args and (isinstance(args[0], StateSpec) or is_factory(args[0])):

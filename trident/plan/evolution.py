@@ -45,7 +45,7 @@ def named_type(field: str) -> tuple[str, str]:
 
 
 class Evolving:
-    """A state that the log knows, and as it is declared now. No field that its sources had is another one renamed."""
+    """A state that the log knows, and as it is declared now. `fields`: those of its sources, none of which is a renamed one."""
 
     def __init__(
         self,

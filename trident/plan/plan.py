@@ -40,13 +40,11 @@ from trident.graph import (
 from trident.spout.interfaces import DeclaresSpoutType, SpoutType
 from trident.state.interfaces import StateType
 
-_EXACT = frozenset(
-    {
-        (SpoutType.TRANSACTIONAL, StateType.TRANSACTIONAL),
-        (SpoutType.TRANSACTIONAL, StateType.OPAQUE),
-        (SpoutType.OPAQUE, StateType.OPAQUE),
-    }
-)
+_EXACT = {
+    (SpoutType.TRANSACTIONAL, StateType.TRANSACTIONAL),
+    (SpoutType.TRANSACTIONAL, StateType.OPAQUE),
+    (SpoutType.OPAQUE, StateType.OPAQUE),
+}
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,6 @@ class Fragment:
 
     @cached_property
     def zero_counts(self) -> tuple[int, ...]:
-        """A 0 for each number that a pass over it counts: two of the entry, of each step and of each sink."""
         return (0, 0) * (1 + len(self.steps) + len(self.sinks))
 
     @cached_property
@@ -318,7 +315,6 @@ def stage_memory(plan: Plan, in_executors: Collection[str] = ()) -> list[float]:
 
 
 def commit_loads(plan: Plan, in_executors: Collection[str] = ()) -> list[str]:
-    """Return the ids of steps with a load that run in the driver, and of static states, which run nowhere."""
     stages = [stage.entries for stage in stages_of(plan, in_executors) if not stage.driver]
     in_workers = {id_ for entries in stages for entry in entries for id_ in plan.fragments[entry].ids}
     return [id_ for id_ in plan.memory_mb if id_ not in in_workers]
