@@ -16,7 +16,7 @@ from uuid import UUID
 
 from trident.comparing import is_close
 from trident.errors import ConfigError, CorruptValueError
-from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
+from trident.graph import Graph, PersistNode, StateNode
 from trident.operations.interfaces import Operation
 from trident.roles import has
 from trident.run.opened_topology import OpenedTopology
@@ -31,16 +31,6 @@ _LONGEST = 120
 _KINDS = (list, dict, set, deque, Counter, defaultdict)
 _DEEPEST = 4
 _NOT_OF_USERS = frozenset({"trident", "states", "spouts", "pyarrow", "numpy", "pandas", "pyspark", "py4j"})
-
-
-def written_states(graph: Graph) -> list[str]:
-    return [node.state for node in graph.nodes if isinstance(node, PersistNode)]
-
-
-def compared_states(graph: Graph) -> list[str]:
-    """Return the states whose contents do not depend on how rows are cut: not what windows and joins keep meanwhile."""
-    persists = [node for node in graph.nodes if isinstance(node, PersistNode)]
-    return [node.state for node in persists if not isinstance(node, (WindowNode, JoinWithinNode))]
 
 
 def contents_of(opened: OpenedTopology, node: StateNode) -> Contents:
@@ -89,10 +79,7 @@ def _short(value: Any) -> str:
 
 
 class OutsideValues:
-    """The containers that operations and stores of a topology reach by closures, globals and attributes.
-
-    Before each run they are what they were at first; after it those of operations are compared.
-    """
+    """Containers that operations and stores reach by closures, globals and attributes; each run finds them as at first."""
 
     def __init__(self, graph: Graph) -> None:
         self._found: dict[int, tuple[str, Any, Any, bool]] = {}
@@ -119,7 +106,6 @@ class OutsideValues:
                     value.update(deepcopy(first))
 
     def changed_values(self) -> dict[str, Any]:
-        """Return what operations have changed, by name; the order in a list does not count."""
         return {
             name: _without_order(value)
             for name, value, first, compared in self._found.values()
@@ -143,7 +129,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _reachable_values(value: Any, depth: int, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Iterate over the containers that an object reaches, with names for messages."""
     if type(value) in _KINDS:
         yield name, value
     elif depth == 0:

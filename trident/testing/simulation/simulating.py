@@ -14,14 +14,8 @@ import pyarrow as pa
 
 from trident.config import Config
 from trident.errors import ConfigError, StateMismatchError, TridentError
-from trident.graph import Graph
-from trident.testing.simulation.compared_values import (
-    Contents,
-    OutsideValues,
-    compared_states,
-    differences,
-    written_states,
-)
+from trident.graph import Graph, JoinWithinNode, PersistNode, WindowNode
+from trident.testing.simulation.compared_values import Contents, OutsideValues, differences
 from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, Rows, drawn_plan, shrunk
 from trident.testing.simulation.simulated_run import SimulatedRun, Wrong
 from trident.testing.stand_ins import typed_rows
@@ -67,10 +61,8 @@ def simulate(
         The topology; or a function that declares it, called for each run, if stores of your own keep data in this process.
     rows
         By stream, its rows: tuples, dicts by field, or bare values if it has one field; a list if there is one stream.
-    seeds
-        How many runs; the seeds are 0, 1, 2 …
-    seed
-        The only seed to run.
+    seeds, seed
+        How many runs; their seeds are 0, 1, 2 … Or the only seed to run.
     faults
         Some of `"crash"`, `"error"`, `"lost_answer"`, `"pause"`, `"set_back"`, `"other_cut"`; None: all.
     same_batches
@@ -82,10 +74,8 @@ def simulate(
 
     Raises
     ------
-    SimulationFailed
-        A run has left something other than a run without faults.
-    ConfigError
-        A state cannot be simulated.
+    SimulationFailed, ConfigError
+        A run has left something other than a run without faults; or a state cannot be simulated.
 
     Examples
     --------
@@ -112,12 +102,8 @@ def _kinds(faults: Collection[FaultKind] | None) -> Collection[FaultKind]:
 class SimulationFailed(AssertionError):
     """A simulated run has not left what a run without faults leaves; the text has the trace.
 
-    Attributes
-    ----------
-    seed
-        The run's seed; None if it failed without faults.
-    trace
-        What happened in the smallest run that was found to fail, line by line.
+    `seed`: the run's; None if it failed without faults.
+    `trace`: what happened in the smallest run that was found to fail, line by line.
     """
 
     def __init__(self, text: str, seed: int | None = None, trace: Sequence[str] = ()) -> None:
@@ -127,20 +113,11 @@ class SimulationFailed(AssertionError):
 
 @dataclass(frozen=True)
 class SimulationReport:
-    """What was simulated, and that all of it was right.
+    """How much was simulated, and that all of it was right.
 
-    Attributes
-    ----------
-    seeds, batches, attempts
-        How many runs there were, and how many batches and attempts in them.
-    faults
-        How often each kind of fault was met.
-    seconds
-        How long it took.
-    notes
-        What could not be simulated.
-    trace
-        What happened, line by line, if a single seed was run.
+    `faults`: how often each kind of fault was met.
+    `notes`: what could not be simulated.
+    `trace`: what happened, line by line, if a single seed was run.
     """
 
     seeds: int
@@ -184,8 +161,11 @@ class JudgedRuns:
             stream: typed_rows(f"simulate, stream {stream!r}", fields[stream], given)
             for stream, given in self._given.items()
         }
-        self._states = written_states(graph)
-        self._compared = [name for name in compared_states(graph) if name not in self._ignore]
+        persists = [node for node in graph.nodes if isinstance(node, PersistNode)]
+        self._states = [node.state for node in persists]
+        # What windows and joins keep meanwhile depends on how rows are cut.
+        lasting = [node.state for node in persists if not isinstance(node, (WindowNode, JoinWithinNode))]
+        self._compared = [name for name in lasting if name not in self._ignore]
         self._outside = OutsideValues(graph)
         self._name = graph.name
         self._wanted: dict[str, Contents] = {}
@@ -206,10 +186,7 @@ class JudgedRuns:
         return {stream: range(table.num_rows) for stream, table in self._rows.items()}
 
     def report(self, seeds: Sequence[int], told: bool = False) -> SimulationReport:
-        """Run seeds; `told`: with the trace of the last one.
-
-        Raises `SimulationFailed`: a run differs from one without faults, or two of these from each other.
-        """
+        """Run seeds; `told`: with the trace of the last one. `SimulationFailed` if a run differs from one without faults."""
         began = time.monotonic()
         self._check_repeats()
         batches, attempts, met, trace = 0, 0, Counter[FaultKind](), [""]
@@ -235,7 +212,6 @@ class JudgedRuns:
         )
 
     def _run(self, plan: FaultPlan, rows: Rows) -> tuple[SimulatedRun, dict[str, Contents]]:
-        """Run a plan; return also what all compared places hold at the end."""
         self._outside.restore()
         graph = self._graph()
         outside = self._outside if isinstance(self._topology, TridentTopology) else OutsideValues(graph)
