@@ -57,21 +57,16 @@ Decision = Assign | MarkFailed | RollBack | Forget
 
 @dataclass(frozen=True)
 class Picture:
-    """What is known in one round.
+    """What is known in one round."""
 
-    `now_secs`: seconds since 1970.
-    `beating`: whether there is a heartbeat of the assignment.
-    `max_deaths`: a topology with so many deaths in half an hour, none after a minute of work, is marked as failed.
-    """
-
-    now_secs: float
+    now_secs: float  # seconds since 1970
     bases: Mapping[str, StormBase]
     assignments: Mapping[str, Assignment]
     supervisors: Mapping[str, SupervisorInfo]
     health: Mapping[str, Health]
-    beating: Mapping[str, bool]
+    beating: Mapping[str, bool]  # whether there is a heartbeat of the assignment
     deaths: Mapping[str, Sequence[DriverDeath]]
-    max_deaths: int
+    max_deaths: int  # a topology with so many deaths in half an hour, none after a minute of work, is marked as failed
 
 
 def decide(picture: Picture) -> list[Decision]:

@@ -170,15 +170,11 @@ def _check_name(sha256: str) -> None:
 
 @dataclass(frozen=True)
 class UnpackedCode:
-    """A package on this machine.
+    """A package on this machine."""
 
-    `folder`: its files; nothing may be written there.
-    `python_path`: what a process that runs it has to have at the beginning of `PYTHONPATH`.
-    """
-
-    folder: Path
+    folder: Path  # its files; nothing may be written there
     manifest: PackageManifest
-    python_path: tuple[str, ...]
+    python_path: tuple[str, ...]  # what a process that runs it has to have at the beginning of `PYTHONPATH`
 
 
 class CodeCache:

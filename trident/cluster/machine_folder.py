@@ -115,15 +115,12 @@ class _Note:
 class DriverOrder(_Note):
     """The order to run a topology in a slot; it also lets a later supervisor adopt the driver.
 
-    `cluster`: the address of the cluster's state.
     `node`, `port`, `host`: the slot, and the host of its supervisor.
     `start_time_secs`, `generation`, `code_hash`: of the assignment.
-    `code_dir`: the folder of the topology's code, unpacked.
     `log_file`, `end_file`: where the driver logs, and where it says why it ended.
-    `run`: the name of its process, in the environment of that and of all that it starts.
     """
 
-    cluster: str
+    cluster: str  # the address of the cluster's state
     storm_id: str
     node: str
     port: int
@@ -131,22 +128,17 @@ class DriverOrder(_Note):
     start_time_secs: float
     generation: int
     code_hash: str
-    code_dir: str
+    code_dir: str  # the folder of the topology's code, unpacked
     log_file: str
     end_file: str
-    run: str
+    run: str  # the name of its process, in the environment of that and of all that it starts
 
 
 @dataclass(frozen=True)
 class DriverEnd(_Note):
-    """Why a driver ended.
+    """Why a driver ended."""
 
-    `told`: whether it was ordered to end.
-    `fatal`: whether it would end in the same way on any machine.
-    `ran_secs`: how long its topology had run.
-    """
-
-    told: bool
-    fatal: bool
-    ran_secs: float
+    told: bool  # whether it was ordered to end
+    fatal: bool  # whether it would end in the same way on any machine
+    ran_secs: float  # how long its topology had run
     reason: str

@@ -60,26 +60,21 @@ class ComponentFacts(NamedTuple):
 class PackageManifest(ClusterRecord):
     """What a package says about itself.
 
-    `target`: `MODULE:TOPOLOGY`, or `FILE.py:TOPOLOGY` with a file at the top of the package.
-    `name`: the name that the topology has unless it is submitted under another one.
     `trident`, `python`: the version of Trident and the minor version of Python that made it.
-    `requirements`: the text of a requirements file; "" if there is none.
-    `components`: of spouts and bolts, by id.
     `meaning`: of Trident: what its states and streams mean, as `trident.plan.meaning` has it: `{"states": …, "streams": …}`.
-    `files`: the SHA-256 of each file, by its path in the package.
     """
 
     WHAT, ERROR = "manifest of a package", BadPackage
 
-    target: str
+    target: str  # `MODULE:TOPOLOGY`, or `FILE.py:TOPOLOGY` with a file at the top of the package
     kind: TopologyKind
-    name: str
+    name: str  # the name that the topology has unless it is submitted under another one
     trident: str = __version__
     python: str = PYTHON
-    requirements: str = ""
-    components: Mapping[str, ComponentFacts] = field(default_factory=dict)
+    requirements: str = ""  # the text of a requirements file; "" if there is none
+    components: Mapping[str, ComponentFacts] = field(default_factory=dict)  # of spouts and bolts, by id
     meaning: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # the SHA-256 of each file, by its path in the package
 
     @classmethod
     def _of(cls, read: Mapping[str, Any]) -> Self:

@@ -41,14 +41,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")  # files, records and c
 
 
 class UpgradeCheck(NamedTuple):
-    """What a check found.
+    """What a check found."""
 
-    `compared`: whether there was a log to compare with.
-    `notes`: what the user should know: why there was none, which states are no longer declared.
-    """
-
-    compared: bool
-    notes: tuple[str, ...] = ()
+    compared: bool  # whether there was a log to compare with
+    notes: tuple[str, ...] = ()  # what the user should know: why there was none, which states are no longer declared
 
 
 class Submissions:

@@ -29,22 +29,20 @@ _RECENT_DEATH_S = 1800.0
 class TopologyOverview:
     """A topology, where it is meant to run, and what its driver last said.
 
-    `heartbeat`: of its assignment; None: that has none yet.
-    `why_waiting`: why it has no slot; "" if it has one, or needs none.
-    `driver_died`: why its last driver died, or one cannot start, while it starts; "" if that is half an hour ago.
     `last_error`: of any component, while no driver of it runs; None if there was none, or it was not asked for.
-    `page`: its address on the page of the leading Nimbus, which is read without a token; "" while none leads.
     `clock_secs`: what the clock of its driver's machine last showed, as its supervisor says; None: no supervisor is there.
     """
 
     storm_id: str
     base: StormBase
     assignment: Assignment | None
-    heartbeat: WorkerHeartbeat | None
-    why_waiting: str = ""
-    driver_died: str = ""
+    heartbeat: WorkerHeartbeat | None  # of its assignment; None: that has none yet
+    why_waiting: str = ""  # why it has no slot; "" if it has one, or needs none
+    driver_died: str = (
+        ""  # why its last driver died, or one cannot start, while it starts; "" if that is half an hour ago
+    )
     last_error: ErrorInfo | None = None
-    page: str = ""
+    page: str = ""  # its address on the page of the leading Nimbus, which is read without a token; "" while none leads
     clock_secs: float | None = None
 
     @property

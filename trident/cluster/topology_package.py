@@ -41,14 +41,11 @@ _CLUSTERS = {
 
 @dataclass(frozen=True)
 class TopologyPackage:
-    """A package: its manifest and its bytes. The same code gives the same bytes, whenever and wherever it is packed.
-
-    `log_dir`: the log that its own settings name; None: none.
-    """
+    """A package: its manifest and its bytes. The same code gives the same bytes, whenever and wherever it is packed."""
 
     manifest: PackageManifest
     data: bytes
-    log_dir: str | None = None
+    log_dir: str | None = None  # the log that its own settings name; None: none
 
     @property
     def sha256(self) -> str:

@@ -50,12 +50,6 @@ of a millisecond, so nothing is named here; `trident/run/progress.py` knows what
 class TaskOutput:
     """The output of one part of a batch.
 
-    `sinks`: the input tables of entries, by the id of the entry.
-    `rows`: how many tuples each spout emitted, by its name.
-    `failure`: why the part failed; everything else is then ignored.
-    `captured`: tuples that were left out as dead letters.
-    `frames`: rows for exchanges that have not run yet.
-    `metrics`: what operations counted, as `operation/counter`.
     `bytes_shuffled`, `bytes_collected`: what tasks sent to tasks of the next stage, and what they returned to the driver. 0 in
     this process.
     `bytes_spilled`: what Spark wrote to disk because its stages had more rows than memory. Asked for where much was shuffled.
@@ -76,15 +70,17 @@ class TaskOutput:
     `put_back`: by step, or entry, how many dead letters came back there, if any did.
     """
 
-    sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
-    failure: Failure | None = None
-    captured: list[Failure] = field(default_factory=list)
-    frames: list[RowFrame] = field(default_factory=list)
+    sinks: dict[str, list[pa.Table]] = field(
+        default_factory=dict
+    )  # the input tables of entries, by the id of the entry
+    rows: dict[str, int] = field(default_factory=dict)  # how many tuples each spout emitted, by its name
+    failure: Failure | None = None  # why the part failed; everything else is then ignored
+    captured: list[Failure] = field(default_factory=list)  # tuples that were left out as dead letters
+    frames: list[RowFrame] = field(default_factory=list)  # rows for exchanges that have not run yet
     level: int = 0
     task: int = 0
     sources: dict[int, str] = field(default_factory=dict)
-    metrics: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, int] = field(default_factory=dict)  # what operations counted, as `operation/counter`
     bytes_shuffled: int = 0
     bytes_spilled: int = 0
     bytes_collected: int = 0
@@ -264,14 +260,12 @@ PutBacks = Mapping[Place, pa.Table]
 class PutBack:
     """The part of a batch that puts dead letters back into one fragment.
 
-    `tables`: for the fragment of a spout: the rows for each place.
     `frames`: for another fragment: the same, to be sent there. Frames without a step are the input of the entry itself.
-    `lost`: letters that have no place in this topology, so they fail again.
     """
 
-    tables: PutBacks = field(default_factory=dict)
+    tables: PutBacks = field(default_factory=dict)  # for the fragment of a spout: the rows for each place
     frames: Sequence[RowFrame] = ()
-    lost: Sequence[Failure] = ()
+    lost: Sequence[Failure] = ()  # letters that have no place in this topology, so they fail again
 
     @property
     def count(self) -> int:

@@ -56,14 +56,10 @@ _BY_ORDER = (
 
 
 class Checked(NamedTuple):
-    """What processing a batch twice showed.
+    """What processing a batch twice showed."""
 
-    `done`: False if that failed.
-    `difference`: the first difference; None if there is none.
-    """
-
-    done: bool
-    difference: StepDifference | None = None
+    done: bool  # False if that failed
+    difference: StepDifference | None = None  # the first difference; None if there is none
 
 
 class ReplayCheck:

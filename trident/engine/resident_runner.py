@@ -156,8 +156,6 @@ class Run:
     """An attempt on the workers that were there when it began.
 
     `answers`: what they said, or why there will be no more answers.
-    `asked`: the places of those whose answers are awaited.
-    `used`: the places of those that have something of it.
     `sent`: by receiver and sender, how many messages with rows there were.
     """
 
@@ -165,8 +163,8 @@ class Run:
     attempt: TransactionAttempt
     crew: Mapping[int, CrewMember]
     answers: SimpleQueue[StageResult | str] = field(default_factory=SimpleQueue)
-    asked: set[int] = field(default_factory=set)
-    used: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)  # the places of those whose answers are awaited
+    used: set[int] = field(default_factory=set)  # the places of those that have something of it
     sent: dict[int, dict[int, int]] = field(default_factory=dict)
 
 

@@ -35,52 +35,34 @@ logger = logging.getLogger(__name__)
 
 
 class StageResult(NamedTuple):
-    """A worker has done its part of a stage.
-
-    `outputs`: as `pack` packs them.
-    `sent`: how many messages with rows it has sent to each worker.
-    """
+    """A worker has done its part of a stage."""
 
     place: int
     number: int
-    outputs: list[bytes]
+    outputs: list[bytes]  # as `pack` packs them
     failed: bool
-    sent: Mapping[int, int]
+    sent: Mapping[int, int]  # how many messages with rows it has sent to each worker
 
 
 class DriverHeartbeat(NamedTuple):
-    """The driver is there, every second; what a worker has of attempts that are not `live` can go.
-
-    `newest`: the number of the newest attempt that the driver knows.
-    """
+    """The driver is there, every second; what a worker has of attempts that are not `live` can go."""
 
     live: frozenset[int]
-    newest: int
+    newest: int  # the number of the newest attempt that the driver knows
 
 
 class StageWork(NamedTuple):
-    """A part of a stage of an attempt.
+    """A part of a stage of an attempt."""
 
-    `number`: of the attempt. No other attempt of the pool has the same.
-    `place`: of the worker that it is for.
-    `order`: a pickled `Order`.
-    `stage`: 0 for the parts of the batch, after that the levels of exchanges.
-    `commits`: whether it commits: that goes on beside what is processed for later batches.
-    `tasks`: pickled: the parts with their numbers; of a level the number of each task, its exchange and its partition.
-    `crew`: the addresses of the workers that work on the attempt.
-    `owners`: by exchange, which of them has each partition.
-    `expects`: how many messages with rows each of them has sent here.
-    """
-
-    number: int
-    place: int
-    order: bytes
-    stage: int
-    commits: bool
-    tasks: bytes
-    crew: Mapping[int, str]
-    owners: Mapping[str, Sequence[int]]
-    expects: Mapping[int, int]
+    number: int  # of the attempt. No other attempt of the pool has the same
+    place: int  # of the worker that it is for
+    order: bytes  # a pickled `Order`
+    stage: int  # 0 for the parts of the batch, after that the levels of exchanges
+    commits: bool  # whether it commits: that goes on beside what is processed for later batches
+    tasks: bytes  # pickled: the parts with their numbers; of a level the number of each task, its exchange and its partition
+    crew: Mapping[int, str]  # the addresses of the workers that work on the attempt
+    owners: Mapping[str, Sequence[int]]  # by exchange, which of them has each partition
+    expects: Mapping[int, int]  # how many messages with rows each of them has sent here
 
 
 class AttemptOver(NamedTuple):

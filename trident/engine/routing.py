@@ -31,7 +31,6 @@ class RowFrame(NamedTuple):
 
     `target`, `port`, `partition`: the exchange, the number of its input, the number of its partition.
     `order`: the place that the rows come from. Frames are sorted by it, so a replay sees the rows in the same order.
-    `data`: the rows: a table, or its bytes between processes.
     `step`: the step of the fragment behind the exchange at which dead letters return; empty: the rows are input of the
     exchange.
     """
@@ -40,7 +39,7 @@ class RowFrame(NamedTuple):
     port: int
     partition: int
     order: tuple[str, int, int]
-    data: Any
+    data: Any  # the rows: a table, or its bytes between processes
     step: str = ""
 
 

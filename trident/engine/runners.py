@@ -27,18 +27,14 @@ from trident.steps.failures import StepFailed, failure_of
 class Runner(Protocol):
     """Processes the parts of one attempt. Thread-safe: several attempts may run at once.
 
-    `here`: whether it works in the caller's thread and never waits.
     `parallelism`: about how many parts a batch is cut into; also the number of partitions of an exchange that declares none.
-    `program`: the program that runs, with these numbers of partitions.
-    `commits`: the entries that its tasks commit; the others are committed by the driver.
-    `operations`: the user objects that are prepared in this process.
     """
 
-    here: bool = False
+    here: bool = False  # whether it works in the caller's thread and never waits
     parallelism: int
-    program: Program
-    commits: Collection[str] = ()
-    operations: Sequence[Any] = ()
+    program: Program  # the program that runs, with these numbers of partitions
+    commits: Collection[str] = ()  # the entries that its tasks commit; the others are committed by the driver
+    operations: Sequence[Any] = ()  # the user objects that are prepared in this process
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
         """Run all parts and the exchanges behind them; blocks until done. Failures come back as data.

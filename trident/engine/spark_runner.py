@@ -195,14 +195,11 @@ class Stages:
 
 
 class KeptStages(NamedTuple):
-    """The stages of a batch that is processed: the job that commits it reads what they sent, as long as this is kept.
-
-    `sources`: by stage, the digest of its runs of which the driver was told.
-    """
+    """The stages of a batch that is processed: the job that commits it reads what they sent, as long as this is kept."""
 
     stages: Stages
     sent: list[Shuffle]
-    sources: Mapping[int, str]
+    sources: Mapping[int, str]  # by stage, the digest of its runs of which the driver was told
 
 
 def _shuffle_bytes(items: Iterable[tuple[int, Any]]) -> Iterator[bytes]:

@@ -59,18 +59,15 @@ class Sent(NamedTuple):
 class Routes:
     """Where the items of a job go.
 
-    `entries`: by exchange: the numbers of its partitions.
-    `levels`: the numbers of the tasks of each level.
-    `sources`: the stages that each level reads.
     `readers`: by stage: the numbers of the tasks that read it, in ranges. All of the next level do, and of later ones those
     that it has rows for. Each reader costs a stage as much as a small piece of rows, so there are no others.
     `driver`: the numbers that the driver reads, past all tasks; empty if no stage but the last has rows for it. What tasks tell
     the driver then goes along from stage to stage, because a task of its own would take longer than a few counts.
     """
 
-    entries: Mapping[str, range]
-    levels: tuple[range, ...]
-    sources: tuple[tuple[int, ...], ...]
+    entries: Mapping[str, range]  # by exchange: the numbers of its partitions
+    levels: tuple[range, ...]  # the numbers of the tasks of each level
+    sources: tuple[tuple[int, ...], ...]  # the stages that each level reads
     readers: tuple[tuple[range, ...], ...]
     driver: range
 

@@ -47,13 +47,10 @@ Part = tuple[str, Any]
 
 @dataclass(frozen=True)
 class ReadPart:
-    """A part that is read already, or of a spout that has no rows in a batch, for steps that run without rows too.
-
-    `output`: what reading gave besides the rows.
-    """
+    """A part that is read already, or of a spout that has no rows in a batch, for steps that run without rows too."""
 
     tables: Sequence[pa.Table] = ()
-    output: TaskOutput = field(default_factory=TaskOutput)
+    output: TaskOutput = field(default_factory=TaskOutput)  # what reading gave besides the rows
 
     def give(self, output: TaskOutput) -> Sequence[pa.Table]:
         """Return the tables; add to `output` what else reading gave."""
@@ -66,12 +63,9 @@ class ReadPart:
 class Program:
     """Everything of a topology that a worker needs: fragments, emitters of the spouts, static states, settings, exchanges.
 
-    `most_shipped`: how many bytes a task may pass on to Spark.
     `speculates`: whether Spark may start a copy of a task that is slow, and takes the result of whichever ends first.
     `resident`: whether workers run it that get each part of an attempt at most once, whatever Spark does with their own tasks.
-    `processing`: how many of the levels process; those after them commit. None: all.
     `committed`, `commits`: the states that tasks commit, by name, and the entries where they do; the driver commits the others.
-    `opens`: what a process makes of the program.
     """
 
     topology: str
@@ -81,13 +75,13 @@ class Program:
     settings: Mapping[str, Any]
     exchanges: Mapping[str, Exchange] = field(default_factory=dict)
     levels: tuple[tuple[str, ...], ...] = ()
-    most_shipped: int = MOST_SHIPPED
+    most_shipped: int = MOST_SHIPPED  # how many bytes a task may pass on to Spark
     speculates: bool = False
     resident: bool = False
-    processing: int | None = None
+    processing: int | None = None  # how many of the levels process; those after them commit. None: all
     committed: Mapping[str, StateNode] = field(default_factory=dict)
     commits: Collection[str] = ()
-    opens: Callable[[Program], WorkerProgram] | None = None
+    opens: Callable[[Program], WorkerProgram] | None = None  # what a process makes of the program
 
     @property
     def destinations(self) -> list[list[Destination]]:
@@ -109,16 +103,14 @@ class Program:
 class Order(NamedTuple):
     """What all that process and commit a batch are told about the attempt.
 
-    `capture`: whether tuples that raise are left out.
     `txids`: by state, the batch's txid as each partition must see it; empty if nothing is committed.
-    `now`: the time of the batch.
     `sources`: by stage, the digest of the runs of tasks whose rows are to be committed; empty: of this very job.
     """
 
     attempt: TransactionAttempt
-    capture: bool = False
+    capture: bool = False  # whether tuples that raise are left out
     txids: Mapping[str, Sequence[Txid]] = {}
-    now: Now | None = None
+    now: Now | None = None  # the time of the batch
     sources: Mapping[int, str] = {}
 
 

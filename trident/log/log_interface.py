@@ -53,12 +53,9 @@ class TransactionLog(Protocol):
 
 
 class TransactionLogReader(Protocol):
-    """The interface of what follows a log, and never writes. For one thread.
+    """The interface of what follows a log, and never writes. For one thread."""
 
-    `torn`: bytes of an unfinished last record that the latest `refresh` passed over.
-    """
-
-    torn: int
+    torn: int  # bytes of an unfinished last record that the latest `refresh` passed over
 
     def is_there(self) -> bool:
         """Whether there is a log."""

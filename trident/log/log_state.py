@@ -66,19 +66,14 @@ class Writers(NamedTuple):
 class LogState:
     """Everything the log says, folded. Changed only by `apply`.
 
-    `txid`: the last committed batch, 0 if there is none.
     `definitions`: logged and not yet committed: txid -> spout -> definition.
     `spouts`: last committed definition per spout; a spout without one in a batch keeps its older one.
     `touched`: state -> partition -> the sentinel that its last committed touch left in the store.
     `adopted`: state -> the batch up to which every value is accepted as it was found.
-    `layouts`: state -> (number of partitions, kind).
-    `totals`: sums of all counts, and under "batches" the number of commits.
     `history`: the last `HISTORY` commits, oldest first.
     `declared`: "states" and "streams": what each of them means, by name; empty if no topology was recorded.
-    `epochs`: the epochs whose drivers may have written to the states.
     `put_back`: the dead letters that committed batches have put back, and those that were discarded.
     `discarded`: the latter, with the reasons: of each time the reason and the letters.
-    `executors`: the states that tasks of Spark commit for the last driver.
     `runs`: by epoch, what tells its driver from one that got the same epoch in a log that was set back.
     `renamed`: the states that got another name: after which batch, the former name, and the one that they got.
     `retention`: how long the log keeps its history, as the last start that said so asked for; None: it keeps none.
@@ -87,19 +82,21 @@ class LogState:
     incarnation: str
     topology: str
     epoch: int = 0
-    txid: int = 0
+    txid: int = 0  # the last committed batch, 0 if there is none
     winners: Winners = field(default_factory=Winners)
     definitions: dict[int, dict[str, Any]] = field(default_factory=dict)
     spouts: dict[str, Any] = field(default_factory=dict)
     touched: dict[str, dict[int, Sentinel]] = field(default_factory=dict)
     adopted: dict[str, int] = field(default_factory=dict)
-    layouts: dict[str, tuple[int, str]] = field(default_factory=dict)
-    totals: dict[str, int] = field(default_factory=dict)
+    layouts: dict[str, tuple[int, str]] = field(default_factory=dict)  # state -> (number of partitions, kind)
+    totals: dict[str, int] = field(
+        default_factory=dict
+    )  # sums of all counts, and under "batches" the number of commits
     history: deque[CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
     declared: dict[str, dict[str, Any]] = field(default_factory=dict)
-    epochs: Epochs = field(default_factory=Epochs)
+    epochs: Epochs = field(default_factory=Epochs)  # the epochs whose drivers may have written to the states
     put_back: dict[int, list[list[int]]] = field(default_factory=dict)
-    executors: list[str] = field(default_factory=list)
+    executors: list[str] = field(default_factory=list)  # the states that tasks of Spark commit for the last driver
     runs: dict[int, str] = field(default_factory=dict)
     retention: Retention | None = None
     discarded: list[list[Any]] = field(default_factory=list)

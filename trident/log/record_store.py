@@ -61,14 +61,13 @@ class Head:
     """What a head holds; that of a log that is not there yet has only defaults.
 
     `epoch`, `id`: of the claim; no two claims have the same id. `turn` counts the heads of one claim.
-    `about`: what the claim says of its holder, as JSON.
     `segment`, `count`: the newest segment (of number 0: none yet), and how many records that has with its header.
     `tag`: what a condition knows the head by that is there, or is to be replaced by this one; None: no head.
     """
 
     epoch: int = 0
     id: str = ""
-    about: str = ""
+    about: str = ""  # what the claim says of its holder, as JSON
     segment: SegmentName = NO_SEGMENT
     count: int = 0
     is_held: bool = True
@@ -117,14 +116,12 @@ class Head:
 class RecordStore(Protocol):
     """Keeps one log: bytes by name. Its methods wait for the server as `patience` says, and raise `LogError` if it refuses.
 
-    `place`: where, as messages have it.
-    `head_bytes`: how many bytes of records the head holds before they go into a chunk.
     `part_bytes`: how many bytes are kept under one name; the name of a chunk that is larger says in how many parts it is.
     """
 
-    place: str
+    place: str  # where, as messages have it
     patience: Patience
-    head_bytes: int
+    head_bytes: int  # how many bytes of records the head holds before they go into a chunk
     part_bytes: int = sys.maxsize
 
     @abstractmethod

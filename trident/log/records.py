@@ -54,9 +54,6 @@ class CommitRecord(Record):
 
     `spouts`: definition of each spout that had one in this batch; under `LETTERS` the dead letters that it put back, which this
     record marks as put back.
-    `touched`: state name -> partitions that had input.
-    `counts`: the counts of the batch by name, such as `{"tuples": 1000}`; summed in `LogState.totals`.
-    `at_ms`: the time, in milliseconds since 1970.
     `declares`: "states" and "streams" that from this batch on mean something new, as in `TopologyRecord`.
     """
 
@@ -64,9 +61,11 @@ class CommitRecord(Record):
     txid: int
     attempt: int
     spouts: Mapping[str, Any]
-    touched: Mapping[str, Sequence[int]]
-    counts: Mapping[str, int]
-    at_ms: int
+    touched: Mapping[str, Sequence[int]]  # state name -> partitions that had input
+    counts: Mapping[
+        str, int
+    ]  # the counts of the batch by name, such as `{"tuples": 1000}`; summed in `LogState.totals`
+    at_ms: int  # the time, in milliseconds since 1970
     declares: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,16 +76,12 @@ class CommitRecord(Record):
 
 @dataclass(frozen=True)
 class StartRecord(Record):
-    """The driver of an epoch has compared log and stores; from now on it may write to the states.
-
-    `executors`: the states that tasks of Spark commit for it, by name.
-    `run`: tells it from a driver that gets the same epoch because the log was set back.
-    """
+    """The driver of an epoch has compared log and stores; from now on it may write to the states."""
 
     tag, later = "start", ("run",)
     epoch: int
-    executors: Sequence[str] = ()
-    run: str = ""
+    executors: Sequence[str] = ()  # the states that tasks of Spark commit for it, by name
+    run: str = ""  # tells it from a driver that gets the same epoch because the log was set back
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "executors", tuple(self.executors))
@@ -164,15 +159,11 @@ class TopologyRecord(Record):
 
 @dataclass(frozen=True)
 class DiscardRecord(Record):
-    """Dead letters were given up: they wait no more, and no batch puts them back.
-
-    `letters`: which, as `Ranges`.
-    `reason`: in the words of who did it.
-    """
+    """Dead letters were given up: they wait no more, and no batch puts them back."""
 
     tag = "discard"
-    letters: Mapping[int, Sequence[Sequence[int]]]
-    reason: str
+    letters: Mapping[int, Sequence[Sequence[int]]]  # which, as `Ranges`
+    reason: str  # in the words of who did it
 
 
 _RECORDS: dict[str, type[Record]] = {

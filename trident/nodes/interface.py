@@ -14,15 +14,11 @@ Refusal = Literal["missing", "exists", "version", "not empty", "ephemeral", "unk
 
 
 class StoredNode(NamedTuple):
-    """What a node holds.
-
-    `version`: how often it was set: 0 when it was created; in an object store what tells this content from others.
-    `owner`: the id of the session whose end is its end; None: it stays.
-    """
+    """What a node holds."""
 
     data: bytes
-    version: Any
-    owner: object = None
+    version: Any  # how often it was set: 0 when it was created; in an object store what tells this content from others
+    owner: object = None  # the id of the session whose end is its end; None: it stays
 
 
 class Create(NamedTuple):

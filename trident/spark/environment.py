@@ -35,16 +35,11 @@ _RELEASE = re.compile(r'^JAVA_VERSION="((\d+)(?:\.(\d+))?[^"]*)"', re.MULTILINE)
 
 @dataclass(frozen=True)
 class JavaVersion:
-    """The Java that Spark will run on.
+    """The Java that Spark will run on."""
 
-    `major`: 8, 11, 17, 21 …
-    `text`: the first line that `java -version` prints; of `look_at_java` the version alone.
-    `path`: the program that was asked.
-    """
-
-    major: int
-    text: str
-    path: Path
+    major: int  # 8, 11, 17, 21 …
+    text: str  # the first line that `java -version` prints; of `look_at_java` the version alone
+    path: Path  # the program that was asked
 
 
 def check_java() -> JavaVersion:

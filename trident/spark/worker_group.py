@@ -105,15 +105,11 @@ _REACH_S = 30.0  # for a worker to find its driver
 
 
 class Letter(NamedTuple):
-    """What a worker tells its driver: that it is there, and its news.
-
-    `run`: one process in this place, from its start to its end; no other has its id.
-    `address`: where it takes messages.
-    """
+    """What a worker tells its driver: that it is there, and its news."""
 
     place: int
-    run: str
-    address: str
+    run: str  # one process in this place, from its start to its end; no other has its id
+    address: str  # where it takes messages
     host: str
     pid: int
     news: Any
@@ -124,22 +120,16 @@ class Shutdown(NamedTuple):
 
 
 class WorkerTicket(NamedTuple):
-    """What a Spark task gets, so that it becomes a worker.
-
-    `driver`: the address of its mailbox.
-    `silence_s`: after which a driver or a worker that says nothing, although it may be connected, counts as gone.
-    `away_s`: after which one whose connection is away does; None: soon.
-    `program`: what the workers run, pickled; no other has its id.
-    """
+    """What a Spark task gets, so that it becomes a worker."""
 
     topology: str
     place: int
-    driver: str
+    driver: str  # the address of its mailbox
     keys: Keys
-    silence_s: float
-    away_s: float | None
+    silence_s: float  # after which a driver or a worker that says nothing, although it may be connected, counts as gone
+    away_s: float | None  # after which one whose connection is away does; None: soon
     program_id: str
-    program: bytes
+    program: bytes  # what the workers run, pickled; no other has its id
 
     def __repr__(self) -> str:
         return f"WorkerTicket({self.topology!r}, {self.place})"
@@ -147,27 +137,20 @@ class WorkerTicket(NamedTuple):
 
 @dataclass(eq=False)
 class WorkerPlace:
-    """One worker, and the process that is this worker now.
-
-    `run`: the id of this process; empty while it is on its way. `starts`: how many jobs were started for it.
-    `begun`: when it came, or was started.
-    `brief`: how many of its processes in a row ended soon.
-    `starts_at`: when it is to be started again.
-    `expected_by`: if it was lost while its job runs: when Spark is told to end that job.
-    """
+    """One worker, and the process that is this worker now."""
 
     number: int
     job: WorkerJob | None = None
     starts: int = 0
-    run: str = ""
+    run: str = ""  # the id of this process; empty while it is on its way. `starts`: how many jobs were started for it
     host: str = ""
     pid: int = 0
     peer: MailboxPeer | None = None
     heard_at: float = 0.0
-    begun: float = 0.0
-    brief: int = 0
-    starts_at: float = 0.0
-    expected_by: float = 0.0
+    begun: float = 0.0  # when it came, or was started
+    brief: int = 0  # how many of its processes in a row ended soon
+    starts_at: float = 0.0  # when it is to be started again
+    expected_by: float = 0.0  # if it was lost while its job runs: when Spark is told to end that job
 
     @property
     def name(self) -> str:

@@ -116,12 +116,11 @@ def check_shippable(size: int, where: str, most: int) -> None:
 class LeftOut:
     """A tuple that a batch left out, with all that is needed to put it back.
 
-    `values`: the columns that it had at the input of the step that raised, by name.
     `entry`, `port`, `partition`, `partitions`: the entry of the fragment that has the step, the number of the exchange's input,
     the partition, and the number of partitions.
     """
 
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # the columns that it had at the input of the step that raised, by name
     entry: str
     port: int = 0
     partition: int = 0
@@ -133,28 +132,23 @@ class Failure:
     """Why an attempt failed, as data: it crosses process boundaries whole.
 
     `step`, `row`, `cause`: the step that raised, its tuple (text; None if no single tuple is the cause), the error.
-    `retry`: False if another try cannot help (a wrong number of values, a value of a wrong type).
-    `can_heal`: whether the same may go well later, in another driver if not in this one.
     `waits_for`: what does not answer (`TridentError.waits_for`), so that this try does not count; empty if that is not the
     cause.
     `is_mistake`: True if user code raised at a tuple or gave a wrong result, and would do so at each try with the same tuples
     (`can_heal`).
-    `details`: the traceback.
-    `left_out`: the tuple, if it was left out.
-    `may_leave_out`: whether a last try may leave the tuple out.
     """
 
     step: str
     row: str | None
     cause: str
-    retry: bool = True
+    retry: bool = True  # False if another try cannot help (a wrong number of values, a value of a wrong type)
     reported: bool = False
-    details: str = ""
-    left_out: LeftOut | None = None
+    details: str = ""  # the traceback
+    left_out: LeftOut | None = None  # the tuple, if it was left out
     waits_for: str = ""
-    can_heal: bool = True
+    can_heal: bool = True  # whether the same may go well later, in another driver if not in this one
     is_mistake: bool = False
-    may_leave_out: bool = False
+    may_leave_out: bool = False  # whether a last try may leave the tuple out
 
     @property
     def is_source_away(self) -> bool:

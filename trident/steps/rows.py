@@ -32,15 +32,12 @@ from trident.tuples import TridentTuple
 class StepRun:
     """What the steps of a batch need in addition to its tuples.
 
-    `attempt`: the attempt at the batch; aggregators get it.
-    `on_error`: what to do with a tuple whose operation raises.
-    `states`: gives a static state by name.
     `timers`: gathers before which time no timer by the time of the batch is due, in milliseconds since 1970.
     """
 
-    attempt: TransactionAttempt
-    on_error: TupleErrors
-    states: Callable[[str], Any]
+    attempt: TransactionAttempt  # the attempt at the batch; aggregators get it
+    on_error: TupleErrors  # what to do with a tuple whose operation raises
+    states: Callable[[str], Any]  # gives a static state by name
     timers: list[int] = field(default_factory=list)
 
 
