@@ -210,11 +210,7 @@ class _Seen(NamedTuple):
 
 
 class DriverHealth:
-    """Notes when each heartbeat changed.
-
-    `timeout_s`: a driver without a new heartbeat for this long is stale.
-    `launch_s`: how long it may take to the first one.
-    """
+    """Notes when each heartbeat changed: without one for `timeout_s`, or `launch_s` to the first, a driver is stale."""
 
     def __init__(self, timeout_s: float, launch_s: float) -> None:
         self._timeout_s, self._launch_s = timeout_s, launch_s

@@ -1,7 +1,4 @@
-"""`ClusterClient`: submits topologies to a cluster and steers them. What can be read is read from the cluster's state.
-
-Changes are asked of the Nimbus that leads, over HTTP: found through the cluster's state, asked again when it has changed.
-"""
+"""`ClusterClient`: submits topologies to a cluster and steers them. What can be read is read from the cluster's state."""
 
 from __future__ import annotations
 
@@ -40,12 +37,9 @@ Progress = Callable[[int], None]
 
 
 class ClusterClient(Closes):
-    """A client of a cluster. A context manager: leaving it ends its session. For one thread.
+    """A client of a cluster, for one thread; when no Nimbus answers it tries again for `patience_s`.
 
-    `address`: as of `open_cluster_state`.
-    `token`: what changes need; by default that in the folder of the cluster.
-    `patience_s`: for how long it tries again when no Nimbus answers.
-    Raises `ClusterUnreachable`: the cluster's state does not answer.
+    `address`: as of `open_cluster_state`. `token`: what changes need; by default that in the folder of the cluster.
     """
 
     def __init__(self, address: str, token: str | None = None, patience_s: float = 20.0) -> None:
@@ -64,11 +58,7 @@ class ClusterClient(Closes):
         submission: str | None = None,
         progress: Progress | None = None,
     ) -> str:
-        """Submit a topology, see `Submissions.submit`; returns its id. However often it is sent, it is one topology.
-
-        `submission`: what makes it one, chosen at random by default. A client that was interrupted may give it again.
-        Raises `NotAllowed`: the token is missing or wrong.
-        """
+        """Submit a topology, see `Submissions.submit`; returns its id. With the same `submission` it is one."""
         self._send(package, progress)
         wanted = {
             "sha256": package.sha256,
@@ -167,11 +157,7 @@ class ClusterClient(Closes):
         content: Callable[[], Iterator[bytes]] | None = None,
         **request: Any,
     ) -> httpx.Response:
-        """Send a request to the Nimbus that leads and return its answer, which is a success; again while none answers.
-
-        `again`: whether it may be sent again when it is not known whether it arrived: sent twice it does the same as once.
-        Raises `TridentError`: what Nimbus said, as the class that it was there.
-        """
+        """Return the answer of the leading Nimbus, a success; `again`: the request may be sent twice."""
         until = time.monotonic() + self._patience_s
         while True:
             try:
@@ -228,11 +214,7 @@ class ClusterClient(Closes):
 
 
 def leader_url(cluster: StormClusterState) -> str:
-    """Return where the Nimbus that leads is.
-
-    Raises `NoLeader`: none does.
-    Raises `ClusterError`: it is of another release than this client.
-    """
+    """Return where the leading Nimbus is; `NoLeader`, or `ClusterError`: it is of another release."""
     leader = cluster.leader()
     if leader is None:
         raise NoLeader(

@@ -1,8 +1,4 @@
-"""Packages in folders: as Nimbus keeps them, and unpacked with their requirements, as supervisors run them.
-
-`CodeStore`: each in a file that is named by the SHA-256 of its bytes, `{sha256}.zip`. It is there whole or not at all, and is
-checked whenever it is read. `CodeCache`: each unpacked once, however many drivers run it. Several processes may share a folder.
-"""
+"""Packages in folders, each whole or not there: as Nimbus keeps them, and unpacked, as supervisors run them."""
 
 from __future__ import annotations
 
@@ -52,10 +48,7 @@ UNUSED_S = 3600.0
 
 
 class CodeStore:
-    """The packages of a cluster. Threads may share it.
-
-    `folder`: is made if it is not there.
-    """
+    """The packages of a cluster: `{sha256}.zip`, checked whenever one is read. Threads and processes may share it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,10 +59,7 @@ class CodeStore:
 
     @contextmanager
     def incoming(self, sha256: str) -> Iterator[Callable[[bytes], None]]:
-        """Return what takes a package piece by piece; when the block has ended without an error, it is stored durably.
-
-        Raises `BadPackage`: the bytes have another hash, or are too many. Nothing was stored.
-        """
+        """Give what takes a package piece by piece; after the block it is stored, or refused with `BadPackage`."""
         _check_name(sha256)
         descriptor, name = tempfile.mkstemp(prefix=f"{sha256[:12]}-", suffix=".part", dir=self.folder)
         part, digest = Path(name), hashlib.sha256()
@@ -178,22 +168,13 @@ class UnpackedCode:
 
 
 class CodeCache:
-    """Unpacked packages below a folder, by their hashes. Threads and processes may share it.
-
-    `folder`: gets `code/{sha256}` and `requirements/{hash}`.
-    `fetch`: returns the bytes of a package; is called only for one that is not unpacked yet.
-    """
+    """Packages unpacked once, as `code/{sha256}` and `requirements/{hash}`; threads and processes may share them."""
 
     def __init__(self, folder: Path, fetch: Callable[[str], bytes]) -> None:
         self._code, self._requirements, self._fetch = folder / "code", folder / "requirements", fetch
 
     def prepare(self, sha256: str) -> UnpackedCode:
-        """Return a package, unpacked and with its requirements installed; fetched if it is not there.
-
-        Raises `BadPackage`: it is not what its hash says, or was made to do harm.
-        Raises `RequirementsFailed`: its requirements cannot be installed, or it was made by other versions.
-        Raises `ClusterError`: it cannot be fetched, or this machine cannot write it.
-        """
+        """Return a package, unpacked and with its requirements installed; fetched if it is not there."""
         folder = self._code / sha256
         try:
             manifest = _intact_manifest(folder) or self._unpack(sha256, folder)
@@ -254,10 +235,7 @@ def _made_once(target: Path, make: Callable[[Path], object], is_whole: Callable[
 
 
 def _intact_manifest(folder: Path) -> PackageManifest | None:
-    """Return the manifest of an unpacked package, None if it is not there or a file of it is not as it was.
-
-    After a power failure a machine may have the names of files without their bytes.
-    """
+    """Return the manifest of an unpacked package, None if a file is not as it was: a power failure empties some."""
     try:
         manifest = PackageManifest.of_bytes((folder / MANIFEST).read_bytes())
         for name, digest in manifest.files.items():
@@ -269,10 +247,7 @@ def _intact_manifest(folder: Path) -> PackageManifest | None:
 
 
 def _install(requirements: str, pins: str, folder: Path, into: Path) -> None:
-    """Install requirements; what Trident itself needs keeps the version that is installed here, as `pins` say.
-
-    pip reads the configuration of the user whose process this is (an index, a proxy, a folder of wheels).
-    """
+    """Install requirements by the configuration of the user's pip; what Trident needs keeps its version: `pins`."""
     listed = ", ".join(requirements.split("\n")).strip(", ")
     logger.info("installing requirements into %s: %s", folder, listed)
     wanted, constraints = into / "requirements.txt", into / "constraints.txt"

@@ -23,10 +23,7 @@ _OLD_LOG_S = 7 * 86400.0
 
 
 class MachineFolder:
-    """A supervisor's folder; one supervisor at a time may have it.
-
-    Raises `ClusterError`: another supervisor has the folder, or it cannot be written.
-    """
+    """A supervisor's folder. `ClusterError`: another supervisor has it, or it cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -78,10 +75,8 @@ class MachineFolder:
 
 
 def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> Page:
-    """Return `{"text", "offset", "next", "lineEnd"}`: a log from `offset` on, or its end; both in bytes.
-
-    A log that was begun again since is read from its begin.
-    """
+    """Return `{"text", "offset", "next", "lineEnd"}`, in bytes: a log from `offset` on, or its end."""
+    # A log that was begun again since is read from its begin.
     try:
         size = file.stat().st_size
         begin = max(0, size - limit) if offset is None else offset if offset <= size else 0

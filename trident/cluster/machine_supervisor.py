@@ -36,13 +36,7 @@ _TIDY_EVERY_S, _FETCH_TIMEOUT_S = 600.0, 60.0
 
 
 class MachineSupervisor:
-    """A supervisor that runs in this process; the thread `trident-supervisor` does all of its work but the fetching of code.
-
-    `folder`: what it keeps on this machine; one supervisor has it at a time.
-    `host`: where others reach this machine: its drivers and logs are served there.
-    `ports`: the ports that name its slots. Nothing listens on them.
-    Raises `ClusterError`, `ConfigError`, `EnvironmentProblem`.
-    """
+    """A supervisor, whose thread does all but the fetching of code. Nothing listens on `ports`."""
 
     def __init__(
         self,

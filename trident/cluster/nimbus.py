@@ -1,17 +1,4 @@
-"""`trident nimbus`: one Nimbus, which leads or stands by, with its HTTP interface and the page.
-
-The leader looks at the cluster about once a second and assigns what needs a slot.
-
-The routes that Nimbus adds to Storm UI's and `trident.web.rest`'s: packages of code, submissions, upgrades.
-
-=====================================  ==============================================================================
-`GET /api/v1/code?has=SHA256`          `{"has": true}` if the package is there and whole
-`PUT /api/v1/code/SHA256`              store a package; again does nothing
-`GET /api/v1/code/SHA256`              its bytes
-`POST /api/v1/topology`                `{"sha256", "name", "submission", "conf", "workers"}`; answers `{"id", "name"}`
-`POST /api/v1/topology/ID/upgrade`     `{"sha256", "conf"}`; answers what became of it
-=====================================  ==============================================================================
-"""
+"""`trident nimbus`: one Nimbus, which leads or stands by, with its HTTP interface and the page."""
 
 from __future__ import annotations
 
@@ -70,15 +57,7 @@ _KNOWN_S = 15.0
 
 
 class Nimbus:
-    """One Nimbus; the thread `trident-nimbus` runs its rounds.
-
-    `url`: where its HTTP answers.
-    `code_dir`: where it keeps the code, for the records.
-    `tidy`: called by the leader every few minutes: removes what is not used any more.
-    `driver_timeout_s`: a driver without a heartbeat for this long is started elsewhere.
-    `max_deaths`: so many deaths of a topology's drivers in half an hour, none after a minute of work, and it is marked as
-    failed.
-    """
+    """One Nimbus: its thread looks at the cluster about once a second, and assigns what needs a slot if it leads."""
 
     def __init__(
         self,
@@ -220,10 +199,7 @@ def _as_failed(base: StormBase, reason: str) -> StormBase:
 
 
 class Leadership:
-    """The candidacy of one Nimbus; the one whose ephemeral node is there leads. Nothing breaks if two believe that they do.
-
-    `url`: where this Nimbus answers.
-    """
+    """The candidacy of one Nimbus: the one whose ephemeral node is there leads. Two may believe that they do."""
 
     def __init__(self, cluster: StormClusterState, url: str) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -254,15 +230,7 @@ class Leadership:
 
 
 class NimbusDaemon(Closes):
-    """A Nimbus that runs in this process. A context manager: leaving it stops it; topologies go on.
-
-    `address`: of the cluster's state.
-    `token`: what clients, supervisors and drivers are asked for.
-    `code_dir`: where the packages of code are; several Nimbuses of a cluster share it.
-    `host`, `port`: where it answers; port 0 takes a free one.
-    `times`: `driver_timeout_s` and `max_deaths` of `Nimbus`.
-    Raises `ClusterUnreachable`, `ConfigError`, `EnvironmentProblem`.
-    """
+    """A Nimbus that runs in this process; `times`: `driver_timeout_s` and `max_deaths` of `Nimbus`."""
 
     def __init__(
         self,

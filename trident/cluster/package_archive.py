@@ -58,11 +58,7 @@ class ComponentFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class PackageManifest(ClusterRecord):
-    """What a package says about itself.
-
-    `trident`, `python`: the version of Trident and the minor version of Python that made it.
-    `meaning`: of Trident: what its states and streams mean, as `trident.plan.meaning` has it: `{"states": …, "streams": …}`.
-    """
+    """What a package says about itself, and which versions of Trident and of Python made it."""
 
     WHAT, ERROR = "manifest of a package", BadPackage
 
@@ -91,12 +87,8 @@ class PackageManifest(ClusterRecord):
         return super()._of({**read, **texts, "components": components, "meaning": meaning, "files": files})
 
     def check_versions(self) -> None:
-        """Refuse to run code that was made for another minor version of Python or another release of Trident.
-
-        Of Trident the first two numbers must agree: what a topology may declare does not change within them.
-
-        Raises `BadPackage`: they differ; the message has both versions.
-        """
+        """Raise `BadPackage` for code made by another minor version of Python, or release of Trident."""
+        # Of Trident the first two numbers must agree: what a topology may declare does not change within them.
         if self.python != PYTHON:
             raise BadPackage(
                 f"the package of {self.target} was made with Python {self.python}, and this machine runs {PYTHON}. Submit "
@@ -112,12 +104,7 @@ class PackageManifest(ClusterRecord):
 def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str, Path]:
     """Return the files of a package by their places in it, in the order of these.
 
-    Those are the module itself, every module that it or one of these imports from `folder` (also where an import runs
-    late), packages whole with their data files, the file of settings, and the files and folders of `include`, relative to
-    `folder`.
-
-    Raises `BadPackage`: something of `include` is not there or outside of the folder, or the files are too large; the largest
-    are named.
+    They are the module, all that it or these import from `folder`, also late, packages whole; the settings; and `include`.
     """
     files: dict[str, Path] = {}
     waiting = [module.partition(".")[0]]
@@ -230,11 +217,7 @@ def read_manifest(source: BinaryIO) -> PackageManifest:
 
 
 def read_package(source: BinaryIO, into: Path | None = None) -> PackageManifest:
-    """Check each file of a package, and write it into an empty folder if one is given; returns its manifest.
-
-    Raises `BadPackage`: it is no package, or one that was made to do harm: paths that lead out of the folder, links, two files
-    of one name, more bytes than it has itself.
-    """
+    """Check each file of a package, made to do harm perhaps, and write it into an empty folder if one is given."""
     with _open_package(source) as (archive, manifest):
         entries = {entry.filename: entry for entry in _check_entries(archive)}
         if differs := sorted(set(entries) ^ {MANIFEST, *manifest.files}):

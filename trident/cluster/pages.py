@@ -31,11 +31,7 @@ _ACTIONS: Mapping[StatusKind, list[Action]] = {
 
 
 class ClusterOverview:
-    """`ClusterPages` of a cluster. Threads may share it.
-
-    `token`: the token that drivers and supervisors ask for.
-    `act`: does what is asked; None: the pages can only be read.
-    """
+    """`ClusterPages` of a cluster, which threads may share; without `act` they can only be read."""
 
     def __init__(self, cluster: StormClusterState, token: str | None, act: Acting | None = None) -> None:
         self.read_only = act is None
@@ -232,10 +228,7 @@ def _error(info: ErrorInfo) -> dict[str, Any]:
 
 @contextmanager
 def open_cluster_pages(address: str, token: str | None) -> Iterator[ClusterOverview]:
-    """Open the pages of a cluster, which change nothing themselves: what is asked for is passed on to the leading Nimbus.
-
-    `token`: of the cluster. Without it nothing can be changed, and drivers show nothing beyond their heartbeats.
-    """
+    """Open the pages of a cluster; what is asked for goes to the leading Nimbus, with the cluster's token."""
     cluster = StormClusterState(open_cluster_state(address, makes=False))
 
     def forward(storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:

@@ -47,10 +47,8 @@ class TopologyOverview:
 
     @property
     def heard_s(self) -> float | None:
-        """How long its driver has said nothing, in seconds; None if it never said anything.
-
-        Both times are of the driver's machine: the clock here may differ from it by more than a driver is ever silent.
-        """
+        """How long its driver has said nothing, in seconds; None if it never said anything."""
+        # Both times are of the driver's machine: the clock here may differ from it by more than a driver is ever silent.
         if self.heartbeat is None:
             return None
         return max(0.0, (self.clock_secs or time.time()) - self.heartbeat.time_secs)

@@ -50,13 +50,7 @@ class WantedStatus:
 
 @dataclass(frozen=True)
 class ClusterRecord:
-    """A dataclass as bytes: JSON with a version and Storm's names of fields; what cannot be read is an error that says so.
-
-    The same facts give the same bytes. Errors are without secrets there: any client of the servers may read them.
-
-    `WHAT`, `ERROR`: what errors call it, and their class.
-    `IS_MESSAGE`: whether it is for people to read: what has no UTF-8 is a question mark then, else it is refused.
-    """
+    """A dataclass as bytes, without secrets: JSON with a version and Storm's names. The same facts, the same bytes."""
 
     WHAT: ClassVar[str]
     ERROR: ClassVar[type[ClusterError]] = ClusterError

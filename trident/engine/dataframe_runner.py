@@ -1,9 +1,8 @@
-"""DataFrameRunner: each attempt is one query of DataFrames, on Spark Connect or over one that someone else has planned.
+"""`DataFrameRunner`: each attempt is one query of DataFrames, with what Spark Connect has: no RDD, no SparkContext.
 
-Only what Spark Connect has too: `mapInArrow`, `repartition`, `toArrow`; no RDD and no SparkContext. The tasks are those of
-the RDDs' runner, and so is what travels between them (`tasks.py`): here as rows of three columns. `at` chooses
-the task of the next stage, as Spark's own hash sends a number to it; `to` says which destination the row is for, `item` is
-what is sent. A row for a later stage, or for the driver, passes through the tasks between.
+Between the tasks travel rows of three columns: `at` chooses the task of the next stage, as Spark's own hash sends a number to
+it; `to` says which destination the row is for, `item` is what is sent. A row for a later stage passes through the tasks
+between.
 """
 
 from __future__ import annotations
@@ -53,11 +52,7 @@ class QueryRows:
 class DataFrameRunner(Runner):
     """Runs each attempt as one query: a stage over the parts of the batch, and a stage per level of exchanges.
 
-    A part that is a DataFrame is as many tasks as it has partitions; other parts, such as dead letters, are rows of a small
-    DataFrame. States are committed by the driver.
-
-    `session`: evaluates the batches of a topology that Trident drives, which have no DataFrame, and interrupts them. None: a
-    query gives the batches; an attempt has ended when its call returns.
+    `session`: evaluates the batches of a topology that Trident drives, and interrupts them; None: a query gives the batches.
     `stop`: ends a session that ends with the topology.
     """
 

@@ -1,10 +1,7 @@
 """Runs a fragment over one partition's tables: its steps one after the other, then what each sink gets, cut into frames.
 
-`TaskOutput` is what comes of a part of a batch, with what the passes over its fragments counted.
-
-Dead letters on their way back: a letter returns as a row of the input of the step that it was left out of, or of what a
-fragment sends to an entry, beside the batch's other tuples. Other steps of the fragment do not see it. So a tuple that was
-processed on one branch of a stream, and was left out of another, has its effect once on each.
+A dead letter returns as a row of the input of the step that it was left out of, beside the batch's other tuples; other steps do
+not see it. So a tuple that was left out of one branch of a stream has its effect once on each.
 """
 
 from __future__ import annotations
@@ -153,11 +150,8 @@ def send(
     output: TaskOutput,
     letters: PutBacks | None = None,
 ) -> None:
-    """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames.
-
-    `letters` are added with the first of the tables. What is raised is a `StepFailed` of the step that it happened at; the
-    entry's, if it comes from `tables`.
-    """
+    """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames."""
+    # What is raised is a `StepFailed` of the step that it happened at; the entry's, if it comes from `tables`.
     routed: dict[int, list[pa.Table]] = {}
     figures = output.figures.get(fragment.entry)
     if figures is None:
@@ -189,10 +183,7 @@ def send(
 def _inputs_of_sinks(
     fragment: Fragment, table: pa.Table, run: StepRun, figures: list[int], here: FailingAt, letters: PutBacks
 ) -> list[pa.Table]:
-    """Apply a fragment's steps to a table of its entry; return the sinks' inputs, as partials for a combiner of a state.
-
-    What is done is counted in `figures`. `letters` are added at their steps.
-    """
+    """Apply a fragment's steps to a table, counted in `figures`; return the sinks' inputs, partials for a combiner."""
     tables = {fragment.entry: table}
     figures[ROWS] += table.num_rows
     at, began = HEAD, perf_counter_ns()

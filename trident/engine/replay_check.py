@@ -1,10 +1,4 @@
-"""ReplayCheck: processes some batches a second time, and compares what reaches the states, because a replay must give the same.
-
-Before a batch is processed, a hash of its txid says whether it is one of them: the same at a replay. A copy of the topology's
-steps, in this process whatever the engine, processes the same rows again, as they came or backwards and in other tables (and if
-it is Spark that processes the batch, a first time too). If what reaches a state differs, each step alone processes its tables
-twice, then in another order: to find the one that does not repeat itself.
-"""
+"""`ReplayCheck`: processes some batches a second time, and compares what reaches the states: a replay must give the same."""
 
 from __future__ import annotations
 
@@ -63,12 +57,7 @@ class Checked(NamedTuple):
 
 
 class ReplayCheck:
-    """Processes some batches twice. Thread-safe: one batch after the other.
-
-    `program`: the steps in front of the states.
-    `share`: which share of the batches, 0 … 1.
-    `parallelism`: as of the runner whose outputs are compared.
-    """
+    """Processes a `share` (0 … 1) of the batches twice, as a hash of their txids says. Thread-safe: one after the other."""
 
     def __init__(self, program: Program, share: float = 1.0, parallelism: int = 2) -> None:
         self._program, self._share, self._parallelism = program, share, parallelism
@@ -92,10 +81,7 @@ class ReplayCheck:
         return [(spout, read_part(self._program, spout, part)) for spout, part in parts]
 
     def check(self, parts: Sequence[Part], order: Order, output: TaskOutput | None = None) -> Checked:
-        """Process a batch a second time, and before that a first time if there is no `output` of that.
-
-        It reads what is not read yet. Whatever goes wrong only ends this check.
-        """
+        """Process a batch a second time, before that a first time without `output`. What goes wrong ends this check alone."""
         with self._lock, counting():  # what operations count here is of no batch
             try:
                 return Checked(True, self._difference(self.read(parts), order, output))

@@ -1,9 +1,7 @@
-"""ResidentRunner: an attempt is messages to workers that stay, and not a Spark job (`workers="resident"`).
+"""`ResidentRunner`: an attempt is messages to workers that stay, and not a Spark job (`workers="resident"`).
 
 Each stage is one message to each worker that has something to do in it, and one answer. Rows of exchanges go from worker to
-worker. A state's partition, and that of an exchange, belongs to one worker as long as this one is there: connections stay open.
-
-Attempts take the workers that are there when they begin; if one of these is lost, the attempts that it worked on fail.
+worker. Attempts take the workers that are there when they begin; if one of these is lost, those that it worked on fail.
 """
 
 from __future__ import annotations
@@ -51,10 +49,7 @@ class KeptRun:
 
 
 class ResidentRunner(ExecutorRunner):
-    """Runs attempts on resident workers, as many as Spark has free cores, at most `parallelism`.
-
-    `spare`: how many free slots are left to other jobs.
-    """
+    """Runs attempts on resident workers, as many as Spark has free cores but the spare ones, at most `parallelism`."""
 
     def __init__(
         self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool, spare: int = 0
@@ -184,13 +179,7 @@ class ResidentPlace(WorkerPlace):
 
 
 class ResidentPool(WorkerGroup[ResidentPlace]):
-    """The resident workers of a topology, as its driver sees them; any thread may use it.
-
-    `most`: how many workers there are at most; fewer, if Spark has fewer free cores.
-    `program_id`, `program`: as of `Job`.
-    `spare`: how many free slots are left to other jobs.
-    Raises `EnvironmentProblem`: Spark has no free core.
-    """
+    """The resident workers of a topology, at most `most`, as its driver sees them; any thread may use it."""
 
     kind = "resident "
 

@@ -1,8 +1,7 @@
 """A resident worker: a Spark task that does not end, and works on parts of batches as its driver sends them.
 
 Its main thread processes one part of a stage after the other, the oldest attempt first, a second thread commits in the same
-way, and the thread of its mailbox listens. It ends if its driver says so, or is silent, or if it is still at work on an
-attempt that was cancelled a while ago.
+way, and the thread of its mailbox listens.
 """
 
 from __future__ import annotations
@@ -272,10 +271,7 @@ class _Box:
 
 
 class Boxes:
-    """The rows that wait for a stage, by the number of their attempt; any thread may use it.
-
-    What is late, because its attempt has ended, is dropped.
-    """
+    """The rows that wait for a stage, by the number of their attempt; those of one that has ended are dropped."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -311,11 +307,7 @@ class Boxes:
             self._changed.notify_all()
 
     def wait(self, number: int, expects: Mapping[int, int], wait_s: float) -> None:
-        """Wait until all is there.
-
-        Raises `TooManyRows`: there is more than a worker holds.
-        Raises `StepFailed`: some of it has not come in time, or the attempt has ended, or this worker is to end.
-        """
+        """Wait until all is there; `TooManyRows`: it is more than a worker holds; `StepFailed`: it has not come in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._lacks(number, expects), wait_s)
             box = self._boxes.get(number)

@@ -1,7 +1,4 @@
-"""Exchanges: which partition a row goes to, what a partition does with the rows that arrive, and how many it may gather.
-
-The same functions run between Spark's stages, in process, and behind a state where batches are committed.
-"""
+"""Exchanges: which partition a row goes to, what a partition does with the rows that arrive, and how many it may gather."""
 
 from __future__ import annotations
 
@@ -46,10 +43,8 @@ class RowFrame(NamedTuple):
 def route(
     sink: Sink, exchange: Exchange | None, tables: Sequence[pa.Table], source: tuple[str, int, int], run: StepRun
 ) -> Iterator[RowFrame]:
-    """Cut what one partition sends to an exchange into frames; partitions that get no rows get no frame.
-
-    `exchange` is None for a target that keeps the partitions of the stream, and is committed by the driver.
-    """
+    """Cut what one partition sends to an exchange into frames; partitions that get no rows get no frame."""
+    # Without an exchange the target keeps the partitions of the stream, and is committed by the driver.
     if sink.kept:
         table = one_table(tables)
         if table.num_rows:

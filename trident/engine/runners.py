@@ -1,9 +1,4 @@
-"""What runs the parts of a batch: the interface, the runner of this process, and the one that opens Spark for large batches.
-
-The runners on Spark are in `spark_runner.py`, `resident_runner.py` and `dataframe_runner.py`. With `engine="auto"` small
-batches run in this process, large ones on Spark. Which of the two takes a batch follows from its definition alone, so a
-replay of a batch runs where the batch ran. Both run the same plan with the same numbers of partitions.
-"""
+"""What runs the parts of a batch: the interface, the runner of this process, and the one that opens Spark for large batches."""
 
 from __future__ import annotations
 
@@ -37,10 +32,8 @@ class Runner(Protocol):
     operations: Sequence[Any] = ()  # the user objects that are prepared in this process
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
-        """Run all parts and the exchanges behind them; blocks until done. Failures come back as data.
-
-        If the order has txids, the states of `commits` are committed too; if not, the output keeps what is needed for that.
-        """
+        """Run all parts and the exchanges behind them; blocks until done. Failures come back as data."""
+        # If the order has txids, the states of `commits` are committed too; if not, the output keeps what is needed for that.
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
         """Commit what `process` kept to the states of `commits`; return the output of both."""
@@ -95,13 +88,9 @@ class InProcessRunner(Runner):
 
 
 class AutoRunner(Runner):
-    """Opens a runner on Spark when a batch needs it, in the thread of that batch.
+    """Opens a runner on Spark when a batch needs it; those of at most `most_bytes` run in this process."""
 
-    `most_bytes`: batches of at most so many bytes run in this process; larger ones, and those of unknown size, on Spark. None:
-    all run on Spark, which says how wide they are; so it is opened before the first one is cut, in the thread that cuts it.
-    `open_`: opens the runner on Spark. `commits`: the entries that its tasks commit.
-    `opened`: what `open_` would return, if it is open already.
-    """
+    # Without `most_bytes` all run on Spark, which says how wide they are: so it is opened before the first one is cut.
 
     def __init__(
         self,
@@ -122,10 +111,8 @@ class AutoRunner(Runner):
         self._lock = threading.Lock()
 
     def of_size(self, size: int | None) -> Runner:
-        """Return the runner for a batch of about `size` bytes.
-
-        Raises why Spark cannot be opened, if it says how wide batches are.
-        """
+        """Return the runner for a batch of about `size` bytes; raise why Spark cannot be opened, if it must be."""
+        # By the definition of a batch alone, so that a replay of it runs where the batch ran.
         if self._small is None or self._most_bytes is None:
             runner = self._runner()
             if runner is not None:

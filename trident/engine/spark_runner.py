@@ -41,11 +41,7 @@ _NUMBER = struct.Struct("!q")
 
 
 class ExecutorRunner(Runner):
-    """What runs tasks in Spark's executors has in common: a batch is processed and committed at once, or committed later.
-
-    `owned`: whether Spark ends with the topology.
-    `commits`: the entries that tasks commit.
-    """
+    """What runs tasks in Spark's executors has in common: a batch is processed and committed at once, or committed later."""
 
     def __init__(
         self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool, **of_tasks: Any
@@ -86,12 +82,10 @@ class ExecutorRunner(Runner):
 
 
 class SparkRunner(ExecutorRunner):
-    """Runs each attempt as one Spark job: a stage with a task per part, and a stage per level of exchanges.
+    """Runs each attempt as one Spark job: a stage with a task per part, and a stage per level of exchanges."""
 
-    The job uses Spark's RDDs: on two cores, a batch of 10k sentences took 50 ms with RDDs, 74 ms as
-    `mapInArrow` and 61 to 95 ms as a plan of native expressions, most of it planning. Spark does what only it can:
-    scheduling, shipping, replacing lost executors.
-    """
+    # RDDs: on two cores, a batch of 10k sentences took 50 ms with them, 74 ms as `mapInArrow` and 61 to 95 ms as a plan of
+    # native expressions, most of it planning. Spark does what only it can: scheduling, shipping, replacing lost executors.
 
     def __init__(self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool) -> None:
         speculates = spark.sparkContext.getConf().get("spark.speculation", "false") or ""
@@ -129,10 +123,7 @@ class SparkRunner(ExecutorRunner):
         return output
 
     def _rows(self, stages: Stages, job: Job, sent: list[Shuffle], last: int, parts: Sequence[Part] = ()) -> RDD[Any]:
-        """Lower the stages from the one behind those that have sent to `last`; return what the driver gets of them.
-
-        `sent`: gets what the stages send. The last one of all gives its outputs to the driver.
-        """
+        """Lower the stages behind those that have sent, up to `last`, and add what they send; return what the driver gets."""
         before, routes = len(sent), stages.routes
         for stage in range(before, last + 1):
             if stage:
@@ -155,12 +146,11 @@ class SparkRunner(ExecutorRunner):
 
 
 class Stages:
-    """What the stages of jobs of the same routes send, in Spark's shuffles; made once, and used by many jobs.
+    """What the stages of jobs of the same routes send, in Spark's shuffles; made once, and used by many jobs."""
 
-    A stage reads its destinations from several of them at once: Spark's JVM puts the shuffles together partition by partition,
-    because all have the same partitioner, and leaves out the partitions that a stage does not read. What the driver reads
-    passes through no Python worker.
-    """
+    # A stage reads its destinations from several of them at once: the JVM puts shuffles of one partitioner together,
+    # partition by partition, and leaves out those that a stage does not read. What the driver reads passes through no Python
+    # worker.
 
     def __init__(self, context: SparkContext, routes: Routes) -> None:
         jvm = context._jvm  # noqa: SLF001 - what PySpark's own partitionBy and union do

@@ -1,13 +1,11 @@
 """The bodies of Spark tasks: parts of a batch, then level after level of exchanges; between them, bytes of Arrow.
 
-A worker process keeps the unpickled program of each topology it served, so a batch ships only its parts.
+Each stage writes one shuffle, and all stages number the destinations alike: the tasks of all levels, then the driver's own. So
+rows for a later level, or for the driver, wait in the shuffle of the stage that made them until they are read.
 
-Each stage writes one shuffle, and all stages number the destinations alike: the tasks of all levels, then the driver's
-own. So rows for a later level, or for the driver, wait in the shuffle of the stage that made them until they are read.
-
-If an executor is lost, Spark repeats the tasks whose output was lost with it, and user code may then give other rows.
-Tasks that have ended keep the rows of the first run; together with tasks that read the second run they would lose rows
-and double others. So every task says which runs it read, and a batch fails if its tasks read different ones.
+If an executor is lost, Spark repeats the tasks whose output was lost with it, and user code may then give other rows. Tasks
+that have ended keep the rows of the first run; together with tasks that read the second run they would lose rows and double
+others. So every task says which runs it read, and a batch fails if its tasks read different ones.
 """
 
 from __future__ import annotations
@@ -100,9 +98,8 @@ class Routes:
 def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Routes:
     """Return the routes of a job.
 
-    `any_way`: whether rows may take other ways than those of the plan: dead letters, to the driver or put back.
-    `apart`: whether a later job commits, so that the driver must be told before the last stage.
-    `width`: how many numbers the driver has, if it gets rows.
+    `any_way`: rows may take other ways than those of the plan: dead letters, to the driver or put back. `apart`: a later job
+    commits, so that the driver must be told before the last stage. `width`: how many numbers the driver has, if it gets rows.
     """
     entries: dict[str, range] = {}
     levels: list[range] = []

@@ -115,11 +115,7 @@ class Order(NamedTuple):
 
 
 class WorkerProgram:
-    """A program, prepared once in this process.
-
-    `more`: further operations to prepare.
-    `prepared`: operations that are prepared (and cleaned up) elsewhere in this process.
-    """
+    """A program, prepared once in this process, with `more` operations, and without what is `prepared` elsewhere in it."""
 
     def __init__(self, program: Program, more: Sequence[Any] = (), prepared: Sequence[Any] = ()) -> None:
         self.program, self.bounds = program, Bounds.of(program.settings)
@@ -193,10 +189,7 @@ def run_parts(worker: WorkerProgram, parts: Sequence[Part], order: Order) -> lis
 
 
 def run_part(worker: WorkerProgram, order: Order, index: int, spout: str, part: Any) -> TaskOutput:
-    """Read one part, the `index`-th of the batch, and run its fragment. A failure comes back as data.
-
-    Dead letters are added to the fragment of a spout, or sent to the fragment at which they return.
-    """
+    """Read one part, the `index`-th of the batch, and run its fragment. A failure comes back as data."""
     program, output = worker.program, TaskOutput()
     on_error = TupleErrors(order.capture, output.captured, worker.bounds, spout, index)
     run = StepRun(order.attempt, on_error, worker.state)

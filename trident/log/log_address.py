@@ -1,15 +1,7 @@
-"""Where a log is: a folder, or an address of a server. It is opened here, to be written, followed, or read as a history.
+"""Where a log is, a folder or an address of servers: opened to be written, followed, or read as a history.
 
-::
-
-    log_dir="trident-log/word-count"                                    files, `file_log.py`
-    log_dir="zookeeper://host1:2181,host2:2181/trident/word-count"      ZooKeeper, `stored_log.py` on `zookeeper_records.py`
-    log_dir="postgresql://user@host/db?topology=word-count"             PostgreSQL, `stored_log.py` on `postgres_records.py`
-    log_dir="s3://bucket/trident/word-count"                            an object store, `stored_log.py` on `object_records.py`
-
-The history is each committed batch, in order, from the segments that are kept. A commit record says all of its batch (attempt,
-definitions, time), so what is written anyway is enough. Segments are read from the oldest on. A record at the end of one may be
-that of a driver that was replaced while it wrote: the winners of the log tell.
+The history is each committed batch, in order, from the segments that are kept, the oldest first. A record at the end of one may
+be that of a driver that was replaced while it wrote: the winners of the log tell.
 """
 
 from __future__ import annotations
@@ -91,11 +83,7 @@ def read_history(
 
 
 class _Reading:
-    """One reading of a history.
-
-    `given`: the last batch that was given; None: none yet.
-    `adopted`: batches up to this one may be missing: they were adopted with a store, and this log did not commit them.
-    """
+    """One reading of a history; batches up to `adopted` may be missing, as this log did not commit them."""
 
     def __init__(self, reader: TransactionLogReader, place: str, beside: Beside) -> None:
         self._reader, self._place, self._end, self._beside = reader, place, reader.refresh(), beside

@@ -1,7 +1,4 @@
-"""The contents of the log, taken together: the state that results from folding its records.
-
-Nothing here reads a file or the time. Only `LogState.apply` gives records their meaning.
-"""
+"""What the records of a log mean together: `LogState.apply` folds them; nothing here reads a file or the time."""
 
 from __future__ import annotations
 
@@ -47,11 +44,7 @@ class CommittedUpTo(NamedTuple):
 
 
 class Writers(NamedTuple):
-    """Who committed the batches of a log, as of one moment; `runs` by epoch.
-
-    `of(txid)`: the attempt and the run of its driver; None where the log does not know: there is no such batch, or it was
-    adopted. A log that was set back, to a copy of it, and went on has other ones under the same numbers.
-    """
+    """Who committed the batches of a log, as of one moment; a log that was set back has others under the same numbers."""
 
     txid: int
     winners: Winners

@@ -1,19 +1,14 @@
-"""What a server must do to keep a log: `RecordStore`, one for PostgreSQL, one for ZooKeeper and one for object stores.
+"""What a server must do to keep a log: one **head**, changed by compare-and-set alone, and chunks of older records.
 
-A log there is one **head**, which is changed by compare-and-set alone, and chunks of older records::
+::
 
     head        the claim of the writer, the position that the log has come to, the names of chunks, the newest records
     chunks/…    {epoch:08d}-{segment:04d}-{first:08d}-{id}: records of a segment, from number `first` on
                 {epoch:08d}-{segment:04d}-{count:08d}-0: the last head of a segment that is kept as history
 
-Both are frames, as in files (`framing.py`). A head is replaced only on condition that it is the one last seen. It is never
-removed, and has the id of a claim and a number that rises, so no content of it comes twice: a condition that has failed once
-never holds again. So a driver that was replaced, or whose log was set back to an earlier time, appends nothing, and a request
-whose answer was lost may be made again. An append is one such request; when the head is full, its records go into a chunk,
-which is there before a head names it, and removed when no head will.
-
-While the server is away, requests wait (`patience.py`): those of a running topology until it answers, those of a start some
-seconds.
+Both are frames, as in files. A head has the id of a claim and a number that rises, so no content of it comes twice: a condition
+that has failed once never holds again. So a driver that was replaced, or whose log was set back, appends nothing, and a request
+whose answer was lost may be made again. A chunk is there before a head names it, and removed when no head will.
 """
 
 from __future__ import annotations
@@ -136,12 +131,11 @@ class RecordStore(Protocol):
     def replace(
         self, head: Head, chunks: Mapping[str, bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
     ) -> Any:
-        """Make chunks, then put a head in place of the one with its tag.
+        """Make chunks, then put a head in place of the one with its tag; return the new tag, None if another head is there.
 
-        Returns the new head's tag; None if another head is there. `committed`: what is committed then, for stores that other
-        programs ask for it.
-        `beside`: what is written in the same transaction, or not at all; only for a store that has transactions.
-        Raises `NotWrittenError`: the store of a state refuses what is `beside`. Nothing was written.
+        `committed`: what is committed then, for stores that other programs ask for it. `beside`: what is written in the same
+        transaction or not at all, where there are any. `NotWrittenError`: the store of a state refuses that; nothing was
+        written.
         """
 
     @abstractmethod
@@ -153,10 +147,8 @@ class RecordStore(Protocol):
         """Remove chunks; harmless if some are not there."""
 
     def is_held(self, head: Head, wait: bool) -> bool:
-        """Whether the holder of a claim has not said that it ended. It may have been killed.
-
-        `wait`: as long as the server itself may take to notice that the holder was killed, if it does notice.
-        """
+        """Whether the holder of a claim has not said that it ended. It may have been killed."""
+        # `wait`: as long as the server itself may take to notice that, if it does notice.
         return head.is_held
 
     def release(self, head: Head) -> None:

@@ -1,7 +1,4 @@
-"""The records of the transaction log, dead letters among them. `log_state.py` says what they mean together.
-
-Records convert to and from plain data (None, bool, int, float, str, bytes, list, dict), because the log stores nothing else.
-"""
+"""The records of the transaction log, as plain data; `log_state.py` says what they mean together."""
 
 from __future__ import annotations
 

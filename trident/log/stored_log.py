@@ -56,10 +56,7 @@ class StoredClaim:
 
     @classmethod
     def take(cls, store: RecordStore, takeover: bool, clock: Callable[[], float]) -> StoredClaim:
-        """Claim the next epoch.
-
-        Raises `LogHeldError`: another process is the writer and `takeover` is False, or it claimed the log at the same time.
-        """
+        """Claim the next epoch. `LogHeldError`: another process is the writer, or has claimed at the same time."""
         first = before = read_head(store) or Head()
         if first.id and not takeover and (holder := holder_of(store, first, wait=True)) is not None:
             raise (AlreadyRunningError if first.id in held_here else LogHeldError)(store.place, holder)
@@ -112,10 +109,7 @@ class StoredClaim:
 
 
 class StoredLog(DurableLog):
-    """The log at an address of a `RecordStore`. Threads may append at the same time; a forked child may not.
-
-    A record that need not be durable goes with the next one that must.
-    """
+    """The log at an address of a `RecordStore`; a record that need not be durable goes with the next one that must."""
 
     def __init__(
         self, store: RecordStore, reader: StoredReader, claim: StoredClaim, state: LogState, segment_bytes: int
@@ -137,11 +131,7 @@ class StoredLog(DurableLog):
         history: Retention | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
-        """Open the log in a store, or make one there, and become its writer; see `FileLog.open`.
-
-        `segment_bytes`: the size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
-        Raises `LogError`: the server does not answer or refuses.
-        """
+        """Open the log in a store, or make one there, and become its writer; see `FileLog.open`."""
         reader = StoredReader(store, closes=False)
         with close_on_error(store.close):
             claim, state = claim_log(
@@ -269,10 +259,7 @@ class StoredLog(DurableLog):
 
 
 class StoredReader(Closes):
-    """Follows a log; never writes. For one thread. An append is valid or does not happen, so nothing is ever torn.
-
-    `closes`: whether the store is this reader's own.
-    """
+    """Follows a log; never writes. For one thread. An append is valid or does not happen, so nothing is ever torn."""
 
     torn = 0
 

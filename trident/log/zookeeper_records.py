@@ -1,16 +1,8 @@
 """Keeps the log of a topology in ZooKeeper (`record_store.py`): any machine can take a topology over.
 
-::
-
-    <path>/head                      the head
-    <path>/chunks/…                  chunks; one that is too large for a node is several, `.{parts}.{number}`
-    <path>/claim/{epoch:08d}-{id}    the claim of the writer: the only one
-    <path>/alive/{epoch:08d}-{id}    ephemeral: the session of the writer is alive
-
-A claim is one transaction, which removes the claim before, and so is an append: it checks that the claim is there, creates the
-chunk if there is one, and sets the head. The version of that is not enough: in a log that was removed and begun again it comes
-twice. The claim outlasts the session; the ephemeral node beside it shows whether the writer is alive, a while longer if it was
-killed, so a process of the same machine is looked for as well.
+Beside head and chunks are `claim/{name}`, of the writer alone, and `alive/{name}`, ephemeral: its session. A claim is one
+transaction, which removes the claim before, and so is an append: it checks the claim, as in a log that was removed and begun
+again the version of the head comes twice. The claim outlasts the session; `alive` is there a while longer than who was killed.
 """
 
 from __future__ import annotations
@@ -41,10 +33,7 @@ _PARTS = re.compile(r".*\.(\d+)")
 
 
 class ZooKeeperRecords(RecordStore):
-    """The log at an address.
-
-    `part_bytes`: a request to ZooKeeper has at most 1 MiB (`jute.maxbuffer`), head and all.
-    """
+    """The log at an address; a request there has at most 1 MiB (`jute.maxbuffer`), head and all."""
 
     head_bytes = 4 << 10  # the names of a segment's chunks take as much again: more or less, and an append writes more
     part_bytes = 900_000

@@ -75,10 +75,7 @@ Tell = Callable[[NodeEvent], None]
 
 
 class Nodes(Protocol):
-    """The tree, and one session. Threads may share it; a forked child may not use it.
-
-    Paths begin with `/`, which is a node that is always there.
-    """
+    """The tree, whose paths begin with `/`, always there, and a session. Threads may share it; no forked child."""
 
     @property
     def id(self) -> object:
@@ -95,10 +92,8 @@ class Nodes(Protocol):
         """Return the names of the nodes below each path, sorted; none where there is no node. `watch`: as in `read`."""
 
     def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
-        """Carry out all steps or none, once, also if an answer is lost: then the last one must be known by its data.
-
-        `durable`: False: only the end of this process need be survived; that of the machine with the next durable change.
-        """
+        """Carry out all steps or none, once, also if an answer is lost: then the last one must be known by its data."""
+        # Without `durable` only the end of this process need be survived; that of the machine with the next durable change.
 
     def close(self) -> None:
         """End the session: its ephemeral nodes vanish at once."""

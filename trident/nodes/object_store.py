@@ -1,7 +1,7 @@
-"""`ObjectStore`: the objects below a prefix of a bucket, of which some are replaced by compare-and-set alone.
+"""The objects below a prefix of a bucket, of which some are replaced by compare-and-set (`If-Match`, `If-None-Match`) alone.
 
-The condition is `If-Match`, for the first one `If-None-Match`. A request without an answer is made again. If it is refused
-then, the object tells whether the first one was carried out; so no content of such an object may come twice.
+A request without an answer is made again. If it is refused then, the object tells whether the first one was carried out; so no
+content of such an object may come twice.
 """
 
 from __future__ import annotations
@@ -32,12 +32,7 @@ class _UnderWayError(Exception):
 
 
 class ObjectStore:
-    """The objects below an address, with what requests do while the store is away.
-
-    `what`: is kept there: "a log".
-    `error`: is raised if the store refuses.
-    `answer_s`: how long a request waits for its answer before it is made again.
-    """
+    """The objects below an address, where `what` is kept; `error` is raised if the store refuses."""
 
     def __init__(
         self, address: ObjectAddress, what: str, patience: Patience, error: type[TridentError], answer_s: float
@@ -79,10 +74,7 @@ class ObjectStore:
         return self._call(request)
 
     def tags(self, prefix: str | None = None, most: int | None = None, waits: bool = True) -> dict[str, object]:
-        """Return the names below a prefix, in their order, with what is another one whenever an object was replaced.
-
-        `most`: at least so many of the first ones will do. `waits`: False: a store that is away is an error at once.
-        """
+        """Return the names below a prefix, in order, the first ones at least, with what changes whenever one is replaced."""
 
         def request() -> dict[str, object]:
             found: dict[str, object] = {}

@@ -24,10 +24,8 @@ Setting = Callable[[str], str | None]
 
 
 def memory_settings(memory_mb: float, conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that give Python workers the memory that a task asks for, unless they are set already.
-
-    Python's memory is not on Spark's heap: YARN and Kubernetes count it as overhead.
-    """
+    """Return the settings that give Python workers the memory that a task asks for, unless they are set already."""
+    # Python's memory is not on Spark's heap: YARN and Kubernetes count it as overhead.
     needed = _needed_mb(memory_mb, int(conf.get("spark.executor.cores", "1")))
     return {_OVERHEAD: f"{_LEAST_OVERHEAD_MB + needed}m"} if needed else {}
 
@@ -82,11 +80,9 @@ def most_shipped(context: SparkContext) -> int:
 
 
 def most_per_task(heap: int, tasks: int) -> int:
-    """Return how many bytes each of so many tasks may pass on through a heap of `heap` bytes at the same time.
-
-    In a heap of 1 GB, one task could pass on 100 MB, two 80 MB each (with 100 MB Spark lost the results), four 60 MB (with
-    80 MB it hung), eight 30 MB (with 40 MB it failed).
-    """
+    """Return how many bytes each of so many tasks may pass on through a heap of `heap` bytes at the same time."""
+    # In a heap of 1 GB, one task could pass on 100 MB, two 80 MB each (with 100 MB Spark lost the results), four 60 MB (with
+    # 80 MB it hung), eight 30 MB (with 40 MB it failed).
     return min(MOST_SHIPPED, heap // (_COPIES * (tasks + 2)))
 
 
@@ -121,10 +117,7 @@ class Slots:
         self._key = str(context.applicationId), id(self)
 
     def take(self, workers: int) -> None:
-        """Take a slot for each worker, in place of those that were taken before.
-
-        Raises `EnvironmentProblem`: there are too few, and there will never be more.
-        """
+        """Take a slot for each worker, in place of those before; `EnvironmentProblem`: there will never be enough."""
         with _taking:
             others = self._others()
             if self._is_fixed and self.total - others < workers:
@@ -132,10 +125,7 @@ class Slots:
             _taken[self._key] = workers
 
     def take_free(self, most: int, spare: int = 0) -> int:
-        """Take the slots that no other topology has but the spare ones, at most so many; return how many.
-
-        Raises `EnvironmentProblem`: there is none, and there will never be one.
-        """
+        """Take the slots that no other topology has but the spare ones, at most so many; return how many."""
         # Before the first executor of a new session registers, Spark has no slot to count.
         until = monotonic() + _REGISTERED_WITHIN_S
         while not (self._is_fixed or self.grow or self.total) and monotonic() < until:

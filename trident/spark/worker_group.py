@@ -1,8 +1,7 @@
 """Workers of a topology: tasks of Spark that stay, each in a job of its own, so that one that dies is started again alone.
 
-This is what workers of batches and workers of bolts have in common. Their driver starts them, hears of them, misses, replaces
-and ends them: `WorkerGroup`. Each says every second that it is there, and ends if its driver says so, or is gone:
-`GroupWorker`. What they tell each other beyond that is their own.
+`WorkerGroup`: their driver starts them, hears of them, misses, replaces and ends them. `GroupWorker`: each says every second
+that it is there, and ends if its driver says so, or is gone. What batch workers and bolts tell beyond that is their own.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ Said = str | EnvironmentProblem | None
 
 
 class WorkerJob:
-    """One incarnation of a worker, as a job in a thread of its own.
-
-    `body`: what the task does.
-    `ended`: called by that thread when the job is over.
-    """
+    """One incarnation of a worker, as a job in a thread of its own, which calls `ended` when the job is over."""
 
     def __init__(
         self,
@@ -166,13 +161,9 @@ P = TypeVar("P", bound=WorkerPlace)
 class WorkerGroup(Generic[P]):
     """All workers, as their driver sees them. Any thread may use it; what a body overrides is called under `changed`.
 
-    `problem`: why no worker is started any more.
-    `run`: what a Spark task does with a ticket.
-    `silence_s`, `away_s`, `program_id`, `program`: as of `WorkerTicket`.
-
-    Class attributes: `kind` goes before "worker" in messages; one that was lost has `return_s` seconds to come back, or to be
-    run again by Spark, before its job is ended and another one started; one that dies again and again is started again after
-    a pause, of at most `longest_pause_s`.
+    `problem`: why no worker is started any more. `run`: what a Spark task does with a ticket. `kind` goes before "worker" in
+    messages; one that was lost has `return_s` seconds to come back, or to be run again by Spark, before its job is ended and
+    another one started; one that dies again and again is started again after a pause, of at most `longest_pause_s`.
     """
 
     kind = ""

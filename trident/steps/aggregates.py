@@ -1,7 +1,6 @@
-"""Aggregation of a batch for a state, in two places: partials where the tuples are, and their merge where the state is.
+"""Aggregation of a batch for a state: partials where the tuples are, and their merge where the state is.
 
-A partial is a table of the grouping columns and one column `output`; the same `combine` merges partials. Count, Sum,
-Min, Max, First and Last run as Arrow kernels, also several in one value; any other combiner row by row.
+A partial is a table of the grouping columns and one column `output`; the same `combine` merges partials.
 """
 
 from __future__ import annotations
@@ -231,11 +230,7 @@ def _as_declared(table: pa.Table, aggregation: Aggregation, type_: pa.DataType) 
 
 
 def _may_overflow(aggregation: Aggregation, table: pa.Table, partials: Mapping[str, Any] | None = None) -> bool:
-    """Whether a sum may exceed 64 bits or 38 digits, where Arrow's kernel would silently wrap around.
-
-    `partials`: by name, the columns of partials in place of tuples. Of these a sum may also be remembered less than it is,
-    which a mean is made of: see `Avg`.
-    """
+    """Whether a sum, of tuples or of `partials` by name, may exceed 64 bits or 38 digits, where Arrow would wrap around."""
     for part in _parts(aggregation):
         if type(part.aggregator) in (Sum, Avg):
             column = table.column(part.inputs.names[0]) if partials is None else partials[_part_names(part)[0]]

@@ -1,10 +1,4 @@
-"""How each kind of step is applied to an Arrow table. Built-ins have kernels; anything else runs row by row.
-
-The same functions run in Spark's Python workers and in process, so both runners give equal results by construction.
-
-Plain functions in `each` are called in a loop that does little else. The results of all rows are checked together. Only if a
-result is wrong, the row that gave it is searched for. The outcome is the same as with a check after each row.
-"""
+"""How each kind of step is applied to an Arrow table: built-ins have kernels; anything else runs row by row."""
 
 from __future__ import annotations
 
@@ -75,10 +69,7 @@ def has_step_kernel(node: Node) -> bool:
 
 
 def apply_step(step: Step, table: pa.Table, on_error: TupleErrors, states: Callable[[str], Any]) -> pa.Table:
-    """Apply one step; the result has the columns `step.keep`, in field order.
-
-    `states` gives the state of a static query by name.
-    """
+    """Apply one step; the result has the columns `step.keep`. `states` gives the state of a static query by name."""
     node = step.node
     if isinstance(node, EachNode):
         return _each(step, node, table, on_error)

@@ -1,9 +1,6 @@
-"""User code: which functions call it, and what it raised, as data: which step, which tuple, and whether to try again.
+"""User code: which functions call it, at which step each thread is, and what it raised, as data.
 
 A failure comes back from a worker as data, because an exception of a Spark task reaches the driver as text only.
-
-Notes at which step each thread is, so that another thread can name a call of the user's code that does not return. This is
-noted once for all tuples of a step; the one that it is at is found when another thread asks.
 """
 
 from __future__ import annotations
@@ -169,11 +166,9 @@ class StepFailed(Exception):
 
 
 class AtStep:
-    """The running thread is at a step while this is entered. Nothing may be yielded meanwhile: the thread might go elsewhere.
+    """The running thread is at a step while this is entered; nothing may be yielded meanwhile, or it might go elsewhere.
 
-    `step`: may become another one meanwhile.
-    `row`: returns the tuple that the step is at; another thread asks. None: there is no single one.
-    `given`: returns how much a call has given so far, if one call gives many objects.
+    `row`, `given`: return the tuple that the step is at, and how much a call has given so far; another thread asks.
     """
 
     __slots__ = ("given", "row", "step")

@@ -1,8 +1,4 @@
-"""What is made of many tuples within a batch, partition by partition.
-
-Aggregates: Arrow kernels for the built-ins, else the members row by row. Several streams: joins, column by column, and
-multi-reducers.
-"""
+"""What is made of many tuples within a batch, partition by partition: aggregates, joins of streams, multi-reducers."""
 
 from __future__ import annotations
 
@@ -183,12 +179,9 @@ def _keys(node: AggregateNode, table: pa.Table) -> tuple[list[tuple[Any, ...]], 
 
 
 def join(node: JoinNode, sides: list[pa.Table], bounds: Bounds = DEFAULT_BOUNDS) -> pa.Table:
-    """Join the rows of one partition; raise `TooManyRows` before a result beyond the bounds is made.
-
-    Keys come in the order in which they first appear, side by side; those that match nothing come last. Within a key, the
-    rows of the last side vary fastest.
-    """
-    # The distinct keys of all sides, and for each side the number of each row's key.
+    """Join the rows of one partition; raise `TooManyRows` before a result beyond the bounds is made."""
+    # Keys come in the order in which they first appear, side by side; those that match nothing come last. Within a key, the
+    # rows of the last side vary fastest. The distinct keys of all sides, and for each side the number of each row's key.
     whole, numbers, firsts = _number_keys(node.groups, sides)
     if not node.null_keys_match:
         numbers, firsts, _ = nulls_apart(whole, numbers, firsts)

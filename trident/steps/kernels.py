@@ -1,7 +1,7 @@
 """Kernels of numbers and texts: what Arrow rounds, divides, compares, casts, finds or writes otherwise than Spark.
 
-Each takes its operands, of which one at least is an array, then its options, and computes value by value only the few that need
-it. Texts are read and written as Spark does, and a value that does not fit is an error.
+Each takes its operands, of which one at least is an array, then its options, and computes value by value only the few that
+need it.
 """
 
 from __future__ import annotations

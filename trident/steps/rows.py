@@ -42,12 +42,7 @@ class StepRun:
 
 
 class Emitted:
-    """The collector of one step: lists of values as columns, and the input row that each came from.
-
-    `on_error`: has the limits on rows; if tuples are left out, a row is checked as it is emitted, while its tuple is known.
-    `given`: how many rows the step got.
-    `by_tuple`: whether `at` is the number of a tuple, so that a limit on its rows applies.
-    """
+    """The collector of one step, whose errors are of the tuple `at` if `by_tuple`, and which got `given` rows."""
 
     def __init__(
         self, step: str, fields: Fields, on_error: TupleErrors, given: int = 0, by_tuple: bool = False
@@ -100,10 +95,7 @@ class Emitted:
 def columns_of(
     step: str, fields: Fields, rows: Sequence[Sequence[Any]], of: Callable[[int], object] = lambda at: None
 ) -> list[pa.Array]:
-    """Build typed columns; raise `StepFailed`, which names step, field and value, if a value does not fit its type.
-
-    `of` returns the tuple that a row comes from, if it is known.
-    """
+    """Build typed columns; `StepFailed`, which names field, value and tuple (`of`): a value does not fit its type."""
     return typed_columns(step, fields, list(zip(*rows, strict=True)) if rows else [()] * len(fields), of)
 
 
@@ -181,10 +173,7 @@ def iterate(
     visit: Callable[[int, TridentTuple], None],
     port: int = 0,
 ) -> None:
-    """Call user code for every row; an error names the step and the row.
-
-    `port` is the number of the input that the table is.
-    """
+    """Call user code for every row of the input `port`; an error names the step and the row."""
     numbers, last = iter(range(table.num_rows)), table.num_rows - 1
     with AtStep(step, lambda: next(tuples_of(table.slice(max(last - length_hint(numbers), 0), 1), fields), None)):
         for at, row in zip(numbers, tuples_of(table, fields), strict=True):

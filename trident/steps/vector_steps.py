@@ -31,10 +31,8 @@ from trident.steps.vector_results import check_possible, mask_of, parents_and_co
 def over_halves(
     step: str, table: pa.Table, fields: Fields, on_error: TupleErrors, call: Callable[[pa.RecordBatch], Any]
 ) -> Iterator[tuple[int, int, Any]]:
-    """Call user code for many rows at once; if it raises, for halves of them, down to the rows that cause it.
-
-    Gives for each piece its first row, its number of rows, and what the call returned; rows that are left out are missing.
-    """
+    """Call user code for many rows at once; if it raises, for halves of them, down to the rows that cause it."""
+    # Of each piece its first row, its number of rows, and what the call returned; rows that are left out are missing.
     start = 0
     for batch in _batches(table, fields):
         waiting = [(0, batch.num_rows)]
@@ -71,10 +69,7 @@ def _batches(table: pa.Table, fields: Fields) -> list[pa.RecordBatch]:
 
 
 def each_vectorised(step: str, node: EachNode, table: pa.Table, on_error: TupleErrors) -> tuple[Any, list[Any]]:
-    """Run a vectorised function of `each`.
-
-    Returns the parents of its rows (int64, one per row; None: one row per input row), and its columns.
-    """
+    """Run a vectorised function of `each`; return the parents of its rows (None: one row per input row), and its columns."""
     function, name, outputs = node.function, str(node.function.name), _function_outputs(node.function, node.outputs)
 
     def call(rows: pa.RecordBatch) -> tuple[Any, list[Any]]:
@@ -156,10 +151,7 @@ def _function_outputs(function: ArrowFunction, outputs: Fields) -> Fields:
 
 
 def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
-    """Return the values of an expression, one per row.
-
-    Raises `pyarrow.ArrowInvalid`: a row that has no result: an overflow, a division by zero, a cast that does not fit.
-    """
+    """Return the values of an expression, one per row; `pyarrow.ArrowInvalid`: one has no result."""
     try:
         result = _value(expression, batch)
     except pa.ArrowInvalid:
