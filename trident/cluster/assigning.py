@@ -117,7 +117,6 @@ def _recent_deaths(picture: Picture, storm_id: str, base: StormBase) -> list[Dri
 def _verdict(
     storm_id: str, base: StormBase, deaths: Sequence[DriverDeath], max_deaths: int
 ) -> MarkFailed | RollBack | None:
-    """Return the end of a topology whose driver cannot run, or keeps dying."""
     fatal = [each for each in deaths if each.fatal]
     young = [each for each in deaths if each.ran_secs < _YOUNG_S]
     if not fatal and len(young) < max_deaths:
@@ -229,7 +228,7 @@ class DriverHealth:
         return {name: self._health(now, seen) for name, seen in self._seen.items()}
 
     def forget(self) -> None:
-        """Begin again: what was seen before is too old to judge by."""
+        # What was seen before is too old to judge by.
         self._seen, self._observed = {}, None
 
     def _next(self, now: float, name: str, assignment: Assignment, beat: WorkerHeartbeat | None) -> _Seen:

@@ -120,12 +120,10 @@ class ClusterClient(Closes):
         self._ask("POST", path, again=False, json={"rebalanceOptions": options})
 
     def topologies(self) -> list[TopologyOverview]:
-        """Return all topologies, by name."""
         found = [with_last_error(self.cluster, each) for each in overviews(self.cluster)]
         return sorted(found, key=lambda each: (each.base.storm_name, each.base.launch_time_secs))
 
     def show(self, topology: str) -> TopologyOverview:
-        """Return one topology, by its id or its name."""
         return with_last_error(self.cluster, overview(self.cluster, *self.cluster.find_storm(topology)))
 
     def errors(self, topology: str) -> list[dict[str, Any]]:

@@ -132,7 +132,7 @@ class CodeStore:
             return read_manifest(source)
 
     def check(self, sha256: str) -> PackageManifest:
-        """Return the manifest of a package whose every file a supervisor will take."""
+        # Of a package whose every file a supervisor will take: else each of them would refuse it, again and again.
         with self.open(sha256) as source:
             return read_package(source)
 
@@ -212,7 +212,8 @@ class CodeCache:
 
 
 def _made_once(target: Path, make: Callable[[Path], object], is_whole: Callable[[Path], bool] = Path.is_dir) -> Path:
-    """Return a folder that is made aside if it is not there, so it is whole: by one of those that want it, the others wait."""
+    """Return a folder that is made if it is not there: by one of those that want it, the others wait."""
+    # Aside, so that it is whole when it has its name.
     if is_whole(target):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +236,8 @@ def _made_once(target: Path, make: Callable[[Path], object], is_whole: Callable[
 
 
 def _intact_manifest(folder: Path) -> PackageManifest | None:
-    """Return the manifest of an unpacked package, None if a file is not as it was: a power failure empties some."""
+    """Return the manifest of an unpacked package, None if a file of it is not as it was."""
+    # After a power failure a machine may have the names of files without their bytes.
     try:
         manifest = PackageManifest.of_bytes((folder / MANIFEST).read_bytes())
         for name, digest in manifest.files.items():
@@ -299,7 +301,6 @@ def _make_pip(home: Path) -> None:
 
 
 def _pins() -> str:
-    """Return constraints for the packages that Trident needs itself, in the versions that are installed here."""
     try:
         needed = importlib.metadata.requires(_DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:

@@ -131,7 +131,6 @@ class _SomeBatches(logging.Filter):
 
 
 def main() -> int:
-    """Carry out the order in the file that is named; returns the exit code."""
     # What ends by a signal of a library shows where, in what it printed, which its supervisor reports.
     faulthandler.enable()
     order = DriverOrder.read(Path(sys.argv[1]))

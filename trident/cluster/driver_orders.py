@@ -61,7 +61,7 @@ class Orders:
         self._changed.set()
 
     def base(self) -> StormBase | None:
-        """Return the topology's record if it belongs to this driver, else None."""
+        # A record whose topology is assigned elsewhere belongs to another driver.
         base = self._cluster.storm_base(self._order.storm_id, watch=True)
         assignment = self._cluster.assignment_info(self._order.storm_id, watch=True)
         mine = ((self._order.node, self._order.port), self._order.start_time_secs)
@@ -134,7 +134,7 @@ class Orders:
             logger.debug("could not record that the new code runs: %s", error)
 
     def _update(self, change: Callable[[StormBase], StormBase]) -> None:
-        """Change the record, unless it is of another generation by now."""
+        # Of another generation by now it is that of another driver.
         generation = self._order.generation
         self._cluster.update_storm(
             self._order.storm_id, lambda base: change(base) if base.generation == generation else base
@@ -284,7 +284,6 @@ class TopologyHandle:
             self.running.rebalance(*numbers, base.status.wait_secs or None)
 
     def stop(self, wait_secs: float) -> None:
-        """End it; what has begun has this many seconds."""
         if self.running.is_active:
             # Else more would begin while what has begun is awaited.
             self.running.deactivate()
@@ -325,7 +324,6 @@ def as_proved(base: StormBase) -> StormBase:
 
 
 def epoch_before(base: StormBase) -> int:
-    """Return the last epoch of the log before the code of this record."""
     return int(base.previous.get(_EPOCH, 0))
 
 

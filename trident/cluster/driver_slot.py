@@ -77,7 +77,6 @@ class DriverSlot:
         return self.driver is not None
 
     def look(self, now: float, now_secs: float) -> None:
-        """Notice that the driver has ended. `now` is monotonic; `now_secs` are seconds since 1970."""
         if self.driver is None or not self.driver.has_ended():
             if self._ends_by is not None and now > self._ends_by and self.driver is not None:
                 logger.warning(
@@ -178,7 +177,7 @@ class DriverSlot:
         return DriverDeath(now_secs, *where, start, end.ran_secs, end.fatal, end.reason)
 
     def _note(self, now: float, storm_id: str, death: DriverDeath) -> None:
-        """Note a death for the cluster; another start is later, or makes no sense."""
+        # Another start is later, or makes no sense.
         if death.fatal:
             self._not_before = _NEVER
         else:
@@ -261,14 +260,13 @@ class DriverProcess:
 
     @property
     def how(self) -> str:
-        """How it ended, as far as its parent can know."""
         code = None if self._child is None else self._child.returncode
         if code is None:
             return "it ended while no supervisor was there" if self._swept else "it runs"
         return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
 
     def end(self) -> None:
-        """Ask it to end: after the commit that is under way, or what is pending."""
+        # After the commit that is under way, or what is pending.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)
 

@@ -68,7 +68,6 @@ class MachineFolder:
                 each.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let another supervisor have the folder; harmless if it has been."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
@@ -99,7 +98,6 @@ class _Note:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Read the file; None if it is not there, or is something else."""
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (FileNotFoundError, ValueError, TypeError):

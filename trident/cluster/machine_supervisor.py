@@ -169,7 +169,6 @@ class MachineSupervisor:
 
 
 def _fetch(cluster: StormClusterState, token: str, code_hash: str) -> bytes:
-    """Fetch a package from the Nimbus that leads, or from another one."""
     import httpx
 
     # The leader first, but packages are in a folder that all Nimbuses may share, and it may be down.
@@ -215,7 +214,7 @@ class MachinePages(ClusterPages):
         raise NoSuchTopology(f"a supervisor serves logs only; ask Nimbus for {topology_id!r}")
 
     def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
-        """Return a part of a topology's log, or of what it prints, which is told for the log too until it logs."""
+        # What it prints is told for the log too, until it logs.
         name = Path(topology_id).name  # no file beside those of the logs
         file = self._folder.log_file(name)
         if of == "driver" and file.exists():

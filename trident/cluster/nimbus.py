@@ -83,7 +83,6 @@ class Nimbus:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let another Nimbus lead; topologies go on."""
         self._stopped.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -220,7 +219,6 @@ class Leadership:
         return bool(leader["id"] == self.id)
 
     def resign(self) -> None:
-        """Let another one lead, and be no candidate any more."""
         try:
             if (leader := self._cluster.leader()) is not None and leader["id"] == self.id:
                 self._cluster.state.delete_node(LEADER)
@@ -281,7 +279,7 @@ class NimbusDaemon(Closes):
         return done
 
     def _routes(self) -> list[BaseRoute]:
-        """Return the routes; every one of them needs the token."""
+        # Every one of them needs the token.
         submit, upgrade = (awaiting(partial(self._as_leader, done)) for done in (self._submit, self._upgrade))
 
         def has_code(asked: Request) -> Page:

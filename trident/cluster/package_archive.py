@@ -74,7 +74,7 @@ class PackageManifest(ClusterRecord):
 
     @classmethod
     def _of(cls, read: Mapping[str, Any]) -> Self:
-        """Return the manifest of what was read, each value of which is of its type, whoever made it."""
+        # Whoever made it, each value is of its type.
         if read["kind"] not in ("trident", "bolts"):
             raise ValueError(f"kind {read['kind']!r}")
         texts = {name: str(read[name]) for name in ("target", "name", "trident", "python", "requirements")}
@@ -199,7 +199,7 @@ def _check_size(files: dict[str, Path]) -> None:
 
 
 def archive_of(manifest: PackageManifest, files: Mapping[str, bytes]) -> bytes:
-    """Return a package. It is not compressed: the same files give the same bytes whatever zlib a machine has."""
+    # It is not compressed: the same files give the same bytes whatever zlib a machine has.
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name, data in {MANIFEST: manifest.to_bytes(), **dict(sorted(files.items()))}.items():
@@ -211,7 +211,6 @@ def archive_of(manifest: PackageManifest, files: Mapping[str, bytes]) -> bytes:
 
 
 def read_manifest(source: BinaryIO) -> PackageManifest:
-    """Return the manifest of a package, without unpacking it. Raises `BadPackage`: it is no package."""
     with _open_package(source) as (_, manifest):
         return manifest
 

@@ -88,7 +88,7 @@ class ClusterOverview:
         }
 
     def topology_summary(self) -> Page:
-        """Return every topology: first those that failed, that wait, that have problems; else in the order of submission."""
+        # First those that failed, that wait, that have problems; else in the order of submission.
         return {"topologies": self._rows()}
 
     def of_topology(self, topology_id: str) -> TopologyPages:
@@ -110,7 +110,6 @@ class ClusterOverview:
         return self.served_at(info.scheduler_meta["logs"], storm_id).log(offset, of)
 
     def served_at(self, url: str, storm_id: str) -> HttpTopologyPages:
-        """Return what a driver, or a supervisor, serves of a topology."""
         key = f"{url} {storm_id}"
         if key not in self._drivers:
             if len(self._drivers) > 1000:  # most of them of drivers that are long gone

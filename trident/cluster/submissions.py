@@ -94,8 +94,6 @@ class Submissions:
         return self._change(topology, "activated", change)
 
     def deactivate(self, topology: str) -> StormBase:
-        """Have a topology begin nothing more; what has begun is finished."""
-
         def change(base: StormBase) -> StormBase:
             if base.status.kind == "failed":
                 reason = base.status.reason or "its driver failed"
@@ -235,7 +233,6 @@ class Submissions:
 
 
 def refuse_changes(name: str, what: str, refused: Sequence[RefusedChange]) -> None:
-    """Raise `UpgradeRefused` if new code of a topology does not fit its log, or its stores."""
     if refused:
         listed = "\n".join(f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in refused)
         beside = (
@@ -268,7 +265,6 @@ def add_topology(cluster: StormClusterState, base: StormBase) -> str:
 
 
 def _refuse_another(base: StormBase, storm_id: str, theirs: StormBase) -> None:
-    """Raise `NameTaken` unless the topology that has the name is of this very submission."""
     name = theirs.storm_name
     if base.submission and base.submission == theirs.submission:
         if base.code_hash == theirs.code_hash:

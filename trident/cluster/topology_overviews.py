@@ -67,7 +67,6 @@ class TopologyOverview:
 
     @property
     def status(self) -> str:
-        """Its status on pages: what it is meant to do, `WAITING` for a slot or `STARTING` until it does."""
         if self.base.status.kind in ("killed", "failed"):
             return self.base.status.kind.upper()
         if self.assignment is None:
@@ -97,7 +96,6 @@ class TopologyOverview:
         return judged
 
     def with_verdict(self, said: Page) -> Page:
-        """Return what its driver said with what the cluster's state says, and the verdict."""
         page = {**said, **self.facts()}
         why = {
             "statusReason": first_line(self.base.status.reason) or self.why_waiting,
@@ -106,7 +104,6 @@ class TopologyOverview:
         return {**page, "verdict": verdict({**page, **why})}
 
     def facts(self) -> Page:
-        """Return what the cluster's state says about it, for its row and its page."""
         now, base, assigned, beat = time.time(), self.base, self.assignment, self.heartbeat
         return {
             "id": self.storm_id,

@@ -45,7 +45,6 @@ class TopologyPackage:
 
     @property
     def sha256(self) -> str:
-        """The name of the package in every store: the SHA-256 of its bytes, in hexadecimal digits."""
         return hashlib.sha256(self.data).hexdigest()
 
 
@@ -209,7 +208,6 @@ def load_package(folder: Path, manifest: PackageManifest, name: str = "") -> Tri
 
 
 def load_from(folder: Path, target: str) -> TridentTopology | StormTopology:
-    """Import what a target names, from a folder; of a builder, the topology that it creates."""
     folder = folder.resolve()
     ship_modules_of(folder)
     topology: TridentTopology | TopologyBuilder | StormTopology = load_one_of(target, _KINDS, folder)
@@ -217,7 +215,6 @@ def load_from(folder: Path, target: str) -> TridentTopology | StormTopology:
 
 
 def _main(folder: str, target: str, answer: str) -> None:
-    """Describe a package: `-m trident.cluster.topology_package FOLDER TARGET ANSWER`."""
     try:
         description = description_of(load_from(Path(folder), target))
     except NoSuchTarget as error:

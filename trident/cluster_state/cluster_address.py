@@ -48,7 +48,6 @@ _log = logging.getLogger(__name__)
 
 
 def default_address() -> str:
-    """Return the default address: that in the environment, else a folder below the working directory."""
     return os.environ.get("TRIDENT_CLUSTER") or _FOLDER
 
 

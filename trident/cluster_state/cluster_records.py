@@ -173,7 +173,6 @@ class Assignment(ClusterRecord):
 
     @property
     def where(self) -> str:
-        """The slot as people read it: the machine and the port."""
         return f"{self.machine}:{self.slot.port}"
 
     @property

@@ -73,7 +73,6 @@ class DataFrameRunner(Runner):
         self._routes_of = cache(lambda any_way: routes_of(self.program, any_way, False, parallelism))
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
-        """Evaluate the DataFrame once, with all parts and exchanges behind it."""
         job = Job(self._id, self._pickled, order)
         routes = self._routes_of(skips(parts, order))
         others = [part for part in parts if not isinstance(part[1], QueryRows)]
@@ -151,7 +150,7 @@ def _collect_arrow(df: DataFrame) -> pa.Table:
 def _query_task(
     job: Job, routes: Routes, spout: str, names: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Run a partition of the DataFrame as a part of the batch: PySpark maps only columns whose names need no quotes."""
+    # PySpark maps only columns whose names need no quotes, so they come under others.
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -194,7 +193,7 @@ def _level_task(job: Job, routes: Routes, stage: int, batches: Iterator[pa.Recor
 
 
 def _destination_and_bytes(sent: tuple[int, Sent] | bytes) -> tuple[int, bytes]:
-    """Return where something goes, and its bytes; the last stage gives the result alone."""
+    # The last stage gives the result alone.
     return (_RESULT, pickle.dumps(sent)) if isinstance(sent, bytes) else (sent[0], pickle.dumps(sent[1]))
 
 
@@ -216,13 +215,14 @@ def _task_chooser(routes: Routes, stage: int) -> Callable[[int], int]:
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:
-    """Put Spark's small batches together, because a pass over a fragment has a price of its own."""
+    # Spark's batches are small, and a pass over a fragment has a price of its own.
     for kept in in_lists((batch for batch in batches if batch.num_rows), lambda batch: batch.num_rows, _PIECE_ROWS):
         yield pa.Table.from_batches(kept).rename_columns(list(names)).combine_chunks()
 
 
 def partition_of(number: int, partitions: int) -> int:
-    """Return the partition to which Spark's `repartition(partitions, column)` sends an `int`: Murmur3 of four bytes."""
+    """Return the partition to which Spark's `repartition(partitions, column)` sends an `int`."""
+    # Murmur3 of four bytes.
     k = (number & _BITS) * 0xCC9E2D51 & _BITS
     k = (k << 15 | k >> 17) * 0x1B873593 & _BITS
     h = _SEED ^ k

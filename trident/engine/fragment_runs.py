@@ -95,12 +95,11 @@ class TaskOutput:
 
     @property
     def tuples(self) -> int:
-        """How many tuples all spouts emitted."""
         return sum(self.rows.values())
 
 
 def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
-    """Merge outputs; the first failure of the lowest level is the failure."""
+    # Whichever outputs arrive first, the failure of the lowest level is the cause.
     failed = min((output for output in outputs if output.failure is not None), key=lambda o: o.level, default=None)
     if failed is not None:
         # Nothing of the others: the attempt does not count.
@@ -137,7 +136,7 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
 
 
 def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterable[pa.Table]:
-    """Return the tables of one partition as its steps need them: as they come, or all in one (also if there are none)."""
+    # As they come, or where steps need all of a partition, in one: also if there are none.
     return [one_table(list(tables) or [schema_of(fragment.fields).empty_table()])] if fragment.blocking else tables
 
 
@@ -266,7 +265,7 @@ class PutBack:
 
 
 def put_backs_of(frames: Iterable[RowFrame]) -> PutBacks:
-    """Return the rows that frames bring to the steps of a fragment; several frames may bring rows to one step."""
+    # Several frames may bring rows to one step.
     found: dict[Place, pa.Table] = {}
     for frame in sorted(frames, key=lambda frame: frame.order):  # so a replay sees the rows in the same order
         if frame.step:
@@ -276,7 +275,7 @@ def put_backs_of(frames: Iterable[RowFrame]) -> PutBacks:
 
 
 def check_places(fragment: Fragment, letters: PutBacks) -> None:
-    """Raise `StepFailed` if the fragment has no such place, because the commit record would mark the rows as put back."""
+    # The commit record would mark rows as put back that went nowhere.
     places = {(step.id, 0) for step in fragment.steps} | {(sink.target, sink.port) for sink in fragment.sinks}
     for step, port in letters.keys() - places:
         cause = f"dead letters come in at {step!r} (input {port}), which is not behind {fragment.entry!r}"
@@ -284,7 +283,6 @@ def check_places(fragment: Fragment, letters: PutBacks) -> None:
 
 
 def with_rows(table: pa.Table, more: pa.Table | None) -> pa.Table:
-    """Return a table with the rows of another that has all of its columns."""
     if more is None:
         return table
     if not table.num_columns:  # a cast loses the rows of a table without columns

@@ -77,7 +77,6 @@ class ReplayCheck:
         return not any(isinstance(part, PutBack) for _, part in parts)
 
     def read(self, parts: Sequence[Part]) -> list[Part]:
-        """Read the rows of a batch, as its processing does; `StepFailed` if a source fails."""
         return [(spout, read_part(self._program, spout, part)) for spout, part in parts]
 
     def check(self, parts: Sequence[Part], order: Order, output: TaskOutput | None = None) -> Checked:
@@ -95,7 +94,7 @@ class ReplayCheck:
                 return Checked(False)
 
     def close(self) -> None:
-        """Clean up the operations, unless one of them does not return."""
+        # An operation that does not return holds the lock: it is left.
         if self._lock.acquire(timeout=_CLOSE_S):
             try:
                 if self._runner is not None:
@@ -134,7 +133,7 @@ class ReplayCheck:
 
 
 def _copy_of(program: Program, parallelism: int) -> InProcessRunner:
-    """Return a runner of operations of its own. Consumers of `peek` are left out: what they do would be done again."""
+    # Operations of its own; a `peek` is left out, as what it does would be done again.
     fragments = {
         entry: replace(each, steps=tuple(replace(step, node=unseen(step.node)) for step in each.steps))
         for entry, each in program.fragments.items()
@@ -144,7 +143,7 @@ def _copy_of(program: Program, parallelism: int) -> InProcessRunner:
 
 
 def _goes_by_order(program: Program) -> bool:
-    """Whether results may depend on the order of the tuples, as they should."""
+    # Then other results for another order are as they should be.
     exchanges = [exchange.node for exchange in program.exchanges.values()]
     shuffles = any(isinstance(node, RepartitionNode) and node.routing.kind == "shuffle" for node in exchanges)
     if shuffles and any(fragment.blocking for fragment in program.fragments.values()):
@@ -206,7 +205,7 @@ def _reverse(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 
 def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> Iterator[StepDifference | None]:
-    """Process a batch, whose rows are read, once more, and compare what each step gives."""
+    # What differs is found: each step alone processes its tables twice, then in another order.
     output = TaskOutput()
     for index, (spout, part) in enumerate(with_empty_parts(program, parts)):
         yield from _of_fragment(program.fragments[spout], part.tables, run)
@@ -222,7 +221,6 @@ def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> It
 
 
 def _of_fragment(fragment: Fragment, given: Iterable[pa.Table], run: StepRun) -> Iterator[StepDifference | None]:
-    """Compare each step, and what is sent to each entry, over the tables of a partition."""
     for table in whole(fragment, given):
         tables = {fragment.entry: table}
         for step in fragment.steps:

@@ -79,7 +79,6 @@ class ResidentRunner(ExecutorRunner):
         return committed
 
     def _through(self, run: Run, order: Order, parts: Sequence[Part], stages: Iterable[int]) -> TaskOutput:
-        """Run stages of an attempt, up to the first one that fails."""
         owners, sent = self._owners(list(run.crew)), bytes(cloudpickle.dumps(order))
         crew = {place: member.peer.address for place, member in run.crew.items()}
         outputs: list[bytes] = []
@@ -130,7 +129,7 @@ class ResidentRunner(ExecutorRunner):
 
 
 def _dealt(parts: Sequence[Part], run: Run) -> dict[int, list[tuple[int, Part]]]:
-    """Deal the parts of a batch out: many stay with their workers from batch to batch, few go to others each time."""
+    # Many parts stay with their workers from batch to batch, few go to others each time.
     places = list(run.crew)
     first = run.number if len(parts) < len(places) else 0
     dealt: dict[int, list[tuple[int, Part]]] = {}

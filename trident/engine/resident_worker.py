@@ -86,7 +86,7 @@ _NONE = -1
 
 
 def run_resident(ticket: WorkerTicket) -> Iterator[bytes]:
-    """Be the worker of a ticket, as the only task of a Spark job; the job has no result."""
+    # The job has no result.
     worker = ResidentWorker(ticket)
     try:
         worker.run()
@@ -251,7 +251,7 @@ def size_of(frame: RowFrame) -> int:
 
 
 def _on_disk(frame: RowFrame) -> RowFrame:
-    """Return a frame whose rows are in a file that has no name, and is gone when they are read."""
+    # The file has no name, and is gone when the rows are read.
     data = ipc_of(frame.data) if isinstance(frame.data, pa.Table) else frame.data
     folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     with TemporaryFile(dir=folder or None) as file:
@@ -281,7 +281,6 @@ class Boxes:
         self._closed = False
 
     def begin(self, number: int) -> None:
-        """Note that there is such an attempt, even before rows arrive."""
         with self._changed:
             if number not in self._ended:
                 self._boxes.setdefault(number, _Box())

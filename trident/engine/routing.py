@@ -66,7 +66,7 @@ def route(
 
 
 def _whole(sink: Sink, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
-    """Put the tables of a part together; of partials only so that no table has a key twice, because one alone is not merged."""
+    # Of partials only so that no table has a key twice: one that is alone is not merged where it arrives.
     if len(tables) > 1 and sink.aggregation is not None and sink.aggregation.combines:
         table = merge_all(sink.aggregation, list(tables))
         return tables if table is None else [table]
@@ -93,7 +93,7 @@ def _cut(
 
 
 def _key_places(table: pa.Table, names: Sequence[str], partitions: int) -> Ints:
-    """Return the state partition of each row's key, as `places_of` does, but without looking for equal keys."""
+    # As `places_of`, but without looking for equal keys.
     places = np.zeros(table.num_rows, np.int64)
     for start in range(0, table.num_rows, _KEYS_AT_ONCE):
         piece = table.slice(start, _KEYS_AT_ONCE)

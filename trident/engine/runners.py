@@ -122,7 +122,7 @@ class AutoRunner(Runner):
         return self._large
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
-        """Process a batch on Spark. If it cannot be opened the batch fails, and another try would not help."""
+        # If Spark cannot be opened the batch fails, and another try would not help.
         try:
             runner = self._runner()
         except (ConfigError, EnvironmentProblem) as error:
@@ -134,7 +134,7 @@ class AutoRunner(Runner):
         return runner.commit(output, order) if runner is not None else output
 
     def _runner(self) -> Runner | None:
-        """Return the runner on Spark; None once this is closed, because then the result is not used."""
+        # Once this is closed there is none, because then the result is not used.
         with self._lock:
             if self._opened is None and not self._closed:
                 self._opened = self._open()
@@ -162,12 +162,11 @@ def cores() -> int:
 
 
 def tag_of(runner: str, attempt: TransactionAttempt) -> str:
-    """Return the tag of an attempt's jobs, without a comma; another topology in the session has attempts of the same number."""
+    # Without a comma; and another topology in the session has attempts of the same number.
     return f"{runner}/{attempt.txid}:{attempt.attempt}"
 
 
 def process_or_raise(runner: Runner, parts: Sequence[Part], order: Order) -> TaskOutput:
-    """Process a batch a second time; `StepFailed` if that fails."""
     output = runner.process(parts, order)
     if output.failure is not None:
         raise StepFailed(output.failure)
@@ -175,7 +174,7 @@ def process_or_raise(runner: Runner, parts: Sequence[Part], order: Order) -> Tas
 
 
 def unseen(node: Node) -> Node:
-    """Return a step as it is the second time: a `peek` has seen the tuples, and what it does would be done again."""
+    # The second time a `peek` has seen the tuples, and what it does would be done again.
     return ProjectNode(node.id, node.parents, node.fields) if isinstance(node, PeekNode) else node
 
 

@@ -193,14 +193,14 @@ class KeptStages(NamedTuple):
 
 
 def _shuffle_bytes(items: Iterable[tuple[int, Any]]) -> Iterator[bytes]:
-    """Give each item as PySpark's shuffle writes it: a number, then a batch, here of one item."""
+    # As PySpark's shuffle writes it: a number, then a batch, here of one item.
     for to, item in items:
         yield _NUMBER.pack(to)
         yield pickle.dumps([item], pickle.HIGHEST_PROTOCOL)
 
 
 def bytes_spilled(context: SparkContext, tag: str) -> int:
-    """Return the bytes of all jobs with a tag; 0 if Spark does not tell, because no batch depends on it."""
+    # No batch depends on it: where Spark does not tell, it is 0.
     spark = context._jsc.sc()  # noqa: SLF001 - PySpark has no public question
     try:
         spark.listenerBus().waitUntilEmpty(_COUNTED_MS)

@@ -85,7 +85,6 @@ class Program:
 
     @property
     def destinations(self) -> list[list[Destination]]:
-        """The destinations of each level, in the order of its tasks."""
         return [
             [(entry, partition) for entry in level for partition in range(self.exchanges[entry].partitions or 1)]
             for level in self.levels
@@ -131,7 +130,6 @@ class WorkerProgram:
                 operation.prepare(program.settings, context)
 
     def state(self, name: str) -> Any:
-        """Return a static state, made when first asked for."""
         if name not in self._states:
             node = self.program.states[name]
             conf = StateConf(self.program.topology, name, settings=self.program.settings, read_only=True)
@@ -146,7 +144,7 @@ class WorkerProgram:
         yield apply_exchange(self.program.exchanges[entry], frames, run)
 
     def cleanup(self) -> None:
-        """End every operation, also if one of them raises."""
+        # Every operation, also if one of them raises.
         for operation in self.operations:
             try:
                 if has(operation, "cleanup"):
@@ -168,7 +166,6 @@ def operations_of(program: Program, entry: str) -> Iterator[Any]:
 
 
 def aggregators_of(sink: Sink) -> Iterator[Any]:
-    """Iterate over the aggregators that make what is sent to an entry."""
     if sink.aggregation is not None:
         yield sink.aggregation.aggregator
     if sink.window is not None:
@@ -176,14 +173,13 @@ def aggregators_of(sink: Sink) -> Iterator[Any]:
 
 
 def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
-    """Add a part without rows for each spout that has none, if its steps give results without rows too."""
+    # Some steps give results without rows too.
     there = {spout for spout, _ in parts}
     missing = [name for name in program.emitters if name not in there and program.fragments[name].blocking]
     return [*parts, *((name, ReadPart()) for name in missing)]
 
 
 def run_parts(worker: WorkerProgram, parts: Sequence[Part], order: Order) -> list[TaskOutput]:
-    """Run all parts of a batch, one after the other."""
     parts = with_empty_parts(worker.program, parts)
     return [run_part(worker, order, index, *part) for index, part in enumerate(parts)]
 
@@ -210,7 +206,7 @@ def run_part(worker: WorkerProgram, order: Order, index: int, spout: str, part: 
 
 
 def read_part(program: Program, spout: str, part: Any) -> ReadPart:
-    """Read one part of a batch, ahead of `run_part`, which takes the result in place of the part."""
+    # Ahead of `run_part`, which takes the result in place of the part.
     if isinstance(part, ReadPart):
         return part
     output, emitter, fragment = TaskOutput(), program.emitters[spout], program.fragments[spout]

@@ -214,7 +214,6 @@ class FileLog(DurableLog):
                 return
 
     def _fail(self, error: OSError) -> NoReturn:
-        """Cut off a half-written record, and say so."""
         try:
             if self._file is not None:
                 self._file.cut(self._size)

@@ -108,7 +108,6 @@ class Claim:
         return claim
 
     def check(self) -> None:
-        """Raise `FencedError` unless this is still the highest claim."""
         try:
             # If our own claim is visible, an invisible next claim does not exist. This runs three times per batch.
             if not os.access(self._next, os.F_OK) and _file_at(self._own) == self._file:
@@ -163,7 +162,6 @@ def _claim_path(directory: Path, epoch: int) -> Path:
 
 
 def _create(directory: Path, epoch: int, clock: Callable[[], float]) -> int:
-    """Create the claim of `epoch`, locked; return its open file."""
     temporary = directory / f"epoch-{epoch:08d}.{secrets.token_hex(4)}.tmp"
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
@@ -183,7 +181,6 @@ def _create(directory: Path, epoch: int, clock: Callable[[], float]) -> int:
 
 
 def _describe(directory: Path, epoch: int) -> str:
-    """Return a phrase that names the holder of a claim, as far as it is known."""
     try:
         facts = _claim_path(directory, epoch).read_bytes()
     except OSError:
@@ -195,7 +192,6 @@ def _describe(directory: Path, epoch: int) -> str:
 
 
 def holder_facts(epoch: int, clock: Callable[[], float]) -> str:
-    """Return what a claim says about its holder, this process."""
     since = datetime.fromtimestamp(clock(), UTC).isoformat(timespec="seconds")
     facts = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "epoch": epoch}
     return json.dumps({**facts, "machine": local_processes.machine(), "started": _start_time(os.getpid())})
@@ -229,6 +225,5 @@ def _read(facts: str | bytes) -> dict[str, Any]:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return the time at which a process of this machine began, None if there is none."""
     stat = local_processes.stat_of(pid)
     return None if stat is None or stat[0] == "Z" else stat[19]

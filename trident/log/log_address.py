@@ -48,13 +48,11 @@ def open_log(
 
 
 def open_reader(log_dir: str | os.PathLike[str]) -> TransactionLogReader:
-    """Return a reader of a log, which need not be there yet; close it."""
     address = os.fspath(log_dir)
     return StoredReader(store_at(address)) if is_log_address(address) else LogReader(address)
 
 
 def store_at(address: str) -> RecordStore:
-    """Return what keeps the log at an address of servers."""
     match place := log_address_of(address):
         case ZooKeeperAddress():
             return ZooKeeperRecords(place)
@@ -117,12 +115,10 @@ class _Reading:
         return record
 
     def _counts(self, record: CommitRecord) -> bool:
-        """Whether a record is of a committed batch that was not given yet."""
         is_new = (self.given or 0) < record.txid <= self._end.txid
         return is_new and self._end.winners.winner(record.txid) == record.attempt
 
     def _check_gap(self, txid: int) -> None:
-        """Raise `HistoryGapError` if batch `txid` is not the one that comes next."""
         if self.given is None:
             missing = f"batches before {txid}" if self._damage else None
         elif txid > max(self.given, self.adopted) + 1:

@@ -106,13 +106,11 @@ class MemoryLog(TransactionLog):
             self.state.apply(type(record)(*decode(encode(list(vars(record).values())))))
 
     def check_owner(self) -> None:
-        """Raise `FencedError` if the log was reopened since."""
         if self.state.epoch != self.epoch:
             what = f"transaction log of topology {self.state.topology!r} in memory"
             raise FencedError(what, f"epoch {self.epoch}", f"epoch {self.state.epoch}")
 
     def close(self) -> None:
-        """Refuse further records, and let the next writer in."""
         self.closed = True
         with self._lock:
             self._holders.discard(self.epoch)
@@ -164,7 +162,6 @@ class DurableLog(TransactionLog):
 
     @property
     def _is_ours(self) -> bool:
-        """Whether this process opened it, and not one that it was forked from."""
         return os.getpid() == self._pid
 
     def _check_usable(self) -> None:

@@ -17,7 +17,6 @@ _TRIES = 20
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a transaction log in the directory `path`."""
     try:
         return list_log(Path(path)).newest is not None
     except (FileNotFoundError, NotADirectoryError):

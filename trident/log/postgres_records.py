@@ -136,7 +136,6 @@ class PostgresRecords(RecordStore):
         return bool(self._ask(_HELD, {"key": _key(head.id)}))
 
     def carry(self, timeout_s: float) -> None:
-        """From now on also make writes of states, each of which may take so long."""
         self._session.wait_longer(timeout_s)
 
     def stop(self) -> None:

@@ -73,12 +73,10 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The name of the claim; no two claims have the same."""
         return f"{self.epoch:08d}-{self.id}"
 
     @cached_property
     def data(self) -> bytes:
-        """The head as it is kept."""
         about = {
             "format": FORMAT, "version": VERSION, "epoch": self.epoch, "id": self.id, "about": self.about,
             "position": [*self.segment, self.count], "is_held": self.is_held, "turn": self.turn, "chunks": self.chunks,
@@ -177,7 +175,6 @@ class RecordStore(Protocol):
 
 
 def segment_of(name: str) -> SegmentName | None:
-    """Return the segment of a chunk's name, None if it is of something else."""
     found = _CHUNK.fullmatch(name.rpartition("/")[2])
     return None if found is None else SegmentName(int(found[1]), int(found[2]))
 

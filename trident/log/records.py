@@ -205,7 +205,6 @@ def numbers_of(ranges: Iterable[Sequence[int]]) -> list[int]:
 
 
 def ranges_of(numbers: Iterable[int]) -> list[list[int]]:
-    """Return numbers as the fewest ranges."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
         if ranges and ranges[-1][1] == number:
@@ -216,12 +215,10 @@ def ranges_of(numbers: Iterable[int]) -> list[list[int]]:
 
 
 def count_of(letters: Ranges) -> int:
-    """Return how many letters these are."""
     return sum(end - first for ranges in letters.values() for first, end in ranges)
 
 
 def with_letters(known: Ranges, more: Ranges) -> dict[int, list[list[int]]]:
-    """Return the letters that are in one or the other."""
     together = {txid: [list(one) for one in ranges] for txid, ranges in known.items()}
     for txid, ranges in more.items():
         together[txid] = ranges_of([*numbers_of(together.get(txid, ())), *numbers_of(ranges)])

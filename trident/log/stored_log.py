@@ -72,7 +72,6 @@ class StoredClaim:
                 raise LogHeldError(store.place, holder)
 
     def check(self) -> None:
-        """Raise `FencedError` unless this is still the claim."""
         known = self.head.data  # before the request: a thread may append meanwhile
         (found,) = self._store.get([HEAD])
         if found is None or found.data != known:
@@ -81,7 +80,6 @@ class StoredClaim:
     def put(
         self, head: Head, chunks: Mapping[str, bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
     ) -> None:
-        """Replace the head by the next one; see `RecordStore.replace`."""
         tag = self._store.replace(head, chunks, committed, beside)
         if tag is None:
             self._check_head(read_head(self._store))
@@ -145,11 +143,9 @@ class StoredLog(DurableLog):
         return log
 
     def carry(self, timeout_s: float) -> None:
-        """Let records take writes of states along, each of which may take so long."""
         self._store.carry(timeout_s)
 
     def stop_waiting(self) -> None:
-        """Let an append that waits for the server wait for some seconds more at most."""
         self._store.stop()
 
     def _append(self, payload: bytes, record: Record, durable: bool, beside: Sequence[LaterWrite]) -> None:
@@ -158,7 +154,6 @@ class StoredLog(DurableLog):
             self._send(record, beside)
 
     def close(self) -> None:
-        """Release the log and its connection; harmless when it is closed already."""
         if not self._is_ours:
             self.abandon()
             return
@@ -235,7 +230,6 @@ class StoredLog(DurableLog):
         self._claim.put(new, made, committed, beside)
 
     def _sweep(self, keep: SegmentName) -> None:
-        """Remove the segments before `keep`, but those that the history needs."""
         names, state, segment = self._store.names(_NAMES), self.state, self._claim.head.segment
         if state.retention is not None:
             old = self._reader.note_kept(names, segment)
@@ -286,7 +280,6 @@ class StoredReader(Closes):
         return state
 
     def state_if_there(self) -> LogState | None:
-        """Return what `refresh` does; None if there is no log."""
         for _ in range(_TRIES):
             head = self._begun()
             if head is None:

@@ -151,6 +151,5 @@ def _paths(name: str) -> list[str]:
 
 
 def _join_parts(parts: Sequence[StoredNode | None]) -> StoredNode | None:
-    """Return what nodes hold together, with the version of the first; None if one is missing."""
     found = [each for each in parts if each is not None]
     return StoredNode(b"".join(each.data for each in found), found[0].version) if len(found) == len(parts) else None

@@ -150,7 +150,6 @@ class ObjectNodes(LeasedNodes):
             yield db, tree.version
 
     def _read(self) -> tuple[StoredNode, dict[str, StoredNode]]:
-        """Return the objects of the database and of the sessions."""
         tags = self._store.tags()
         if tags != self._tags or not tags:
             kept = {name: self._objects[name] for name in self._objects if tags.get(name) == self._tags.get(name)}

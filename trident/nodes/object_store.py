@@ -53,7 +53,6 @@ class ObjectStore:
         return self._call(partial(self._get_once, name))
 
     def put(self, name: str, data: bytes) -> None:
-        """Make or replace an object."""
         self._call(partial(self._put_once, name, data, "overwrite"))
 
     def swap(self, name: str, data: bytes, tag: Tag | None) -> Tag | None:
@@ -105,8 +104,6 @@ class ObjectStore:
         self._call(request)
 
     def check_conditions(self) -> None:
-        """Raise the error unless the store refuses what its conditions forbid."""
-
         def refuses(condition: Any) -> bool:
             try:
                 self._put_once(_CONDITIONS, b"", condition)

@@ -78,12 +78,10 @@ class SqlTable:
         self._execute, self._table, self._mark, self._root = execute, table, mark, root
 
     def find(self, paths: Sequence[str]) -> dict[str, StoredNode]:
-        """Return the nodes that are there."""
         rows = self._select("SELECT path, data, version, session FROM {} WHERE path", paths)
         return {path[len(self._root) :]: StoredNode(*node) for path, *node in rows}
 
     def below(self, paths: Sequence[str]) -> dict[str, list[str]]:
-        """Return the names below nodes, sorted."""
         found = {path: list[str]() for path in paths}
         for parent, name in self._select("SELECT parent, name FROM {} WHERE parent", list(found)):
             found[parent[len(self._root) :]].append(name)
@@ -96,7 +94,6 @@ class SqlTable:
                 raise RefusedError(self._refusal(step))
 
     def end(self, session: str) -> None:
-        """Delete the nodes of a session."""
         self._change("DELETE FROM {} WHERE session = ?", session)
 
     def _carry_out(self, step: Step, session: str) -> bool:
@@ -141,7 +138,6 @@ Find = Callable[[SqlTable, Sequence[str]], Mapping[str, Any]]
 
 
 def above(path: str) -> str:
-    """Return the path of the node above."""
     return path.rpartition("/")[0] or "/"
 
 

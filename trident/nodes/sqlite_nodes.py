@@ -168,7 +168,6 @@ class SqliteFile:
 
 
 def prepare(path: Path, busy_s: float) -> None:
-    """Make the file if there is none; one of another program or version is an error."""
     try:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)  # settings of topologies may hold secrets
     except OSError as error:
@@ -187,7 +186,6 @@ def prepare(path: Path, busy_s: float) -> None:
 
 
 def check_format(db: sqlite3.Connection, where: object) -> None:
-    """Raise `ClusterError` if a database is of another program or version."""
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (found,) = db.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION:

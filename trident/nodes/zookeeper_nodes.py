@@ -66,12 +66,10 @@ class ZooKeeperNodes:
 
     @property
     def id(self) -> int:
-        """The number that nodes of this session have as their owner."""
         return int((self._client.client_id or (0, b""))[0])
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process began it, and not one that it was forked from."""
         return self._pid == os.getpid()
 
     def make(self, path: str) -> None:

@@ -113,7 +113,6 @@ def is_spark_on() -> bool:
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark runs its tasks in this process."""
     return _LOCAL.fullmatch(master) is not None
 
 
@@ -164,7 +163,6 @@ def _defaults() -> str:
 
 
 def conf_folder() -> Path | None:
-    """Return where Spark's own configuration is; None if nothing says it."""
     folder, home = os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME")
     return Path(folder) if folder else Path(home, "conf") if home else None
 

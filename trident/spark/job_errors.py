@@ -31,7 +31,6 @@ class JobFailed(Exception):
 
     @staticmethod
     def of(said: str) -> JobFailed:
-        """Make one from the text of an exception of the JVM."""
         lines = said.splitlines()
         cause = " ".join(line.strip() for line in lines if line.strip() and not _STACK.match(line))
         return JobFailed(cause + way_out(said))
@@ -43,7 +42,6 @@ class QueryStopped(BaseException):
 
 @contextmanager
 def said_as_failure(context: SparkContext | None = None) -> Iterator[None]:
-    """Raise `StepFailed`, which says why Spark could not run a job; see `job_failure`."""
     from pyspark.errors import PySparkException
 
     try:

@@ -275,7 +275,6 @@ def _sigint_handler_kept() -> Iterator[None]:
 
 
 def _cause(error: Exception) -> str:
-    """Return an error of the JVM without its stack trace; `from` keeps the whole."""
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else describe(error)
     return text.splitlines()[0].rstrip(".")
 
@@ -296,7 +295,6 @@ class JvmOutput:
         atexit.register(self._drain, at_exit=True)  # the thread may end with lines unread
 
     def last_lines(self) -> str:
-        """Return the end of what the JVM wrote, for the message of an error."""
         self._close_write_end()
         self._closed.wait(timeout=1)  # returns at once if the JVM is gone; a running one has written its message
         with self._lock:

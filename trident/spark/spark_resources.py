@@ -95,7 +95,6 @@ def _registered_cores(context: SparkContext) -> int | None:
 
 
 def _megabytes(text: str) -> int:
-    """Read a size as Spark writes it; a plain number is MiB."""
     number, unit = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", text.strip().lower(), re.ASCII).groups()  # type: ignore[union-attr]
     return int(int(number) * {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024**2}[unit])
 
@@ -143,12 +142,10 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """How many of those no other topology of this process has."""
         return self.total - self._others()
 
     @property
     def total(self) -> int:
-        """How many tasks Spark can run at once, as of now."""
         cpus = int(self._context.getConf().get("spark.task.cpus") or 1)
         slots = local_slots(self._master, self._context._jvm)  # noqa: SLF001  as below
         if slots is not None:
@@ -161,7 +158,6 @@ class Slots:
 
     @property
     def grow(self) -> bool:
-        """Whether Spark gets executors as tasks need them."""
         return (self._context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true"
 
     def too_few(self, workers: int) -> EnvironmentProblem:

@@ -59,7 +59,6 @@ class WorkerJob:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Have Spark end the task, whatever it does."""
         with suppress(Py4JError, OSError):
             self._context.cancelJobGroup(self._group)
 

@@ -66,7 +66,6 @@ def _has_functions(aggregator: Any) -> bool:
 
 
 def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
-    """Return what combines many values faster than `combine` does one after the other; None if nothing does."""
     if type(aggregator) in (Count, Sum):
         return sums
     return aggregator.combine_all if isinstance(aggregator, MultiAggregate) else None
@@ -197,7 +196,6 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
 
 
 def _of_tuples(aggregation: Aggregation, table: pa.Table) -> pa.Table:
-    """Aggregate tuples: one row per key; ungrouped, one row."""
     rows = pa.nulls(table.num_rows)
     asked = [
         [
@@ -338,7 +336,6 @@ def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[lis
 
 
 def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[Any]]:
-    """Return the keys and values of a partial, in the same order."""
     return keys_of(table, aggregation.group.names), python_of(table.column(aggregation.outputs.names[0]))
 
 
@@ -347,7 +344,6 @@ def is_pick(aggregator: Any) -> bool:
 
 
 def pick_rows(aggregation: Aggregation, table: pa.Table) -> pa.Table:
-    """Aggregate tuples: one row per key; ungrouped, one row."""
     by, inputs = aggregation.aggregator.by, aggregation.inputs.names
     values = table.select(list(inputs))
     whole = by is not None or len(inputs) > 1

@@ -270,7 +270,6 @@ class EmittedRows:
         return self._tuple(self._rows[done]) if done < len(self._rows) else None
 
     def parents(self) -> pa.Array:
-        """Return the number of the row that each value list came from."""
         return pa.array(np.repeat(np.arange(len(self._counts)), self._counts))
 
     def columns(self) -> list[pa.Array]:
@@ -292,7 +291,6 @@ class EmittedRows:
             raise StepFailed(failure_of(self._step, wrong_arity(as_values(emitted[at]), fields), self._origin(at)))
 
     def _wrong(self, first: int) -> Exception | None:
-        """Return what is wrong with what was emitted from the first place on; None if nothing is."""
         try:
             for each in self._emitted[first:]:
                 check_row(self._node.outputs, as_values(each))

@@ -57,7 +57,6 @@ class Bounds:
         return max(self.per_step, rows)
 
     def check_step(self, rows: int, given: int) -> None:
-        """Raise `TooManyRows` if a step that got `given` rows may not give `rows`."""
         if rows > self.step_of(given):
             raise TooManyRows(
                 f"the step makes {rows} rows or more of the {given} of one partition of the batch; at most {self.per_step} are "
@@ -65,7 +64,6 @@ class Bounds:
             )
 
     def refuse_tuple(self) -> NoReturn:
-        """Raise `TooManyRows` for a tuple."""
         raise TooManyRows(
             f"one tuple gave more than {self.per_tuple} rows. Does the function ever end? If it must give so many, raise the "
             "setting max_rows_per_tuple"

@@ -369,7 +369,6 @@ lower = in_case(pc.utf8_lower, str.lower)
 
 
 def trim(text: Any, characters: str, side: str) -> Any:
-    """Cut characters off the ends."""
     return {"both": pc.utf8_trim, "left": pc.utf8_ltrim, "right": pc.utf8_rtrim}[side](text, characters)
 
 

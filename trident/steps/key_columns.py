@@ -32,7 +32,6 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def one_form(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return a table with the named columns in their one form."""
     for name in names:
         at = table.schema.get_field_index(name)
         if pa.types.is_floating(table.schema.field(at).type):
@@ -176,7 +175,6 @@ def removals_of(key: Fields, table: pa.Table) -> pa.Table:
 
 
 def are_removals(table: pa.Table) -> bool:
-    """Whether a table that was sent to a state has keys to remove."""
     return bool(table.column_names[:1] == [REMOVED])
 
 

@@ -66,7 +66,6 @@ class LocalClock:
         return np.asarray(np.maximum(starts[at], local - offsets[at]), np.int64)
 
     def is_over(self, local: Ints) -> Ints:
-        """Return from when on clocks show no earlier time."""
         starts, offsets = self._pieces(local)
         at = np.searchsorted(starts + offsets, local, "left") - 1
         return np.asarray(np.minimum(np.append(starts, _FAR)[at + 1], local - offsets[at]), np.int64)
@@ -107,7 +106,6 @@ def _convert_times(value: Any, type_: pa.DataType, convert: Callable[[Ints], Int
 
 
 def in_zone(value: Any, zone: str, type_: pa.DataType) -> Any:
-    """Return what clocks show at moments."""
     return _convert_times(value, type_, LocalClock.of(zone, _US).local)
 
 

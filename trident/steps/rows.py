@@ -102,7 +102,6 @@ def columns_of(
 def typed_columns(
     step: str, fields: Fields, columns: Sequence[Sequence[Any]], of: Callable[[int], object]
 ) -> list[pa.Array]:
-    """Build typed columns of the values of each field, as `columns_of` does."""
     schema, made = schema_of(fields), []
     for name, declared, type_, values in zip(schema.names, fields.types, schema.types, columns, strict=True):
         try:
@@ -116,7 +115,6 @@ def typed_columns(
 
 
 def check_row(fields: Fields, values: Sequence[Any]) -> None:
-    """Raise what says why values are no row of the fields; nothing if they are one."""
     if len(values) != len(fields):
         raise wrong_arity(values, fields)
     for name, declared, type_, value in zip(fields.names, fields.types, schema_of(fields).types, values, strict=True):
@@ -124,7 +122,6 @@ def check_row(fields: Fields, values: Sequence[Any]) -> None:
 
 
 def wrong_arity(values: object, fields: Fields) -> WrongResult:
-    """Describe a list of values that does not have one value per field."""
     count = len(values) if isinstance(values, (list, tuple, TridentTuple)) else 1
     return WrongResult(
         f"emitted {counted(count, 'value')} {shown(values)} for the "

@@ -16,7 +16,6 @@ from trident.steps.failures import Bounds, WrongResult
 
 
 def rows_of(name: str, fields: Fields, result: Any, rows: int) -> list[Any]:
-    """Return the columns of a function that gives one row per tuple."""
     columns = _columns(name, fields, result)
     for column in columns:
         if len(column) != rows:

@@ -87,7 +87,6 @@ def each_vectorised(step: str, node: EachNode, table: pa.Table, on_error: TupleE
 
 
 def map_vectorised(step: str, node: MapNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
-    """Run a vectorised function of `map` or `flat_map` over record batches."""
     function, name, outputs = node.function, str(node.function.name), _function_outputs(node.function, node.fields)
 
     def call(rows: pa.RecordBatch) -> list[Any]:
@@ -101,8 +100,6 @@ def map_vectorised(step: str, node: MapNode, table: pa.Table, on_error: TupleErr
 
 
 def filter_vectorised(step: str, node: FilterNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
-    """Keep the rows for which a vectorised filter, or a condition, gives true."""
-
     def call(rows: pa.RecordBatch) -> Any:
         if isinstance(node.filter, Expression):
             return evaluate(node.filter, rows)
