@@ -20,7 +20,7 @@ from trident.roles import has
 from trident.steps.aggregates import has_kernel, is_native, strict_partial
 from trident.steps.failures import DEFAULT_BOUNDS, Bounds, failing_at
 from trident.steps.key_columns import Ints, extreme, group_ids, has_nan, nulls_apart, one_form
-from trident.steps.rows import Emitted, StepRun, columns_of, iterate, iterate_emitting, tuples_of
+from trident.steps.rows import Emitted, StepRun, columns_of, iterate, tuples_of
 from trident.tuples import TridentTuple
 
 
@@ -253,7 +253,7 @@ def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: StepRun) -
             after = reducer.execute(states[number], index, *keys[number], row, out)
             states[number] = states[number] if after is None else after
 
-        iterate_emitting(out, table, node.inputs[index], run.on_error, visit, port=index)
+        iterate(node.id, table, node.inputs[index], run.on_error, visit, index, out)
     with failing_at(node.id):
         for state, key in zip(states, keys, strict=True):
             reducer.complete(state, *key, out)

@@ -169,39 +169,24 @@ def iterate(
     on_error: TupleErrors,
     visit: Callable[[int, TridentTuple], None],
     port: int = 0,
+    out: Emitted | None = None,
 ) -> None:
-    """Call user code for every row of the input `port`; an error names the step and the row."""
-    numbers, last = iter(range(table.num_rows)), table.num_rows - 1
+    """Call user code for every row of the input `port`; an error names the step and the row, which leaves nothing in `out`."""
+    numbers, last, rows = iter(range(table.num_rows)), table.num_rows - 1, [] if out is None else out.rows
     with AtStep(step, lambda: next(tuples_of(table.slice(max(last - length_hint(numbers), 0), 1), fields), None)):
         for at, row in zip(numbers, tuples_of(table, fields), strict=True):
+            before = len(rows)
             try:
+                if out is not None:
+                    out.at = at
                 visit(at, row)
-            except StepFailed as error:
-                named = shown(row) if error.failure.row is None else error.failure.row
-                raise StepFailed(replace(error.failure, row=named)) from error
-            except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
+            except Exception as error:
+                if out is not None:
+                    out.take_back(before)
+                if isinstance(error, StepFailed):
+                    named = shown(row) if error.failure.row is None else error.failure.row
+                    raise StepFailed(replace(error.failure, row=named)) from error
                 on_error(step, row, error, table, at, port)
-
-
-def iterate_emitting(
-    out: Emitted,
-    table: pa.Table,
-    fields: Fields,
-    on_error: TupleErrors,
-    visit: Callable[[int, TridentTuple], None],
-    port: int = 0,
-) -> None:
-    """Call what emits to `out` for every row, as `iterate` does; a tuple that is left out leaves no rows behind."""
-
-    def visit_or_take_back(at: int, row: TridentTuple) -> None:
-        before = len(out.rows)
-        try:
-            visit(at, row)
-        except Exception:
-            out.take_back(before)
-            raise
-
-    iterate(out.step, table, fields, on_error, visit_or_take_back, port)
 
 
 def as_values(emitted: Any) -> Sequence[Any]:
