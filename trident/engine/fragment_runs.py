@@ -29,8 +29,7 @@ from trident.steps.rows import StepRun
 from trident.windows.window_rows import join_input, window_input
 
 ROWS, NS = 0, 1
-HEAD = EACH = 2
-"""How many numbers there are before those of the first step, and of each step and sink."""
+HEAD = EACH = 2  # how many numbers there are before those of the first step, and of each step and sink
 
 Figures = Mapping[str, list[int]]
 """By entry, what the passes over its fragment counted, rows and nanoseconds:
@@ -98,6 +97,11 @@ class TaskOutput:
         return sum(self.rows.values())
 
 
+_ADDED = ("captured", "frames", "timers", "bytes_shuffled", "bytes_collected", "bytes_spilled")
+_COUNTED = ("rows", "metrics", "keys", "put_back")
+_BY_PARTITION = ("metadata", "written", "staged")
+
+
 def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
     # Whichever outputs arrive first, the failure of the lowest level is the cause.
     failed = min((output for output in outputs if output.failure is not None), key=lambda o: o.level, default=None)
@@ -105,29 +109,21 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         # Nothing of the others: the attempt does not count.
         return TaskOutput(failure=failed.failure, fenced=failed.fenced)
     merged = TaskOutput()
+    together = vars(merged)
     for output in outputs:
-        add_counts(merged.rows, output.rows)
-        add_counts(merged.metrics, output.metrics)
-        add_counts(merged.keys, output.keys)
-        merged.captured.extend(output.captured)
-        merged.frames.extend(output.frames)
-        merged.timers.extend(output.timers)
+        one = vars(output)
+        for name in _ADDED:
+            together[name] += one[name]
+        for name in _COUNTED:
+            add_counts(together[name], one[name])
+        for name in _BY_PARTITION:
+            for of, partitions in one[name].items():
+                together[name].setdefault(of, {}).update(partitions)
         for entry, figures in output.figures.items():  # whose lists stay as they are
             before = merged.figures.get(entry)
             merged.figures[entry] = figures if before is None else list(map(add, before, figures))
-        if output.put_back:
-            add_counts(merged.put_back, output.put_back)
-        merged.bytes_shuffled += output.bytes_shuffled
-        merged.bytes_collected += output.bytes_collected
-        merged.bytes_spilled += output.bytes_spilled
-        for spout, read in output.metadata.items():
-            merged.metadata.setdefault(spout, {}).update(read)
-        for state, partitions in output.touched.items():
-            merged.touched[state] = sorted({*merged.touched.get(state, ()), *partitions})
-        for state, written in output.written.items():
-            merged.written.setdefault(state, {}).update(written)
-        for state, staged in output.staged.items():
-            merged.staged.setdefault(state, {}).update(staged)
+        for state, touched in output.touched.items():
+            merged.touched[state] = sorted({*merged.touched.get(state, ()), *touched})
         for state, counts in output.key_counts.items():
             add_keys(merged.key_counts, state, counts)
         for target, tables in output.sinks.items():
@@ -239,11 +235,9 @@ def run_step(step: Step, sources: list[pa.Table], run: StepRun) -> pa.Table:
     return apply_step(step, sources[0], run.on_error, run.states)
 
 
-Place = tuple[str, int]
-"""A place in a fragment: a step, or the entry that a sink sends to, and the number of its input."""
+Place = tuple[str, int]  # a place in a fragment: a step, or the entry that a sink sends to, and the number of its input
 
-PutBacks = Mapping[Place, pa.Table]
-"""The rows that return at each place of a fragment."""
+PutBacks = Mapping[Place, pa.Table]  # the rows that return at each place of a fragment
 
 
 @dataclass(frozen=True)

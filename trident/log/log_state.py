@@ -9,23 +9,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from trident.errors import CorruptLogError, LogError
+from trident.log import records
 from trident.log.framing import decode
 from trident.log.lock import SegmentName
-from trident.log.records import (
-    LETTERS,
-    AdoptRecord,
-    CommitRecord,
-    DefineRecord,
-    DiscardRecord,
-    LayoutRecord,
-    Record,
-    RenameRecord,
-    ResetRecord,
-    StartRecord,
-    TopologyRecord,
-    record_from_data,
-    with_letters,
-)
 from trident.retention import Retention
 from trident.state.txid import CHANGES, FORMER, Epochs, Sentinel, Snapshot, Txid, Winners, epoch_of, renamed_facts
 
@@ -85,7 +71,7 @@ class LogState:
     totals: dict[str, int] = field(
         default_factory=dict
     )  # sums of all counts, and under "batches" the number of commits
-    history: deque[CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    history: deque[records.CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
     declared: dict[str, dict[str, Any]] = field(default_factory=dict)
     epochs: Epochs = field(default_factory=Epochs)  # the epochs whose drivers may have written to the states
     put_back: dict[int, list[list[int]]] = field(default_factory=dict)
@@ -95,15 +81,15 @@ class LogState:
     discarded: list[list[Any]] = field(default_factory=list)
     renamed: list[tuple[int, str, str]] = field(default_factory=list)
 
-    def check(self, record: Record) -> None:
+    def check(self, record: records.Record) -> None:
         """Raise ValueError if `record` cannot come next; nothing is changed."""
-        if isinstance(record, CommitRecord) and record.txid != self.txid + 1:
+        if isinstance(record, records.CommitRecord) and record.txid != self.txid + 1:
             raise ValueError(f"commit of batch {record.txid} after batch {self.txid}; only batch {self.txid + 1} can")
-        if isinstance(record, RenameRecord):
+        if isinstance(record, records.RenameRecord):
             known = self.declared.get("states", {})
             if record.old not in known or record.new in known:
                 raise ValueError(f"state {record.old!r} cannot be called {record.new!r}: the log has {sorted(known)}")
-        if isinstance(record, DefineRecord):
+        if isinstance(record, records.DefineRecord):
             if record.txid <= self.txid:
                 raise ValueError(f"definition of batch {record.txid}, but batch {self.txid} is committed already")
             known = self.definitions.get(record.txid, {})
@@ -113,45 +99,45 @@ class LogState:
                     f"not as {record.definition!r}; a definition never changes, replay the logged one"
                 )
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: records.Record) -> None:
         """Fold one record in; ValueError (and no change) if it cannot come next."""
         self.check(record)
         self.fold(record)
 
-    def fold(self, record: Record) -> None:
+    def fold(self, record: records.Record) -> None:
         match record:
-            case DefineRecord():
+            case records.DefineRecord():
                 self.definitions.setdefault(record.txid, {})[record.spout] = record.definition
-            case CommitRecord():
+            case records.CommitRecord():
                 self._commit(record)
-            case StartRecord():
+            case records.StartRecord():
                 self._start(record)
-            case LayoutRecord():
+            case records.LayoutRecord():
                 self._lay_out(record)
-            case AdoptRecord():
+            case records.AdoptRecord():
                 self._adopt(record)
-            case ResetRecord():
+            case records.ResetRecord():
                 self.touched[record.state] = {}
                 self.adopted.pop(record.state, None)
                 facts = self.declared.get("states", {}).get(record.state, {})
                 if CHANGES in facts:  # the feed of its changes ends
                     self._declare({record.state: {name: fact for name, fact in facts.items() if name != CHANGES}}, {})
-            case RenameRecord():
+            case records.RenameRecord():
                 self._rename(record)
-            case TopologyRecord():
+            case records.TopologyRecord():
                 self._declare(record.states, record.streams)
-            case DiscardRecord():
-                self.put_back = with_letters(self.put_back, record.letters)
+            case records.DiscardRecord():
+                self.put_back = records.with_letters(self.put_back, record.letters)
                 self.discarded = [*self.discarded, [record.reason, dict(record.letters)]]
             case _:
                 raise ValueError(f"not a record of this log: {record!r}")
 
-    def committed_with(self, record: Record | None) -> CommittedUpTo:
+    def committed_with(self, record: records.Record | None) -> CommittedUpTo:
         """Return what is committed once `record`, which may come next, is there; None: now."""
         after = self
-        if isinstance(record, CommitRecord):  # each batch has one
+        if isinstance(record, records.CommitRecord):  # each batch has one
             return CommittedUpTo(record.txid, self.winners.with_winner(record.txid, record.attempt), self.adopted)
-        if isinstance(record, (AdoptRecord, ResetRecord)):
+        if isinstance(record, (records.AdoptRecord, records.ResetRecord)):
             after = deepcopy(self)
             after.fold(record)
         return CommittedUpTo(after.txid, after.winners, after.adopted)
@@ -192,7 +178,7 @@ class LogState:
         """Return the txid of the sentinels that a start writes for a state: the last one, 0 if the state is new."""
         return self.txid if state in self.layouts or state in self.touched else 0
 
-    def _start(self, record: StartRecord) -> None:
+    def _start(self, record: records.StartRecord) -> None:
         self.epochs = self.epochs.with_epoch(record.epoch)
         self.executors = list(record.executors)
         won = {epoch_of(attempt) for _, attempt in self.winners.ranges}
@@ -200,7 +186,7 @@ class LogState:
         if record.run:
             self.runs[record.epoch] = record.run
 
-    def _commit(self, record: CommitRecord) -> None:
+    def _commit(self, record: records.CommitRecord) -> None:
         self._define_last(record.spouts)
         self.winners = self.winners.with_winner(record.txid, record.attempt)
         sentinel = Sentinel(self.incarnation, record.txid, record.attempt)
@@ -217,11 +203,11 @@ class LogState:
     def _define_last(self, definitions: Mapping[str, Any]) -> None:
         """Store the definitions of a batch that is committed now; None: the spout had nothing, and keeps its definition."""
         self.spouts.update({spout: one for spout, one in definitions.items() if one is not None})
-        letters = self.spouts.pop(LETTERS, None)
+        letters = self.spouts.pop(records.LETTERS, None)
         if letters:
-            self.put_back = with_letters(self.put_back, letters)
+            self.put_back = records.with_letters(self.put_back, letters)
 
-    def _lay_out(self, record: LayoutRecord) -> None:
+    def _lay_out(self, record: records.LayoutRecord) -> None:
         if record.attempt is not None:
             laid = Sentinel(self.incarnation, self.claimed_at(record.state), record.attempt)
             self.touched[record.state] = dict.fromkeys(range(record.partitions), laid)
@@ -235,7 +221,7 @@ class LogState:
             "streams": {**self.declared.get("streams", {}), **streams},
         }
 
-    def _rename(self, record: RenameRecord) -> None:
+    def _rename(self, record: records.RenameRecord) -> None:
         names = {record.old: record.new}
         places: tuple[dict[str, Any], ...] = (self.touched, self.adopted, self.layouts)
         for by_state in places:
@@ -248,7 +234,7 @@ class LogState:
         self.history = deque((each.with_state_names(names) for each in self.history), maxlen=HISTORY)
         self.renamed = [*self.renamed, (self.txid, record.old, record.new)]
 
-    def _adopt(self, record: AdoptRecord) -> None:
+    def _adopt(self, record: records.AdoptRecord) -> None:
         txid = max(self.txid, record.txid)
         # The winners of batches beyond the log's own end are unknown too, even if this very log once knew them.
         if record.foreign or record.txid > self.txid:
@@ -278,7 +264,7 @@ class LogState:
     def from_data(cls, data: Mapping[str, Any]) -> LogState:
         """Build the state from `to_data`'s result; ValueError if it is something else."""
         try:
-            commits = (record_from_data(each) for each in data["history"])
+            commits = (records.record_from_data(each) for each in data["history"])
             changed = {
                 "winners": Winners.of(data["winners"]),
                 "adopted": dict(data["adopted"]),
@@ -291,7 +277,7 @@ class LogState:
                 "layouts": {state: (partitions, kind) for state, (partitions, kind) in data["layouts"].items()},
                 "totals": dict(data["totals"]),
                 "epochs": Epochs.of(data["epochs"]),
-                "history": deque((each for each in commits if isinstance(each, CommitRecord)), maxlen=HISTORY),
+                "history": deque((each for each in commits if isinstance(each, records.CommitRecord)), maxlen=HISTORY),
                 "retention": Retention(*data["retention"]) if data.get("retention") else None,
                 "renamed": [(txid, old, new) for txid, old, new in data.get("renamed", ())],
             }
