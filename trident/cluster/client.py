@@ -32,8 +32,7 @@ _MOST_NAMES = 10
 _TIMEOUT_S, _PAUSE_S = 30.0, 0.25
 _AGAIN = (ClusterUnreachable, NoLeader)
 
-Progress = Callable[[int], None]
-"""Called with the number of bytes that were just sent."""
+Progress = Callable[[int], None]  # called with the number of bytes that were just sent
 
 
 class ClusterClient(Closes):

@@ -43,8 +43,7 @@ _INSTALL_S = 1800.0
 _DISTRIBUTION = "trident-spark"
 _UNFINISHED = "unfinished-"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-UNUSED_S = 3600.0
-"""How old a package is before it is removed: it is put before the topology that uses it is."""
+UNUSED_S = 3600.0  # how old a package is before it is removed: it is put before the topology that uses it is
 
 
 class CodeStore:

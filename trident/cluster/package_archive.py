@@ -23,14 +23,11 @@ from trident.config import SETTINGS_FILE
 from trident.errors import BadPackage
 from trident.naming import amount
 
-MANIFEST = "trident-package.json"
-"""The name of the manifest within a package."""
+MANIFEST = "trident-package.json"  # the name of the manifest within a package
 
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-"""The minor version of this Python."""
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # the minor version of this Python
 
-MAX_BYTES = 100 << 20
-"""The most that a package may hold."""
+MAX_BYTES = 100 << 20  # the most that a package may hold
 
 _OWN = ("trident", "states", "spouts")
 _SKIPPED = {

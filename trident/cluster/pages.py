@@ -18,8 +18,7 @@ from trident.observe.topology_status import pretty_seconds
 from trident.redaction import shown_configuration
 from trident.web.cluster_pages import Action, HttpTopologyPages, LogOf, Page, TopologyPages, topology_row
 
-Acting = Callable[[str, Action, Mapping[str, Any]], Page]
-"""Does something to a topology, by its id."""
+Acting = Callable[[str, Action, Mapping[str, Any]], Page]  # does something to a topology, by its id
 
 _ACTIONS: Mapping[StatusKind, list[Action]] = {
     "active": ["deactivate", "rebalance", "kill"],

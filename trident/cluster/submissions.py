@@ -22,8 +22,7 @@ from trident.plan.evolution import ALLOW, RefusedChange
 from trident.plan.meaning import Meaning, compare
 from trident.storm import StormConfig
 
-KILL_WAIT_S = 30.0
-"""How long what has begun may take before a topology is ended, unless the request says."""
+KILL_WAIT_S = 30.0  # how long what has begun may take before a topology is ended, unless the request says
 
 Components = Mapping[str, ComponentFacts]
 

@@ -31,12 +31,9 @@ from trident.servers.log_addresses import (
 )
 from trident.servers.patience import Patience
 
-STATE_FILE = "cluster.db"
-"""The file of a cluster on this machine, in its folder."""
-TOKEN_FILE = "token"
-"""The name of the file beside it with the token; only its user may read it."""
-TOKEN_VARIABLE = "TRIDENT_TOKEN"
-"""The variable in which drivers find the token."""
+STATE_FILE = "cluster.db"  # the file of a cluster on this machine, in its folder
+TOKEN_FILE = "token"  # the name of the file beside it with the token; only its user may read it
+TOKEN_VARIABLE = "TRIDENT_TOKEN"  # the variable in which drivers find the token
 _FOLDER = "trident-cluster"
 _ROOT = "/storm"
 _EXPECTED = (

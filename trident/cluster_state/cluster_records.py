@@ -185,8 +185,7 @@ class Assignment(ClusterRecord):
         return super()._of({**read, "executor->node+port": slots})
 
 
-DRIVER = "__driver"
-"""The name of the driver among the components that have errors."""
+DRIVER = "__driver"  # the name of the driver among the components that have errors
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,9 @@ from trident.windows.window_rows import AT, MARKS, PANE, ROWS, bigint, combine_b
 
 logger = logging.getLogger(__name__)
 
-_MOST_BYTES = 64 << 20
-"""A larger batch is not processed twice, because its rows are all in the memory of this process."""
+_MOST_BYTES = 64 << 20  # a larger batch is not processed twice, because its rows are all in the memory of this process
 
-_MOST_TUPLES = 1000
-"""So many tuples of a table are tried one by one."""
+_MOST_TUPLES = 1000  # so many tuples of a table are tried one by one
 
 _CLOSE_S = 1.0
 _BY_ORDER = (

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Shuffle = Any
-"""What a stage sends, as an object of the JVM. Spark keeps its files until this is forgotten."""
+Shuffle = Any  # what a stage sends, as an object of the JVM. Spark keeps its files until this is forgotten.
 
 ASKED_FROM = 32 << 20
 """From so many shuffled bytes the question is worth its few milliseconds; fewer fit into any executor's memory."""

@@ -34,8 +34,7 @@ class Stop:
     """What a task that failed sends to every task that reads its stage, so that none goes on, let alone commits."""
 
 
-Item = bytes | RowFrame | Stop
-"""What a task sends: a frame, or an output for the driver, or the order to stop."""
+Item = bytes | RowFrame | Stop  # what a task sends: a frame, or an output for the driver, or the order to stop
 
 
 class Source(NamedTuple):

@@ -41,8 +41,7 @@ logger = logging.getLogger(__name__)
 Destination = tuple[str, int]
 """An exchange and one of its partitions. A Spark stage has a task for each destination of its level."""
 
-Part = tuple[str, Any]
-"""A part of a batch: the spout, and what its emitter reads. Or an entry, and a `PutBack`."""
+Part = tuple[str, Any]  # a part of a batch: the spout, and what its emitter reads. Or an entry, and a `PutBack`.
 
 
 @dataclass(frozen=True)

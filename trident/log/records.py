@@ -190,14 +190,14 @@ def record_from_data(data: Any) -> Record:
         raise ValueError(f"a {tag} record with fields {sorted(values)}: {error}") from error
 
 
-TIME = "$time"
-"""The key, among the definitions of a batch's spouts, of the time of the batch; no stream has this name."""
+TIME = "$time"  # the key, among the definitions of a batch's spouts, of the time of the batch; no stream has this name
 
 LETTERS = "$letters"
 """The key, among the definitions of a batch's spouts, of the dead letters that it puts back; no stream has this name."""
 
-Ranges = Mapping[int, Sequence[Sequence[int]]]
-"""Txid of the batch that left tuples out -> ranges of their numbers, ascending."""
+Ranges = Mapping[
+    int, Sequence[Sequence[int]]
+]  # txid of the batch that left tuples out -> ranges of their numbers, ascending
 
 
 def numbers_of(ranges: Iterable[Sequence[int]]) -> list[int]:

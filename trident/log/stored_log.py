@@ -43,8 +43,7 @@ _NAMES = 2 * (AT_ONCE + 1) * _RECORDS  # that a sweep looks at: more than all of
 _LAST_HEAD = "-0"  # an id that no chunk has
 _TRIES = 20
 
-held_here: set[str] = set()
-"""The ids of the claims of this process."""
+held_here: set[str] = set()  # the ids of the claims of this process
 
 
 class StoredClaim:

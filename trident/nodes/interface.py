@@ -70,8 +70,7 @@ class NodeEvent(NamedTuple):
     path: str
 
 
-Tell = Callable[[NodeEvent], None]
-"""Is told events, in a thread of its own or that of the session: it must not wait."""
+Tell = Callable[[NodeEvent], None]  # is told events, in a thread of its own or that of the session: it must not wait
 
 
 class Nodes(Protocol):

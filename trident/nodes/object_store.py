@@ -19,8 +19,7 @@ from trident.servers.log_addresses import ObjectAddress
 from trident.servers.patience import Patience
 
 T = TypeVar("T")
-Tag = dict[str, str]
-"""What a condition knows the content of an object by."""
+Tag = dict[str, str]  # what a condition knows the content of an object by
 
 _CONDITIONS = "conditions"
 _CONNECT_S = 5.0

@@ -34,8 +34,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_VALUES = 500  # SQLite takes 999, or more since 3.32
 LOOK_S = 1.0  # how often a process looks which sessions are over
-SESSIONS = "sessions"
-"""The node above those of sessions; no path of another one begins so."""
+SESSIONS = "sessions"  # the node above those of sessions; no path of another one begins so
 NOT_THERE = "is not there. Correct the address (--cluster, or the variable TRIDENT_CLUSTER), or start a Nimbus with it"
 
 _CREATE = """
@@ -133,8 +132,7 @@ class SqlTable:
         return list(self._execute(f"{query.format(self._table)} IN ({marks})", values)) if paths else []
 
 
-Find = Callable[[SqlTable, Sequence[str]], Mapping[str, Any]]
-"""`find` or `below`."""
+Find = Callable[[SqlTable, Sequence[str]], Mapping[str, Any]]  # `find` or `below`
 
 
 def above(path: str) -> str:
@@ -321,7 +319,10 @@ class LeasedNodes(PolledNodes):
         if is_back or now - self._set_at > self._timeout_s / 4:
             self._change((), durable=False)
         silent: dict[str, tuple[object, float]] = {}
-        for path, node in self._seen(_sessions).items():
+        sessions = self._seen(
+            lambda table: table.find([f"{SESSIONS}/{id_}" for id_ in table.below([SESSIONS])[SESSIONS]])
+        )
+        for path, node in sessions.items():
             version, seconds = self._silent.get(path, (None, 0.0))
             silent[path] = node.version, seconds + elapsed if node.version == version else 0.0
             if silent[path][1] > float(node.data.split()[0]) and path != self._own:
@@ -338,10 +339,6 @@ class LeasedNodes(PolledNodes):
 
         with suppress(RefusedError):  # it was set again, or removed
             self._transact(work)
-
-
-def _sessions(table: SqlTable) -> dict[str, StoredNode]:
-    return table.find([f"{SESSIONS}/{name}" for name in table.below([SESSIONS])[SESSIONS]])
 
 
 class PostgresNodes(LeasedNodes):

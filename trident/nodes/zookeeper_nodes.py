@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from kazoo.protocol.states import WatchedEvent
 
-AUTH = "TRIDENT_ZOOKEEPER_AUTH"
-"""The environment variable with the account: `digest:USER:PASSWORD`."""
+AUTH = "TRIDENT_ZOOKEEPER_AUTH"  # the environment variable with the account: `digest:USER:PASSWORD`
 
 _CLOSE_S = 5.0
 _LOOK_S = 0.25

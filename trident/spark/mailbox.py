@@ -82,8 +82,7 @@ def own_address(driver: str, wait_s: float) -> str:
     return f"[{own}]" if ":" in own else own
 
 
-Codec = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
-"""What makes bytes of a message, and a message of bytes."""
+Codec = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]  # what makes bytes of a message, and a message of bytes
 PICKLES: Codec = partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL), pickle.loads
 
 

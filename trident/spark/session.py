@@ -178,8 +178,10 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], sp
         os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL_ADDRESS)
     quiet = "spark.log.level" not in asked and not _user_configures_logging(asked)
     running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call reports it
-    output = _jvm_output(quiet, running is not None)
-    if not running:
+    if running is not None:  # what has read its stderr so far, if anything does
+        output = next(iter(_jvm_outputs), None)
+    else:
+        output = JvmOutput() if quiet else None
         logger.info("starting Spark, which may take up to a minute")
     try:
         with _sigint_handler_kept():
@@ -197,13 +199,6 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], sp
         if output is not None:
             output.release()
             _jvm_outputs[:] = [output]
-
-
-def _jvm_output(quiet: bool, running: bool) -> JvmOutput | None:
-    """Return what reads the JVM's stderr: of a running JVM what has read it so far, if anything does."""
-    if running:
-        return next(iter(_jvm_outputs), None)
-    return JvmOutput() if quiet else None
 
 
 def _configure(

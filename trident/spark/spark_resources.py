@@ -19,8 +19,7 @@ _CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 _OVERHEAD = "spark.executor.memoryOverhead"
 _LEAST_OVERHEAD_MB = 384  # what Spark takes for itself by default
 
-Setting = Callable[[str], str | None]
-"""A Spark setting by key; None if it is not set."""
+Setting = Callable[[str], str | None]  # a Spark setting by key; None if it is not set
 
 
 def memory_settings(memory_mb: float, conf: Mapping[str, str]) -> dict[str, str]:

@@ -44,11 +44,9 @@ _FUNCTIONS: dict[type[Any], Sequence[str]] = {
 _MERGING = {"count_all": "sum", "count": "sum", "sum": "sum", "min": "min", "max": "max"}
 """The functions that merge what these give."""
 
-_MANY_ROWS = 30_000
-"""Up to this many rows, counting values is faster than `group_by`, which takes 0.15 ms to start."""
+_MANY_ROWS = 30_000  # up to this many rows, counting values is faster than `group_by`, which takes 0.15 ms to start
 
-_FEW_ROWS = 64
-"""Up to this many rows, a Python object per row costs less than the start of a kernel."""
+_FEW_ROWS = 64  # up to this many rows, a Python object per row costs less than the start of a kernel
 
 
 def is_native(aggregator: Any) -> bool:

@@ -263,8 +263,7 @@ def printable_row(row: pa.Table) -> dict[str, Any]:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-CALLERS: set[CodeType] = set()
-"""The functions that call the user's code: on a thread's stack it is behind them."""
+CALLERS: set[CodeType] = set()  # the functions that call the user's code: on a thread's stack it is behind them
 
 
 def calls_user_code(function: F) -> F:
