@@ -162,6 +162,7 @@ class ClusterClient(Closes):
                 if content is not None:
                     request["content"] = content()
                 return self._request_once(method, path, again, request)
+            # Found through the cluster's state each time, as another Nimbus may lead by now.
             except _AGAIN as error:
                 if time.monotonic() > until or isinstance(error, _Unknown):
                     raise
@@ -206,8 +207,7 @@ class ClusterClient(Closes):
 
         # To ask also makes the package count as new, so it is not removed as unused before a topology has it.
         if not self._ask("GET", _CODE, params={"has": package.sha256}).json()["has"]:
-            headers = {"Content-Length": str(len(data))}
-            self._ask("PUT", f"{_CODE}/{package.sha256}", content=pieces, headers=headers)
+            self._ask("PUT", f"{_CODE}/{package.sha256}", content=pieces, headers={"Content-Length": str(len(data))})
 
 
 def leader_url(cluster: StormClusterState) -> str:

@@ -205,8 +205,7 @@ class CodeCache:
                 f"what was fetched as the package {sha256} is a different one, or damaged; it was not unpacked"
             )
         manifest = read_manifest(io.BytesIO(data))
-        unpack = partial(read_package, io.BytesIO(data))
-        _made_once(folder, unpack, lambda place: _intact_manifest(place) is not None)
+        _made_once(folder, partial(read_package, io.BytesIO(data)), lambda place: _intact_manifest(place) is not None)
         return manifest
 
 

@@ -243,8 +243,7 @@ class NimbusDaemon(Closes):
         with ExitStack() as opened:
             cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
             opened.callback(cluster.disconnect)
-            code = CodeStore(code_dir)
-            self.submissions = Submissions(cluster, code, lambda name: log_of(address, name))
+            self.submissions = Submissions(cluster, CodeStore(code_dir), lambda name: log_of(address, name))
             # The pages before Nimbus, which tells the others its address, and is stopped before them: who leads must answer.
             overview = ClusterOverview(cluster, token, self._act)
             self.server = opened.enter_context(UIServer(overview, host, port, token, extra_routes=self._routes()))

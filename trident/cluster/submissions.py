@@ -215,6 +215,7 @@ class Submissions:
 
     def _check(self, base: StormBase, manifest: PackageManifest, settings: Config) -> UpgradeCheck:
         """Compare the meaning of a package with the log; the driver compares again, with what it loads itself."""
+        # Nothing of the package is run: its manifest says what it means.
         log_dir, name = settings.log_dir or base.log_dir or self._log_dir_of(base.storm_name), base.storm_name
         try:
             with closing(open_reader(log_dir)) as reader:
@@ -250,6 +251,7 @@ def add_topology(cluster: StormClusterState, base: StormBase) -> str:
         has_it = cluster.storm_of_name(base.storm_name)
         if has_it is None:
             storm_id = storm_id or _new_id(cluster.state, base.storm_name)
+            # Name and record come and go in one change, so only one can have a name, whenever a Nimbus dies.
             if cluster.activate_storm(storm_id, base):
                 return storm_id
         elif (theirs := cluster.storm_base(has_it)) is not None:
@@ -290,8 +292,7 @@ def _new_id(state: ClusterState, name: str) -> str:
     while True:
         counter = state.get_node(_COUNTER)
         number = int(counter.data or b"0") + 1 if counter is not None else 1
-        version = None if counter is None else counter.version
-        if state.compare_and_set(_COUNTER, str(number).encode(), version):
+        if state.compare_and_set(_COUNTER, str(number).encode(), None if counter is None else counter.version):
             return f"{name}-{number}-{int(time.time())}"
 
 
@@ -363,8 +364,7 @@ def _executors_after(base: StormBase, manifest: PackageManifest, before: Compone
 
 
 def _facts_before(base: StormBase) -> dict[str, Any]:
-    executors = dict(base.component_executors)
-    return {"target": base.target, "conf": dict(base.conf), "component->executors": executors}
+    return {"target": base.target, "conf": dict(base.conf), "component->executors": dict(base.component_executors)}
 
 
 def _seconds(wait_s: float) -> float:

@@ -38,9 +38,7 @@ class TopologyOverview:
     assignment: Assignment | None
     heartbeat: WorkerHeartbeat | None  # of its assignment; None: that has none yet
     why_waiting: str = ""  # why it has no slot; "" if it has one, or needs none
-    driver_died: str = (
-        ""  # why its last driver died, or one cannot start, while it starts; "" if that is half an hour ago
-    )
+    driver_died: str = ""  # why its last driver died, or one cannot start, while it starts; "" after half an hour
     last_error: ErrorInfo | None = None
     page: str = ""  # its address on the page of the leading Nimbus, which is read without a token; "" while none leads
     clock_secs: float | None = None

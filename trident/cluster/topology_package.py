@@ -198,6 +198,7 @@ def load_package(folder: Path, manifest: PackageManifest, name: str = "") -> Tri
     except NoSuchTarget as error:
         raise BadPackage(f"the package does not hold {manifest.target}: {error}") from error
     kind = "trident" if isinstance(topology, TridentTopology) else "bolts"
+    # What it may be asked to do, as by a rebalance, was decided by the manifest.
     if kind != manifest.kind:
         raise BadPackage(
             f"{manifest.target} was of kind {manifest.kind} when it was packed, and is of kind {kind} here"

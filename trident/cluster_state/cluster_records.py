@@ -55,9 +55,7 @@ class ClusterRecord:
     WHAT: ClassVar[str]
     ERROR: ClassVar[type[ClusterError]] = ClusterError
     IS_MESSAGE: ClassVar[bool] = False
-    KEYS: ClassVar[
-        Mapping[str, str]
-    ] = {}  # the names in JSON of fields that have not their own there, with `-` for `_`
+    KEYS: ClassVar[Mapping[str, str]] = {}  # the names in JSON of fields that are not their own with `-` for `_`
 
     def to_bytes(self) -> bytes:
         values = {"version": _VERSION, **{self._key(name): value for name, value in vars(self).items()}}
@@ -234,9 +232,7 @@ class WorkerHeartbeat(ClusterRecord):
     start_time_secs: float
     state: str  # `starting`, `active`, `inactive`, `ending`
     pages: str  # where the driver serves pages of its own; "" while it does not
-    stats: Mapping[
-        str, Any
-    ]  # its statistics, as plain data in the shape of Storm UI's topology page; empty while it starts
+    stats: Mapping[str, Any]  # its statistics in the shape of Storm UI's topology page; empty while it starts
 
     @classmethod
     def without_stats(cls, data: bytes) -> Self:

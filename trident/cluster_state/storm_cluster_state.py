@@ -59,8 +59,7 @@ class ClusterState:
             elif node.owner == self._nodes.id:
                 done = self._change(Put(path, data), durable=False) is None
             else:
-                new = Create(path, data, ephemeral=True)
-                refusal = self._change(Delete(path, node.version), new, durable=False)
+                refusal = self._change(Delete(path, node.version), Create(path, data, ephemeral=True), durable=False)
                 if refusal == "not empty":
                     raise ClusterError(
                         f"the node {path!r} has nodes below it; it cannot become one that vanishes with a session"
@@ -138,8 +137,7 @@ class ClusterState:
 
     def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return, for each path, what `get_data` returns, in as few requests as can be."""
-        nodes = self._nodes.read(paths)
-        return [None if node is None else node.data for node in nodes]
+        return [None if node is None else node.data for node in self._nodes.read(paths)]
 
     def get_node(self, path: str, watch: bool = False) -> StoredNode | None:
         """Return a node's data, version and owner, None if there is no node."""
@@ -328,8 +326,7 @@ class StormClusterState:
 
     def report_error(self, storm_id: str, component: str, error: ErrorInfo) -> None:
         """Add an error of a component; the oldest ones beyond ten are removed, and what is beyond 50,000 characters."""
-        cut = replace(error, error=_cut(error.error))
-        self._add(f"{node_at(_ERRORS, storm_id, component)}/e", cut, _ERRORS_KEPT)
+        self._add(f"{node_at(_ERRORS, storm_id, component)}/e", replace(error, error=_cut(error.error)), _ERRORS_KEPT)
 
     def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
         """Return the last errors of a component, newest first."""

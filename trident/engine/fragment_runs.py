@@ -66,9 +66,7 @@ class TaskOutput:
     `put_back`: by step, or entry, how many dead letters came back there, if any did.
     """
 
-    sinks: dict[str, list[pa.Table]] = field(
-        default_factory=dict
-    )  # the input tables of entries, by the id of the entry
+    sinks: dict[str, list[pa.Table]] = field(default_factory=dict)  # the input tables of entries, by their ids
     rows: dict[str, int] = field(default_factory=dict)  # how many tuples each spout emitted, by its name
     failure: Failure | None = None  # why the part failed; everything else is then ignored
     captured: list[Failure] = field(default_factory=list)  # tuples that were left out as dead letters
@@ -253,8 +251,7 @@ class PutBack:
 
     @property
     def count(self) -> int:
-        tables = (*self.tables.values(), *(frame.data for frame in self.frames))
-        rows: int = sum(table.num_rows for table in tables)
+        rows: int = sum(table.num_rows for table in (*self.tables.values(), *(frame.data for frame in self.frames)))
         return rows + len(self.lost)
 
 

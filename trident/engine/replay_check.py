@@ -111,8 +111,7 @@ class ReplayCheck:
             again = process_or_raise(runner, list(backwards) if reordered else parts, order)
             found = self._differing(first, again, run, reordered)
             if found is not None:
-                steps = _compared_steps(runner.program, run, parts)
-                return next((one for one in steps if one is not None), found)
+                return next((one for one in _compared_steps(runner.program, run, parts) if one is not None), found)
         return None
 
     def _hash(self, txid: int) -> int:

@@ -48,8 +48,7 @@ class ExecutorRunner(Runner):
         self._spark, self._owned, self.commits = spark, owned, program.commits
         context = self._context = spark.sparkContext
         self.parallelism = parallelism or context.defaultParallelism
-        wide = program.of_width(self.parallelism)
-        self.program = replace(wide, most_shipped=most_shipped(context), **of_tasks)
+        self.program = replace(program.of_width(self.parallelism), most_shipped=most_shipped(context), **of_tasks)
         self._id, self._pickled = uuid.uuid4().hex, pickle_program(self.program)
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:

@@ -125,8 +125,7 @@ class WorkerProgram:
         self.operations = list(distinct.values())
         for operation in self.operations:
             if has(operation, "prepare"):
-                context = TridentOperationContext(operation=type(operation).__name__)
-                operation.prepare(program.settings, context)
+                operation.prepare(program.settings, TridentOperationContext(operation=type(operation).__name__))
 
     def state(self, name: str) -> Any:
         if name not in self._states:

@@ -226,9 +226,7 @@ def claim_log(
     return claim, state
 
 
-AT_ONCE = (
-    10  # so many segments are looked at when one begins, however many there are: a start must not take longer with them
-)
+AT_ONCE = 10  # segments that are looked at when one begins, however many there are: a start must not take longer
 
 
 def first_kept(

@@ -68,9 +68,7 @@ class LogState:
     touched: dict[str, dict[int, Sentinel]] = field(default_factory=dict)
     adopted: dict[str, int] = field(default_factory=dict)
     layouts: dict[str, tuple[int, str]] = field(default_factory=dict)  # state -> (number of partitions, kind)
-    totals: dict[str, int] = field(
-        default_factory=dict
-    )  # sums of all counts, and under "batches" the number of commits
+    totals: dict[str, int] = field(default_factory=dict)  # sums of all counts; "batches": the number of commits
     history: deque[records.CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
     declared: dict[str, dict[str, Any]] = field(default_factory=dict)
     epochs: Epochs = field(default_factory=Epochs)  # the epochs whose drivers may have written to the states

@@ -59,9 +59,7 @@ class CommitRecord(Record):
     attempt: int
     spouts: Mapping[str, Any]
     touched: Mapping[str, Sequence[int]]  # state name -> partitions that had input
-    counts: Mapping[
-        str, int
-    ]  # the counts of the batch by name, such as `{"tuples": 1000}`; summed in `LogState.totals`
+    counts: Mapping[str, int]  # the counts of the batch, such as `{"tuples": 1000}`; summed in `LogState.totals`
     at_ms: int  # the time, in milliseconds since 1970
     declares: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -195,9 +193,7 @@ TIME = "$time"  # the key, among the definitions of a batch's spouts, of the tim
 LETTERS = "$letters"
 """The key, among the definitions of a batch's spouts, of the dead letters that it puts back; no stream has this name."""
 
-Ranges = Mapping[
-    int, Sequence[Sequence[int]]
-]  # txid of the batch that left tuples out -> ranges of their numbers, ascending
+Ranges = Mapping[int, Sequence[Sequence[int]]]  # by the batch that left tuples out: ranges of their numbers, ascending
 
 
 def numbers_of(ranges: Iterable[Sequence[int]]) -> list[int]:

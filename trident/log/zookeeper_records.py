@@ -25,9 +25,7 @@ from trident.state.kinds import LaterWrite
 logger = logging.getLogger(__name__)
 
 SESSION_S = 10.0
-MOST_OLD = (
-    100  # segments that the history has here at most: each has up to 1,000 records, all in the memory of every server
-)
+MOST_OLD = 100  # segments of the history: each has up to 1,000 records, all in the memory of every server
 _CLAIM, _ALIVE = "/claim", "/alive"
 _AT_ONCE = 200  # nodes that are removed together
 _PARTS = re.compile(r".*\.(\d+)")

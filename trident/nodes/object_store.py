@@ -125,8 +125,7 @@ class ObjectStore:
             )
 
     def _put_once(self, name: str, data: bytes, mode: Any) -> Tag:
-        result = self._obstore.put(self._store, name, data, mode=mode, use_multipart=False)
-        return _tag(result)
+        return _tag(self._obstore.put(self._store, name, data, mode=mode, use_multipart=False))
 
     def _get_once(self, name: str) -> StoredNode | None:
         try:

@@ -319,10 +319,7 @@ class LeasedNodes(PolledNodes):
         if is_back or now - self._set_at > self._timeout_s / 4:
             self._change((), durable=False)
         silent: dict[str, tuple[object, float]] = {}
-        sessions = self._seen(
-            lambda table: table.find([f"{SESSIONS}/{id_}" for id_ in table.below([SESSIONS])[SESSIONS]])
-        )
-        for path, node in sessions.items():
+        for path, node in self._seen(_sessions).items():
             version, seconds = self._silent.get(path, (None, 0.0))
             silent[path] = node.version, seconds + elapsed if node.version == version else 0.0
             if silent[path][1] > float(node.data.split()[0]) and path != self._own:
@@ -339,6 +336,10 @@ class LeasedNodes(PolledNodes):
 
         with suppress(RefusedError):  # it was set again, or removed
             self._transact(work)
+
+
+def _sessions(table: SqlTable) -> dict[str, StoredNode]:
+    return table.find([f"{SESSIONS}/{name}" for name in table.below([SESSIONS])[SESSIONS]])
 
 
 class PostgresNodes(LeasedNodes):

@@ -31,8 +31,7 @@ class JobFailed(Exception):
 
     @staticmethod
     def of(said: str) -> JobFailed:
-        lines = said.splitlines()
-        cause = " ".join(line.strip() for line in lines if line.strip() and not _STACK.match(line))
+        cause = " ".join(line.strip() for line in said.splitlines() if line.strip() and not _STACK.match(line))
         return JobFailed(cause + way_out(said))
 
 

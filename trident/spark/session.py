@@ -178,10 +178,8 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], sp
         os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL_ADDRESS)
     quiet = "spark.log.level" not in asked and not _user_configures_logging(asked)
     running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call reports it
-    if running is not None:  # what has read its stderr so far, if anything does
-        output = next(iter(_jvm_outputs), None)
-    else:
-        output = JvmOutput() if quiet else None
+    output = _jvm_output(quiet, running is not None)
+    if not running:
         logger.info("starting Spark, which may take up to a minute")
     try:
         with _sigint_handler_kept():
@@ -199,6 +197,12 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], sp
         if output is not None:
             output.release()
             _jvm_outputs[:] = [output]
+
+
+def _jvm_output(quiet: bool, running: bool) -> JvmOutput | None:
+    if running:  # what has read its stderr so far, if anything does
+        return next(iter(_jvm_outputs), None)
+    return JvmOutput() if quiet else None
 
 
 def _configure(

@@ -152,8 +152,7 @@ class Slots:
         cluster = _CLUSTER.match(self._master)
         if cluster is not None:
             return int(cluster[1]) * (int(cluster[2]) // cpus)
-        found = executors_of(self._context)
-        return sum(int(one.totalCores()) // cpus for one in found if one.id() != "driver")
+        return sum(int(one.totalCores()) // cpus for one in executors_of(self._context) if one.id() != "driver")
 
     @property
     def grow(self) -> bool:
@@ -200,5 +199,4 @@ def addresses_of(context: SparkContext) -> tuple[str, str]:
     master, conf = context.master or "", context.getConf()
     if is_local(master):
         return _LOOPBACK, _LOOPBACK
-    host = conf.get("spark.driver.host") or _LOOPBACK
-    return host, conf.get("spark.driver.bindAddress") or "*"
+    return conf.get("spark.driver.host") or _LOOPBACK, conf.get("spark.driver.bindAddress") or "*"

@@ -346,8 +346,7 @@ def pick_rows(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     values = table.select(list(inputs))
     whole = by is not None or len(inputs) > 1
     order = None if by is None else table.column(by)
-    there = None if whole else values.column(0).is_valid()
-    keys, rows = _rows(aggregation, table, order, there)
+    keys, rows = _rows(aggregation, table, order, None if whole else values.column(0).is_valid())
     if not whole:
         return _typed_table(aggregation, [*keys, values.column(0).take(rows)])
     columns = [one_array(column) for column in values.take(rows).columns]

@@ -152,8 +152,7 @@ def _peek(step: Step, node: graph.PeekNode, table: pa.Table, on_error: TupleErro
 
 def _map(step: Step, node: graph.MapNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     if isinstance(node.function, ArrowFunction):
-        mapped = map_vectorised(step.id, node, table, on_error)
-        return mapped.select(list(step.keep))
+        return map_vectorised(step.id, node, table, on_error).select(list(step.keep))
     out = Emitted(step.id, node.fields, on_error, table.num_rows, by_tuple=True)
     function, flat = node.function, node.flat
     plain = isinstance(function, (PlainMap, PlainFlatMap))

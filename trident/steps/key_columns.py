@@ -170,8 +170,7 @@ def partitions_of(keys: Sequence[Key], partitions: int) -> dict[int, list[int]]:
 
 
 def removals_of(key: Fields, table: pa.Table) -> pa.Table:
-    mark = pa.nulls(table.num_rows, pa.bool_())
-    return pa.table([mark, *table.columns], names=[REMOVED, *key.names])
+    return pa.table([pa.nulls(table.num_rows, pa.bool_()), *table.columns], names=[REMOVED, *key.names])
 
 
 def are_removals(table: pa.Table) -> bool:

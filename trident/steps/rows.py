@@ -156,8 +156,7 @@ def tuples_of(table: pa.Table, fields: Fields) -> Iterator[TridentTuple]:
         empty = TridentTuple(fields, ())
         yield from (empty for _ in range(table.num_rows))
         return
-    columns = [python_of(table.column(name)) for name in fields.names]
-    for values in zip(*columns, strict=True):
+    for values in zip(*[python_of(table.column(name)) for name in fields.names], strict=True):
         yield TridentTuple(fields, values)
 
 

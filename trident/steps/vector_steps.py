@@ -50,8 +50,7 @@ def over_halves(
                 if count > 1:
                     waiting += [(at + count // 2, count - count // 2), (at, count // 2)]
                 else:
-                    row = next(tuples_of(pa.Table.from_batches([rows]), fields))
-                    on_error(step, row, error, table, start + at)
+                    on_error(step, next(tuples_of(pa.Table.from_batches([rows]), fields)), error, table, start + at)
             else:
                 count_again(counts)
                 yield start + at, count, result
