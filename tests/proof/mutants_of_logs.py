@@ -9,8 +9,8 @@ OF_LOGS = mutants(
 @ trident/log/log_state.py
 ? tests/log/test_log_records.py::test_only_the_next_batch_can_be_committed
 # log: a batch is recorded although the one before is not
--isinstance(record, CommitRecord) and record.txid != self.txid + 1:
-+isinstance(record, CommitRecord) and record.txid <= self.txid:
+-isinstance(record, records.CommitRecord) and record.txid != self.txid + 1:
++isinstance(record, records.CommitRecord) and record.txid <= self.txid:
 # log: a definition that was logged is replaced
 -if record.spout in known and known[record.spout] != record.definition:
 +if False:

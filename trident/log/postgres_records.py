@@ -1,11 +1,5 @@
 """Keeps the log of a topology in PostgreSQL (`record_store.py`): a row for its head, and a row for each chunk.
 
-::
-
-    trident_log_heads    topology, the claim (id) and its turn, the head, and what is committed, for SQL (txid, the winners and
-                         adopted batches, each as two arrays)
-    trident_log_chunks   topology, name, data
-
 An append is one statement, in one transaction with the writes of states in the same database. The writer's session holds an
 advisory lock, which tells others that it runs; only the refusal of a second driver without `takeover` depends on it.
 """
@@ -142,7 +136,6 @@ class PostgresRecords(RecordStore):
         return bool(self._ask(_HELD, {"key": _key(head.id)}))
 
     def carry(self, timeout_s: float) -> None:
-        """From now on also make writes of states, each of which may take so long."""
         self._session.wait_longer(timeout_s)
 
     def stop(self) -> None:
@@ -174,10 +167,8 @@ class PostgresRecords(RecordStore):
     def _write_all(
         self, given: Mapping[str, Any], beside: Sequence[LaterWrite], connection: PostgresConnection
     ) -> bool:
-        """Write records and what is beside them in one transaction, if no earlier try has done so.
-
-        That one may not even have ended: the row of the head, which is taken first, is locked until it has.
-        """
+        """Write records and what is beside them in one transaction, if no earlier try has done so."""
+        # That one may not even have ended: the row of the head, which is taken first, is locked until it has.
         refused: LaterWrite | None = None
         with connection.transaction():
             is_new = connection.execute(_WRITE, given).fetchone() is not None
