@@ -6,13 +6,15 @@ import csv
 import io
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from itertools import count, islice
+from functools import cached_property, partial
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, Any, TextIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -29,9 +31,11 @@ from trident.fields import names_shown
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 _ROWS = 10_000
+_NEWLINE, _RETURN = b"\n\r"
 _WIDTH = re.compile(r"Expected (\d+) columns, got (\d+)")
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?")
 _PARSE = re.compile(r"CSV parse error: (?:Row #\d+: )?")
+_BEHIND_QUOTE = "a value goes on after the quote that ends it; if quotes are written as \\\", give escape='\\\\'"
 
 Read = Callable[[pacsv.ConvertOptions], pa.Table]
 
@@ -73,7 +77,7 @@ class CsvFormat(RowFormat):
         if self.header is not True:
             return tuple(self.schema.names) if self.header is False else self.header
         try:
-            reader = csv.reader(lines, **self._dialect)
+            reader = csv.reader(lines, **self.dialect)
             names = next(reader, [])
             if reader.line_num > 1 and not self.multiline:
                 raise csv.Error("a quoted name goes on in the next line")
@@ -100,7 +104,7 @@ class CsvFormat(RowFormat):
                 )
 
     @property
-    def _dialect(self) -> dict[str, Any]:
+    def dialect(self) -> dict[str, Any]:
         quoting = csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL
         return {
             "delimiter": self.delimiter, "quotechar": self.quote, "escapechar": self.escape, "quoting": quoting
@@ -112,6 +116,8 @@ class CsvFormat(RowFormat):
         # An escaped line end would take an empty line along, which is no row: so line by line.
         if self.escape and f"{self.escape}\n\n".encode() in text:
             raise pa.ArrowInvalid("it is not complete: its line end is escaped")
+        if self.may_go_on_behind_quotes([text]) and self._behind_quote.match(text):
+            raise pa.ArrowInvalid(_BEHIND_QUOTE)
         if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
             text = _BOM + text
         read = pacsv.ReadOptions(column_names=self.unique_names, use_threads=False, block_size=len(text) + 1)
@@ -156,7 +162,7 @@ class CsvFormat(RowFormat):
         row: list[str] = []
         width, number = 0 if self.has_header else len(self.names("", ())), 0
         try:
-            for number, row in enumerate(csv.reader(text, strict=True, **self._dialect), 1):
+            for number, row in enumerate(csv.reader(text, strict=True, **self.dialect), 1):
                 width = width or len(row)
                 if number % _ROWS == 0:
                     yield None
@@ -177,6 +183,38 @@ class CsvFormat(RowFormat):
         mark, end = re.escape(self.quote or '"'), re.escape(self.delimiter)
         value = f"(?:{mark}[^{mark}]*(?:{mark}{mark}[^{mark}]*)*{mark}|[^{mark}{end}]*)"
         return re.compile(f"{value}(?:{end}{value})*\n".encode())
+
+    @cached_property
+    def _behind_quote(self) -> re.Pattern[bytes]:
+        """Match a text up to a value that goes on after its closing quote: Arrow, Spark and Python read three values."""
+        mark, end = re.escape(self.quote or ""), re.escape(self.delimiter)
+        escape = re.escape(self.escape or "")
+        escaped = f"{escape}." if escape else "(?!)"
+        quoted = f"{mark}[^{mark}{escape}]*+(?:(?:{mark}{mark}|{escaped})[^{mark}{escape}]*+)*+{mark}"
+        bare = f"(?!{mark})[^{end}{escape}\n]*+(?:{escaped}[^{end}{escape}\n]*+)*+"
+        return re.compile(f"(?:(?:{quoted}\\r?|{bare})[{end}\n])*+{quoted}[^{end}\\r\n]".encode(), re.S)
+
+    def may_go_on_behind_quotes(self, blocks: Iterable[bytes]) -> bool:
+        """Whether quotes do not open and close in turns, each beside a delimiter, a line end or another quote."""
+        if self.quote is None:
+            return False
+        mark, end, escape = (mark.encode() for mark in (self.quote, self.delimiter, self.escape or ""))
+        seen, before = 0, b"\n"
+        for block in chain(blocks, [b"\n"]):
+            text = before + block
+            before = text[-2:]  # what follows the last byte comes with the next block
+            if mark not in text:
+                continue
+            if escape:
+                text = text.replace(escape * 2, b"..").replace(escape + mark, b"..")
+            data = np.frombuffer(text, np.uint8)
+            (at,) = np.nonzero(data[1:-1] == ord(mark))
+            opens, closes = data[at[seen % 2 :: 2]], data[2:][at[(seen + 1) % 2 :: 2]]
+            is_beside = [(one == ord(mark)) | (one == ord(end)) | (one == _NEWLINE) for one in (opens, closes)]
+            if not (is_beside[0].all() and (is_beside[1] | (closes == _RETURN)).all()):
+                return True
+            seen += len(at)
+        return seen % 2 == 1
 
     @cached_property
     def unique_names(self) -> list[str]:
@@ -289,12 +327,24 @@ class WholeCsvEmitter(LineEmitter):
 
         with unpacked(path) as data:
             bends = _may_bend(data)
+        self._check_quotes(rows, path)
         for at, batch in enumerate(batches(rows.convert)):
 
             def again(convert: pacsv.ConvertOptions, at: int = at) -> pa.Table:
                 return pa.Table.from_batches(islice(batches(convert), at, at + 1))
 
             yield rows.typed_table(pa.Table.from_batches([batch]), bends, again)
+
+    def _check_quotes(self, rows: CsvFormat, path: str) -> None:
+        with unpacked(path) as data:
+            if not rows.may_go_on_behind_quotes(iter(partial(data.read, _BLOCK), b"")):
+                return
+        with unpacked(path) as data, io.TextIOWrapper(data, self._files.of_texts, "replace", newline="") as lines:
+            try:
+                deque(csv.reader(lines, strict=True, **rows.dialect), maxlen=0)
+            except csv.Error as error:
+                if "expected after" in str(error):
+                    raise pa.ArrowInvalid(_BEHIND_QUOTE) from error
 
 
 def _may_bend(data: IO[bytes]) -> bool:

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import tempfile
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,9 @@ BAD = [
     (b"seven,x", r"column 'id': CSV conversion error to int64: invalid value 'seven'"),
     (b'7,"x', "it is not complete: a quoted value does not end in this line"),
     (b"7,x\r8,y", "it is more than one row"),
+    (b'7,"a"b', "a value goes on after the quote that ends it"),
+    (b'7,""a', "a value goes on after the quote that ends it"),
+    (rb'7,"say \"so\""', r"if quotes are written as \", give escape='\\'"),  # as Spark writes it
 ]
 
 
@@ -152,6 +156,31 @@ def test_a_header_without_a_line_end_is_a_file_without_rows(tmp_path: Path) -> N
     (tmp_path / "b.csv").write_text("id,name,price\n1,x,2.5")
     spout = CsvFileSpout(tmp_path, "id: bigint, name: string", multiline=True, follow=False)
     assert batches(spout) == [[(1, "x")]]
+
+
+@given(st.text('",\na', max_size=12), st.integers(1, 5))
+def test_a_value_that_goes_on_after_its_quote_is_refused_as_by_strict_csv(text: str, block: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write(path := Path(folder, "a.csv"), f"{text}\n".encode())
+        names = [str(number) for number in range(20)]
+        spout = CsvFileSpout(path, "`0`: string", header=names, multiline=True, follow=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("spouts.files.csv_lines._BLOCK", block)
+            told = _error_of(lambda: rows(spout))
+    try:
+        list(csv.reader(io.StringIO(f"{text}\n", newline=""), strict=True))
+        is_refused = False
+    except csv.Error as error:
+        is_refused = "expected after" in str(error)
+    assert ("a value goes on after the quote" in told) == is_refused
+
+
+def _error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except BadDataError as error:
+        return str(error)
+    return ""
 
 
 def test_a_quoted_line_end_is_refused_at_any_cut_and_read_with_multiline(tmp_path: Path) -> None:
