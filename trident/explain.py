@@ -155,6 +155,7 @@ def _state(state: dict[str, Any]) -> Iterator[str]:
 
 
 def describe(graph: Graph) -> list[dict[str, Any]]:
+    """Return one mapping for each state, in order of declaration; see `TridentTopology.describe`."""
     plan = make_plan(graph)
     writers = {node.state: node for node in graph.nodes if isinstance(node, PersistNode)}
     lines = []

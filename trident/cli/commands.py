@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -106,6 +106,7 @@ def number(help: str, least: int = 1, show_default: bool | str = True, **more: A
 
 
 def seconds(help: str, least: float, *names: str, show_default: bool | str = True) -> Any:
+    """Return an option that is a time."""
     return option(help, "SECONDS", *names, show_default=show_default, min=least)
 
 
@@ -177,10 +178,12 @@ def _whole(function: Function) -> Callable[..., None]:
 
 def _parameters(declared: Callable[..., Any]) -> list[inspect.Parameter]:
     types = get_type_hints(declared, include_extras=True)
-    docs = [inspect.getdoc(each) or "" for each in getattr(declared, "__mro__", (declared,))]
+    described = inspect.getmro(declared) if isinstance(declared, type) else (declared,)
+    docs = [inspect.getdoc(each) or "" for each in described]
     for name, text in (found for doc in (*docs, __doc__) for found in _DESCRIBED.findall(doc)):
-        for described in getattr(types.get(name), "__metadata__", ()):
-            described.help = described.help or " ".join(text.split())
+        if get_origin(types.get(name)) is Annotated:
+            info = get_args(types[name])[1]
+            info.help = info.help or " ".join(text.split())
     return [
         each.replace(kind=each.KEYWORD_ONLY, annotation=types[each.name])
         for each in inspect.signature(declared).parameters.values()
