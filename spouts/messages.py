@@ -110,7 +110,7 @@ def decode_all(
 
 @dataclass(frozen=True, repr=False)
 class RetryPolicy(Settings):
-    """How often, and after which pauses, a message is tried again; `dead_letters`: None: the log gets what is given up."""
+    """How often, and after which pauses, a message is tried again; without `dead_letters` the log gets what is given up."""
 
     max_failures: int | None = whole(None, 1)
     first_pause_s: float = seconds(0.2)

@@ -40,7 +40,7 @@ class FileSource:
     roots: tuple[str, ...]  # directories, globs or files
     patterns: tuple[str, ...]  # of names of files in directories; one must match
     recursive: bool  # also `**` in globs
-    skips_underscored: bool = False  # Spark and others have what is not finished, or no data, there
+    skips_underscored: bool = False  # Spark has what is not finished, or no data, under such names
 
     @staticmethod
     def of(paths: Paths, patterns: str | Sequence[str], recursive: bool, skips_underscored: bool = False) -> FileSource:

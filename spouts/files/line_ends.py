@@ -189,10 +189,8 @@ class LineFiles(FileFormat):
         )
 
 
-# The position after the first line end within a range; its stop if there is none. Before: the last one; its start.
-
-
 def line_end_after(file: int, start: int, stop: int) -> int:
+    """Return the position after the first line end within `start` to `stop`; `stop` if there is none."""
     while start < stop:
         data = os.pread(file, min(_WINDOW, stop - start), start)
         if not data:
@@ -229,6 +227,7 @@ def _after_completion(file: int, start: int) -> int:
 
 
 def _line_end_before(file: int, start: int, stop: int) -> int:
+    """Return the position after the last line end within `start` to `stop`; `start` if there is none."""
     while stop > start:
         low = max(start, stop - _WINDOW)
         at = os.pread(file, stop - low, low).rfind(b"\n")

@@ -148,7 +148,7 @@ def read_groups(
     missing: str,
     reads_ahead: bool = False,
 ) -> Iterator[tuple[list[pa.Array], int]]:
-    """Give the wanted columns of the row groups that begin in a piece, and how many rows they have; `BadDataError` if not.
+    """Give the wanted columns of the row groups that begin in a piece, and how many rows they have.
 
     `what`, `source`, `footer`: the file, for messages, opened, and what its end says.
     `missing`: what it means if the file does not have a column: `"error"`, or `"null"`.

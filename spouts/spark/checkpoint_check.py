@@ -49,7 +49,7 @@ class Checkpoint:
 
     def digest(self, batch: int) -> str | None:
         offsets = self._text(f"offsets/{batch}")
-        return None if offsets is None else hashlib.sha256(offsets.encode()).hexdigest()[:16]
+        return None if offsets is None else digest_of(offsets)
 
     def _text(self, name: str) -> str | None:
         path = self._jvm.org.apache.hadoop.fs.Path(self._folder, name)
@@ -67,6 +67,10 @@ class Checkpoint:
             return None
         names = [status.getPath().getName() for status in self._system.listStatus(path)]
         return max((int(each) for each in names if each.isdigit()), default=None)
+
+
+def digest_of(offsets: str) -> str:
+    return hashlib.sha256(offsets.encode()).hexdigest()[:16]
 
 
 def is_batch(definition: Mapping[str, Any] | None, query: str, batch: int, digest: str | None) -> bool:

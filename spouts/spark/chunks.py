@@ -65,8 +65,8 @@ class ChunkPart(NamedTuple):
 
 def write_dataframe(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits, owner: str) -> Manifest:
     """Let Spark write a DataFrame into a folder; return its manifest, or that of a faster process."""
-    id_ = uuid.uuid4().hex
-    return write_manifest(folder, id_, fields, _write_rows(df, str(Path(folder, _ROWS + id_)), fields, limits), owner)
+    id_, rows_folder = new_rows_folder(folder)
+    return write_manifest(folder, id_, fields, _write_rows(df, rows_folder, fields, limits), owner)
 
 
 def _write_rows(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits) -> list[Chunk]:
@@ -203,6 +203,11 @@ class Manifest:
 
     def rows_folder(self, folder: str) -> str:
         return str(Path(folder, _ROWS + self.id))
+
+
+def new_rows_folder(folder: str) -> tuple[str, str]:
+    id_ = uuid.uuid4().hex
+    return id_, str(Path(folder, _ROWS + id_))
 
 
 def owner_of(conf: Mapping[str, Any]) -> str:
