@@ -16,7 +16,7 @@ from uuid import UUID
 
 from trident.comparing import is_close
 from trident.errors import ConfigError, CorruptValueError
-from trident.graph import Graph, PersistNode, StateNode
+from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.operations.interfaces import Operation
 from trident.roles import has
 from trident.run.opened_topology import OpenedTopology
@@ -31,6 +31,16 @@ _LONGEST = 120
 _KINDS = (list, dict, set, deque, Counter, defaultdict)
 _DEEPEST = 4
 _NOT_OF_USERS = frozenset({"trident", "states", "spouts", "pyarrow", "numpy", "pandas", "pyspark", "py4j"})
+
+
+def written_states(graph: Graph) -> list[str]:
+    return [node.state for node in graph.nodes if isinstance(node, PersistNode)]
+
+
+def compared_states(graph: Graph) -> list[str]:
+    """Return the states whose contents do not depend on how rows are cut: not what windows and joins keep meanwhile."""
+    persists = [node for node in graph.nodes if isinstance(node, PersistNode)]
+    return [node.state for node in persists if not isinstance(node, (WindowNode, JoinWithinNode))]
 
 
 def contents_of(opened: OpenedTopology, node: StateNode) -> Contents:

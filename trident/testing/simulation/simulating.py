@@ -14,8 +14,14 @@ import pyarrow as pa
 
 from trident.config import Config
 from trident.errors import ConfigError, StateMismatchError, TridentError
-from trident.graph import Graph, JoinWithinNode, PersistNode, WindowNode
-from trident.testing.simulation.compared_values import Contents, OutsideValues, differences
+from trident.graph import Graph
+from trident.testing.simulation.compared_values import (
+    Contents,
+    OutsideValues,
+    compared_states,
+    differences,
+    written_states,
+)
 from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, Rows, drawn_plan, shrunk
 from trident.testing.simulation.simulated_run import SimulatedRun, Wrong
 from trident.testing.stand_ins import typed_rows
@@ -161,11 +167,8 @@ class JudgedRuns:
             stream: typed_rows(f"simulate, stream {stream!r}", fields[stream], given)
             for stream, given in self._given.items()
         }
-        persists = [node for node in graph.nodes if isinstance(node, PersistNode)]
-        self._states = [node.state for node in persists]
-        # What windows and joins keep meanwhile depends on how rows are cut.
-        lasting = [node.state for node in persists if not isinstance(node, (WindowNode, JoinWithinNode))]
-        self._compared = [name for name in lasting if name not in self._ignore]
+        self._states = written_states(graph)
+        self._compared = [name for name in compared_states(graph) if name not in self._ignore]
         self._outside = OutsideValues(graph)
         self._name = graph.name
         self._wanted: dict[str, Contents] = {}
