@@ -130,7 +130,7 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
 
 
 def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterable[pa.Table]:
-    # As they come, or where steps need all of a partition, in one: also if there are none.
+    """Return the tables of one partition as its steps need them: as they come, or all in one (also if there are none)."""
     return [one_table(list(tables) or [schema_of(fragment.fields).empty_table()])] if fragment.blocking else tables
 
 

@@ -74,7 +74,7 @@ Tell = Callable[[NodeEvent], None]  # is told events, in a thread of its own or 
 
 
 class Nodes(Protocol):
-    """The tree, whose paths begin with `/`, always there, and a session. Threads may share it; no forked child."""
+    """The tree, and one session. Paths begin with `/`, a node that is always there. Threads may share it, no forked child."""
 
     @property
     def id(self) -> object:
