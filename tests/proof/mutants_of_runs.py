@@ -223,7 +223,7 @@ OF_RUNS = mutants(
 -            if other != partition:
 +            if other is None:
 @ trident/run/committing.py
-? tests/run/test_worker_states.py::test_only_the_partitions_used_last_stay_open
+? tests/run/test_partitions_in_executors.py::test_only_the_partitions_used_last_stay_open
 # executors: a worker takes one partition for another
 -        place = name, partition, read_only
 +        place = name, 0, read_only

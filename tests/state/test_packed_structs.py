@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.crashing_stores import DictMap
-from tests.states.memory.test_struct_columns import FUNCTIONS, SOME, TYPE, summed
+from tests.states.memory.test_memory_columns import FUNCTIONS, SOME, TYPE, summed
 from trident.errors import CorruptValueError
 from trident.state import CodecSerializer, Key, OpaqueMap, SerializedMap, StateType
 from trident.state.encoding.codec import decode, encode, encode_columns
