@@ -35,7 +35,9 @@ LIMITS = "limits"
 """Among the facts of a state: by the names of aggregates how many values each remembers of a key, where it drops others."""
 SERIALIZER = "serializer"
 """Among the facts of a state: what its values are written with, where the store does not decide that itself."""
-BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZER)
+TOTAL_KEY = "snapshot_key"
+"""Among the facts of a state without keys: the key under which its single value is, where the state has a choice."""
+BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZER, TOTAL_KEY)
 """The facts of a state that are not part of what it means."""
 
 
