@@ -248,7 +248,11 @@ def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind)
         )
         if way is not None and (policy != "keep_totals_even_if_wrong" or isinstance(way, StateMovedError)):
             raise way
+    bare = []  # states that seem empty: only the sentinel may be lost
+    if policy == "discard_totals" and not log.state.txid:
+        bare = [each for each in found.founds if not any(each.sentinels) and each.can_be_emptied]
     if not mismatches:
+        _discard(log, bare)
         return
     refused = found.why_refused(policy)
     if policy == "refuse" or refused:
@@ -257,7 +261,7 @@ def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind)
     if policy == "rewind":
         rewind(found.founds, False)
     elif policy == "discard_totals":
-        _discard(log, mismatches)
+        _discard(log, [*mismatches, *(each for each in bare if not each.mismatches)])
     else:
         _adopt(log, found.founds)
 
