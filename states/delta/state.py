@@ -293,7 +293,7 @@ class _DeltaFactory(Redacted):
         remains = f"in files of earlier versions {until}; in the published table until the next batch is published"
         return StoreFacts(
             on_one_machine=local_path(self.path) is not None, stages_commits=True, expires_after_s=self.options.ttl_s,
-            remains=remains, is_map=True, kept=self.kept, with_kept=self._with_kept,
+            remains=remains, is_map=True, snapshot_key=self.options.snapshot_key, kept=self.kept, with_kept=self._with_kept,
         )  # fmt: skip
 
     def _with_kept(self, kept: Mapping[str, Any]) -> _DeltaFactory:

@@ -153,7 +153,7 @@ class CommitGuard:
         self._baseline: Baseline = {}  # empty: nothing to compare with
         self._known: SentinelRecord[Baseline] | None = None  # the baseline is this record's, or a later look
         self._loss_reported = False
-        self._inspected, self._tells_dangers = conf.read_only, partition == 0
+        self._inspected, self._is_first = conf.read_only, partition == 0
 
     # ---- the sentinel ------------------------------------------------------------------------------------------------
 
@@ -186,6 +186,8 @@ class CommitGuard:
         self._inspect()
         found = self._fence.check_move(sentinel, force)
         self._learn(found)
+        if found is None and not sentinel.txid and self._is_first:
+            self._lay_epochs()  # a state that begins: what a server has kept of an earlier one must not count
         if found is None or force:
             self._take_servers()
         record = SentinelRecord(sentinel, self._baseline)
@@ -200,8 +202,7 @@ class CommitGuard:
     def erase(self) -> None:
         """Lay new epochs, so that no value of the state counts any longer, and delete the sentinel of the partition."""
         self.reset()
-        for connection in self._servers.connections:
-            connection.put(self._epoch_name, b"0", _new_epoch())
+        self._lay_epochs()
         self._register.delete()  # last: until then the old baseline shows that the epochs changed
 
     def check_own(self) -> None:
@@ -231,6 +232,10 @@ class CommitGuard:
         if not self._baseline:
             self._take_servers()
         return b"%d" % self._baseline[connection.name].epoch
+
+    def _lay_epochs(self) -> None:
+        for connection in self._servers.connections:
+            connection.put(self._epoch_name, b"0", _new_epoch())
 
     def _take_servers(self) -> None:
         """Take the servers as they are now, with an epoch on each."""
@@ -277,7 +282,7 @@ class CommitGuard:
                     f"memcached server {connection.name} runs without cas (option -C), so a state cannot be fenced on "
                     "it; start it without -C"
                 )
-            for danger in _dangers(settings, connection.statistics()) if self._tells_dangers else ():
+            for danger in _dangers(settings, connection.statistics()) if self._is_first else ():
                 warn_once(_LOGGER, f"memcached server {connection.name}", f"it {danger} ({self.place})")
 
     def _look_at(self, connection: MemcachedConnection, lay: bool = False) -> Health:

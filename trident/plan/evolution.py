@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from trident.fields import struct_fields, struct_type, widens
 from trident.graph import Evolution
 from trident.state.kinds import StateType
-from trident.state.txid import BESIDE_MEANING, CALLED, FORMER, KEPT, LIMITS, SERIALIZER, STORED_UNDER
+from trident.state.txid import BESIDE_MEANING, CALLED, FORMER, KEPT, LIMITS, SERIALIZER, STORED_UNDER, TOTAL_KEY
 
 # Among the facts of a state:
 MEMBERS = "members"  # of each aggregate in its value what it is, over which fields, and the fields that it has
@@ -158,6 +158,12 @@ class Evolving:
                 "NEW.py:topology"
             )
             self._refuse("serializer", str(before), str(now), remedy)
+        before, now = known.get(TOTAL_KEY), own.get(TOTAL_KEY)
+        if None not in (before, now) and before != now:
+            remedy = (
+                f"declare it with snapshot_key={before}, where its total is: under another one it begins with nothing"
+            )
+            self._refuse("snapshot_key", str(before), str(now), remedy)
         if known.get("window") != own.get("window"):
             self._refuse("window", str(known.get("window")), str(own.get("window")), _BESIDE)
         missing = sorted(set(known["streams"]) - set(own["streams"]))

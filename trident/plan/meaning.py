@@ -28,7 +28,7 @@ from trident.plan.evolution import (
 )
 from trident.plan.plan import spout_type_of
 from trident.state.encoding.serializers import name_of_serializer
-from trident.state.txid import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, renamed_facts
+from trident.state.txid import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, TOTAL_KEY, renamed_facts
 
 Facts = Mapping[str, Mapping[str, Any]]
 
@@ -252,6 +252,12 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
     }
     if (serializer := state.spec.facts.serializer) is not None:
         facts[SERIALIZER] = name_of_serializer(serializer)
+    if (
+        not key
+        and not isinstance(node, (WindowNode, JoinWithinNode))
+        and (total := state.spec.facts.snapshot_key) is not None
+    ):
+        facts[TOTAL_KEY] = repr(total[0] if isinstance(total, tuple) and len(total) == 1 else total)
     if isinstance(node, WindowNode):
         facts |= {"key": node.group.typed, "value": node.value.typed, "by": operation_name(node.member.aggregator)}
         facts |= {"window": str(node.config), **_limits(node.member)}

@@ -207,8 +207,7 @@ def _is_undefined(plan: Plan, log: TransactionLog, txid: int) -> bool:
     return defines and txid not in log.state.definitions
 
 
-def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:
-    mismatches = [each for each in found.founds if each.mismatches]
+def _refuse_other_places(mismatches: Sequence[Found], policy: str) -> None:
     for each in mismatches:
         # Not for a recovery: another state's values are not ours, and a state that was moved is not there.
         way = next(
@@ -216,7 +215,13 @@ def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind)
         )
         if way is not None and (policy != "keep_totals_even_if_wrong" or isinstance(way, StateMovedError)):
             raise way
+
+
+def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:
+    mismatches = [each for each in found.founds if each.mismatches]
+    _refuse_other_places(mismatches, policy)
     if not mismatches:
+        _discard(log, found.founds if policy == "discard_totals" else [])
         return
     refused = found.why_refused(policy)
     if policy == "refuse" or refused:
@@ -225,7 +230,7 @@ def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind)
     if policy == "rewind":
         rewind(found.founds, False)
     elif policy == "discard_totals":
-        _discard(log, mismatches)
+        _discard(log, found.founds)
     else:
         _adopt(log, found.founds)
 
@@ -240,8 +245,13 @@ def _can_rewind(rewind: Rewind, founds: Sequence[Found]) -> bool:
     return True
 
 
-def _discard(log: TransactionLog, mismatches: Sequence[Found]) -> None:
-    for found in sorted(mismatches, key=lambda each: each.can_be_emptied):  # one that cannot is refused before any is
+def _discard(log: TransactionLog, founds: Sequence[Found]) -> None:
+    """Empty what does not match; on a new log also what seems empty, as only its sentinel may be lost."""
+    is_new = not log.state.txid
+    chosen = [
+        each for each in founds if each.mismatches or (is_new and each.can_be_emptied and not any(each.sentinels))
+    ]
+    for found in sorted(chosen, key=lambda each: each.can_be_emptied):  # one that cannot is refused before any is
         for instance in found.instances:
             empty(log, instance)
         log.append(ResetRecord(found.name))

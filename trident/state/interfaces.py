@@ -323,6 +323,8 @@ class StoreFacts:
         place; see `TopologyTestDriver`.
     serializer
         The `Serializer` that values are written with; None: it is not known.
+    snapshot_key
+        The key of the single value of an ungrouped aggregate; None: it is not known.
     remains
         Where the store still has the bytes of a row that was deleted, and until when; for people.
     """
@@ -340,6 +342,7 @@ class StoreFacts:
     with_kept: Callable[[Mapping[str, Any]], Any] | None = None
     is_map: bool = False
     serializer: Any = None
+    snapshot_key: Key | str | None = None
     remains: str = ""
 
 

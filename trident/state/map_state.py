@@ -114,7 +114,8 @@ class MapStateFactory:
     def facts(self) -> StoreFacts:
         """What the factory of the backing maps says."""
         facts = facts_of(StoreFacts, self.backing_map_factory)
-        return replace(facts, is_map=True, with_kept=facts.with_kept and self._with_kept)
+        kept = facts.with_kept and self._with_kept
+        return replace(facts, is_map=True, snapshot_key=self.snapshot_key, with_kept=kept)
 
     def _with_kept(self, kept: Mapping[str, Any]) -> MapStateFactory:
         with_kept = facts_of(StoreFacts, self.backing_map_factory).with_kept

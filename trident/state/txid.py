@@ -22,7 +22,9 @@ STORED_UNDER = "stored_under"  # the name under which its store knows it, where 
 CALLED = "called"  # what it was called last, before its name was changed
 LIMITS = "limits"  # by the names of aggregates how many values each remembers of a key, where it drops others
 SERIALIZER = "serializer"  # what its values are written with, where the store does not decide that itself
-BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZER)  # no part of what it means
+TOTAL_KEY = "snapshot_key"  # under which the single value of a state without keys is, where the state has a choice
+# No part of what it means:
+BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZER, TOTAL_KEY)
 
 
 def epoch_of(attempt: int) -> int:

@@ -20,6 +20,8 @@ from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memcached import MemcachedOptions, MemcachedState
 from states.memcached.fence import Baseline, BaselineCodec, Health, loss
+from states.memcached.key_names import Names
+from states.memcached.servers import Servers
 from states.memcached.state import MemcachedCache
 from tests.harness.commands import until
 from tests.harness.proxy import Proxy
@@ -236,6 +238,36 @@ def test_a_topology_finds_the_loss_at_its_start_and_may_begin_anew(servers: list
     assert run("a", "b", "c", "a", state_recovery="discard_totals") == [1, None, None]
     flush(server)
     assert run("a", "b", "c", "a", "b", state_recovery="discard_totals") == [None, 1, None]
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+@pytest.mark.parametrize("discards", [True, False])
+def test_what_other_servers_kept_of_a_lost_state_does_not_count(
+    servers: list[Server], kind: str, discards: bool, tmp_path: Path
+) -> None:
+    homes = Servers(MemcachedOptions(tuple(addresses(servers))))
+    at_first = (
+        name for name in map("lost{}".format, count()) if homes.of(Names(name).sentinel(0)) is homes.connections[0]
+    )
+    prefix = next(at_first)
+
+    def run(log: str, *before: str, **settings: Any) -> set[int]:
+        topology = TridentTopology("lossy")
+        words = [(word,) for word in [*before, *WORDS]]
+        stream = topology.new_stream("words", FixedBatchSpout("word: string", 100, *words))
+        state = getattr(MemcachedState, kind)(addresses(servers), prefix=prefix, num_partitions=1)
+        stream.group_by("word").persistent_aggregate(state, Count(), "count")
+        with topology.start(engine="in_process", log_dir=tmp_path / log, **settings) as running:
+            running.process_all_available()
+            return set(running.state("count").multi_get(WORDS))
+
+    assert run("log") == {1}
+    restart(servers[0])
+    with pytest.raises(StateMismatchError, match="no commit at all"):
+        run("log")
+    # the batches are other ones: those of a word have a txid above the one that its server has kept
+    more = {"state_recovery": "discard_totals"} if discards else {}
+    assert run("new log", *["other"] * 400, **more) == {1}
 
 
 def test_servers_all_empty_are_rewound_and_some_empty_are_refused(servers: list[Server], tmp_path: Path) -> None:
