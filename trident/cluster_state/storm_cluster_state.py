@@ -238,7 +238,7 @@ class StormClusterState:
         return self._records(StormBase, _STORMS)
 
     def find_storm(self, topology: str) -> tuple[str, StormBase]:
-        """Return a topology's id and record, by either name; of several the one that does not end."""
+        """Return a topology's id and record, by its id or its name; of several the one that does not end."""
         bases = self.all_bases()
         if topology in bases:
             return topology, bases[topology]
