@@ -230,7 +230,7 @@ def _kill(pids: Iterable[int]) -> None:
 
 
 class DriverProcess:
-    """The process of a driver, which an earlier supervisor started if it is `adopted`."""
+    """The process of a driver, whom an earlier supervisor started if it is `adopted`."""
 
     def __init__(self, order: DriverOrder, process: psutil.Process, child: subprocess.Popen[bytes] | None) -> None:
         self.order, self.adopted = order, child is None

@@ -213,7 +213,7 @@ def read_manifest(source: BinaryIO) -> PackageManifest:
 
 
 def read_package(source: BinaryIO, into: Path | None = None) -> PackageManifest:
-    """Check each file of a package, which may have been made to do harm; write it into an empty folder if one is given."""
+    """Check each file of a package, made to do harm perhaps, and write it into an empty folder if one is given."""
     with _open_package(source) as (archive, manifest):
         entries = {entry.filename: entry for entry in _check_entries(archive)}
         if differs := sorted(set(entries) ^ {MANIFEST, *manifest.files}):

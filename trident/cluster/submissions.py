@@ -299,7 +299,7 @@ def _new_id(state: ClusterState, name: str) -> str:
 def rebalance(
     base: StormBase, wait_s: float, workers: int | None, executors: Mapping[str, int], components: Components
 ) -> StormBase:
-    """Return the record with other numbers, for a new driver; spouts and bolts take other numbers without one."""
+    """Return the record with other numbers, for which spouts and bolts need no new driver; for all else they do."""
     if executors and base.kind == "trident":
         raise ClusterError(
             f"topology {base.storm_name!r} is a Trident topology: the parallelism of a stream is part of its declaration "

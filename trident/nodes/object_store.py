@@ -72,7 +72,7 @@ class ObjectStore:
         return self._call(request)
 
     def tags(self, prefix: str | None = None, most: int | None = None, waits: bool = True) -> dict[str, object]:
-        """Return the names below a prefix, in order, the `most` first at least, with what changes whenever one is replaced."""
+        """Return the names below a prefix, in order, the first ones at least, with what changes whenever one is replaced."""
 
         def request() -> dict[str, object]:
             found: dict[str, object] = {}
