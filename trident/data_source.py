@@ -1,4 +1,4 @@
-"""`spark.read.format("trident")`: states as tables of Spark, read by its tasks, to which everything is found by the options."""
+"""`spark.read.format("trident")`: states as tables of Spark, read by its tasks, which find everything by the options."""
 
 from __future__ import annotations
 

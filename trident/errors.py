@@ -444,8 +444,8 @@ class SecondRunError(StateError):
 class KeyConflictError(StateError, can_heal=False):
     """Two partitions of a state write the same key in one batch, so that one of the updates would be lost; or both hold it.
 
-    Only an updater of `partition_persist` can do that: it chooses its keys. Nothing of the batch is committed. `txid` is None
-    where a reader found different values for the key.
+    Only an updater of `partition_persist` can do that: it chooses its keys. Nothing of the batch is committed. `one` and
+    `other` are the partitions; `txid` is None where a reader found different values for the key.
     """
 
     def __init__(self, state: str, key: str, one: int, other: int, txid: int | None = None) -> None: ...

@@ -1,8 +1,8 @@
 """Moments and dates as texts, the one reader of them for files, records, entries, stores, keys, and casts; and zones of time.
 
-ISO 8601, as Arrow and Spark read it: `2024-03-31`, `2024-03-31 02:30`, `2024-03-31T02:30:00.5+02:00`, in white space. What a
-text does not say is not guessed, and what its type cannot hold is not left out: a `timestamp` has an offset (`Z`, `+02:00`,
-`+0200`, `+02`), a `timestamp_ntz` has none, a `date` has no time; nothing is finer than microseconds.
+ISO 8601, as Arrow and Spark read it: `2024-03-31`, `2024-03-31 02:30`, `2024-03-31T02:30:00.5+02:00`; white space around it
+is passed over. What a text does not say is not guessed, and what its type cannot hold is not left out: a `timestamp` has an
+offset (`Z`, `+02:00`, `+0200`, `+02`), a `timestamp_ntz` has none, a `date` has no time; nothing is finer than microseconds.
 """
 
 from __future__ import annotations

@@ -260,12 +260,14 @@ def verify_state(
         Compare these keys only, of the one state that is named.
     share
         Compare this part of the keys, the same ones each time.
+    progress
+        Called with each batch that was processed.
 
     Returns
     -------
     list[Verified]
         For each state `equal`, the number of equal keys, and `wrong`: `(key, found, expected, since)`; `refused` says
-        why a state that was not named cannot be verified.
+        why a state that was not named cannot be verified. `txid` is the batch as of which it was, `notes` what else to know.
 
     Raises
     ------

@@ -58,6 +58,6 @@ class Sweeps:
         self._last: int | None = None
 
     def due(self, txid: int) -> bool:
-        """Whether batch `txid` is the first to be seen since the last multiple."""
+        """Whether batch `txid` is the first to be seen since the last multiple of `_SWEEP_EVERY`."""
         before, self._last = self._last, txid // _SWEEP_EVERY
         return txid % _SWEEP_EVERY == 0 if before is None else before != self._last

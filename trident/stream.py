@@ -434,7 +434,7 @@ class TridentState(TridentNames):
         return self
 
     def placement(self, where: str) -> TridentState:
-        """Say where this state is committed: `"auto"`, `"driver"` or `"executors"`, as of the setting `state_placement`."""
+        """Say where this state is committed, in place of the setting `state_placement`: `"auto"`, `"driver"`, `"executors"`."""
         if self._node is None:
             raise TopologyError(f"state {self.state_name!r} is static: nothing updates it, so it is committed nowhere")
         self._topology._place(self.state_name, where)

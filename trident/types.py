@@ -1,4 +1,4 @@
-"""What a DDL type means: a row for each type that has no others inside, from which all else follows. R15 is its one form."""
+"""What a DDL type means: a row for each type that has no others inside; all else asks it, as for the one form (R15)."""
 
 from __future__ import annotations
 

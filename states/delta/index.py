@@ -247,6 +247,7 @@ class Reader:
 
     def _read_base(self, keys: list[RawKey]) -> dict[RawKey, RawValue | None]:
         """Return the raw values of keys that have no change, from a newer base if the files of one are gone meanwhile."""
+        # Read after the changes, which leave their table only once a base holds them.
         for left in range(_TRIES if keys else 0, 0, -1):
             self._published.refresh()
             try:

@@ -13,6 +13,9 @@ commit any more. So a replay finds either no record of its batch and writes all,
 after Kafka's commit and before the record in the log, or the answer was lost. Then only the sentinel moves, to the attempt
 that the log will record. What was written stays as the first attempt wrote it, so a replay must bring the same tuples.
 
+Kafka refuses a producer whose transactional id another one has taken since, and ends its transaction first. So what was read
+after taking the id holds until this producer's own commit.
+
 Kafka deletes the offset that has the sentinel together with the topic, and the sentinel says which topic it belongs to: one
 that was deleted or made again has none.
 """

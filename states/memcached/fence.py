@@ -165,7 +165,7 @@ class CommitGuard:
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel; one of a foreign incarnation that names the loss, if a server has lost data since.
 
-        Raises `StateLossDetected`, once: this very instance laid the sentinel that is gone, or was there before the loss.
+        Raises `StateLossDetected`, once: the sentinel of this very instance is gone, or a server has lost data since.
         """
         self._inspect()
         record, own = self._fence.read(), self._fence.own

@@ -296,6 +296,7 @@ class MemcachedConnection:
     ) -> list[bytes]:
         """Store items as `store_commands` says, and return one reply for each: `STORED`, or why not."""
         data = store_commands(names, flags, expiration, values, tokens)
+        # All are sent before a reply is read, and replies must find room in the buffers on the way: callers bound how many.
         return self._command(f"write {len(names)} names", data, len(names))
 
     def put(self, name: bytes, flags: bytes, data: bytes) -> None:

@@ -161,8 +161,8 @@ class ClusterClient(Closes):
                 # An iterator that a try has used up gives nothing to the next one.
                 if content is not None:
                     request["content"] = content()
+                # To whom the cluster's state names now, as another Nimbus may lead than before.
                 return self._request_once(method, path, again, request)
-            # Found through the cluster's state each time, as another Nimbus may lead by now.
             except _AGAIN as error:
                 if time.monotonic() > until or isinstance(error, _Unknown):
                     raise

@@ -198,7 +198,7 @@ def _as_failed(base: StormBase, reason: str) -> StormBase:
 
 
 class Leadership:
-    """The candidacy of one Nimbus: the one whose ephemeral node is there leads. Two may believe that they do."""
+    """The candidacy of one Nimbus: the one whose ephemeral node is there leads. It does no harm if two believe so."""
 
     def __init__(self, cluster: StormClusterState, url: str) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

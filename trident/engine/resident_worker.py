@@ -58,7 +58,7 @@ class StageWork(NamedTuple):
     order: bytes  # a pickled `Order`
     stage: int  # 0 for the parts of the batch, after that the levels of exchanges
     commits: bool  # whether it commits: that goes on beside what is processed for later batches
-    tasks: bytes  # pickled: the parts with their numbers; of a level the number of each task, its exchange and its partition
+    tasks: bytes  # pickled: the parts with their numbers; of a level each task's number, exchange and partition
     crew: Mapping[int, str]  # the addresses of the workers that work on the attempt
     owners: Mapping[str, Sequence[int]]  # by exchange, which of them has each partition
     expects: Mapping[int, int]  # how many messages with rows each of them has sent here

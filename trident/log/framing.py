@@ -1,4 +1,4 @@
-"""The bytes of the log: frames of magic (4 bytes), length and checksum (u32, big-endian) of the payload, and it (msgpack).
+"""The bytes of the log: frames of magic (4 bytes), length and checksum (u32, big-endian), then the payload (msgpack).
 
 The checksum covers the place too, offset and length: bytes of a log inside a payload, or in the wrong place, are no frame.
 Where a definition may be lost (all states are opaque) it is written without a sync, and that of the commit record makes both

@@ -34,8 +34,8 @@ class TransactionLog(Protocol):
         """Write a record. When it returns the record is applied to `state`, and it and all before it are durable.
 
         `durable`: False: it is durable once a later one is, which checks whether another driver has claimed the log. Raises
-        `ValueError`: it cannot come next, or is not plain data; the log can still be used. After `FencedError`, another
-        driver has claimed the log, or `LogError`, it could not be made durable, every later append fails as well.
+        `ValueError`: it cannot come next, or is not plain data; the log can still be used. After `FencedError` (another
+        driver has claimed the log) or `LogError` (it could not be made durable) every later append fails as well.
         """
 
     def check_owner(self) -> None:

@@ -2,7 +2,7 @@
 
 Beside head and chunks are `claim/{name}`, of the writer alone, and `alive/{name}`, ephemeral: its session. A claim is one
 transaction, which removes the claim before, and so is an append: it checks the claim, as in a log that was removed and begun
-again the version of the head comes twice. The claim outlasts the session; `alive` is there a while longer than who was killed.
+again the version of the head comes twice. The claim outlasts the session; `alive` is there for a while after a kill.
 """
 
 from __future__ import annotations

@@ -26,7 +26,10 @@ _BATCHES, _ROWS = 1000, 10_000  # of one request to the store, at most; a batch 
 
 
 class Change(NamedTuple):
-    """What one batch did to a key: the values before and after, which may be equal. None: the key was absent, or is removed."""
+    """What one batch did to a key, a tuple of the grouping fields' values: the values before and after, which may be equal.
+
+    None: the key was absent, or is removed.
+    """
 
     key: Key
     before: Any

@@ -53,8 +53,8 @@ class StateView:
 
     `partitions`: the state's instances, by partition.
     `snapshot`: returns the snapshot to read at; called again if a key is newer. None: it is the newest one of `log`.
-    `columns`, `results`: of the rows: the key's fields, then the value; of several aggregates in one value, those of their
-    results.
+    `columns`: of the rows: the key's fields, then the value. `results`: of several aggregates in one value, the fields of their
+    results, which `to_pandas` shows.
     `log`: returns the state of the log, which the stores are compared with; None: they are not. Readers with both get
     `StaleTransactionError` when their `snapshot` is too old, and take another one for all that they read together.
     `gate`: holding it delays the next commit, for reads that commits overtake again and again.

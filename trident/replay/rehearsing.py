@@ -23,7 +23,7 @@ _MOST_READS = 100
 
 
 class ChangedKey(NamedTuple):
-    """A key that the new code makes something else of."""
+    """A key that the new code makes something else of: its value now, and after the batches, by former and by new code."""
 
     key: Key
     now: Any  # in the store
@@ -33,7 +33,7 @@ class ChangedKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What the new code would do to one state."""
+    """What the new code would do to one state in the batches `first` to `last`: how many keys are equal, which change."""
 
     state: str
     first: int  # of the batches that were run

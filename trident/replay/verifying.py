@@ -31,7 +31,7 @@ _KEYS = 1000  # of one read
 
 
 class WrongKey(NamedTuple):
-    """A key that is not what the batches make of it."""
+    """A key that is not what the batches make of it, and since which batch, as far as the store says; None: absent."""
 
     key: Key
     found: Any  # in the store; None: absent
@@ -41,7 +41,7 @@ class WrongKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Verified:
-    """What became of one state."""
+    """What became of one state, as of batch `txid`: how many keys are equal, which are wrong; or why it was refused."""
 
     state: str
     txid: int  # the batch after which store and computation were compared
@@ -226,13 +226,18 @@ def is_same(found: Any, expected: Any) -> bool:
 
 @dataclass(frozen=True)
 class ValueOrigin:
-    """What one batch did to a value."""
+    """What one batch did to a value.
 
-    batch: CommitRecord  # as of `trident.read_history`
-    count: int | None  # of rows in front of the state with the key; None: a user's updater chose the key
-    rows: Sequence[Mapping[str, Any]]  # the first of them
-    partial: Any  # what was combined with the value; None: a reducer or an updater made the new one
-    before: Any  # None: absent
+    `batch` is as of `trident.read_history`; `count` of its rows have the key (None: an updater chose it), and `rows` are the
+    first of them. They come to `partial`, which was combined with the value (None: a reducer or an updater made the new one).
+    `before`, `after`: the value; None: absent.
+    """
+
+    batch: CommitRecord  # with what each source gave it, in `spouts`
+    count: int | None
+    rows: Sequence[Mapping[str, Any]]
+    partial: Any
+    before: Any
     after: Any
 
 

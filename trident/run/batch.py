@@ -25,7 +25,7 @@ from trident.windows.grid import Grid
 _AHEAD_MS, _TIMERS = 60_000, "timers"
 
 Observer = Callable[[str, TransactionAttempt], None]
-"""Called in the thread that is there: at `defined`, `processed`, `committing`, `committed`, `recorded`, `succeeded`."""
+"""Called in the thread that gets there, at `defined`, `processed`, `committing`, `committed`, `recorded`, `succeeded`."""
 
 Definitions = Mapping[str, Definition]
 """The contents of a batch: the definition of each spout, and under names of their own its time and its dead letters."""

@@ -312,10 +312,21 @@ class TopologyFigures:
             },
         }
         return TopologyStatus(
-            drive.name, "trident", _STATES[word], self._clock_now - drive.began, config.message_timeout_s,
-            len(self._components[0]), batches.tasks, drive.at_work, drive.errors, self.statistics,
-            drive.progress.totals.series, self._clock_now, states=self._states(batches), more=more,
-        )  # fmt: skip
+            drive.name,
+            "trident",
+            _STATES[word],
+            self._clock_now - drive.began,
+            config.message_timeout_s,
+            len(self._components[0]),
+            batches.tasks,
+            drive.at_work,
+            drive.errors,
+            self.statistics,
+            drive.progress.totals.series,
+            self._clock_now,
+            states=self._states(batches),
+            more=more,
+        )
 
     @property
     def _clock_now(self) -> float:

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _LOOK_AT_OWNER_S = 2.0
 _SHORT_S = 1.0
 _LATE_IN_A_ROW = 2
-_COLD_S = 30.0  # at least, on Spark: it may have to start Python workers, because it ends those of a failed job
+_COLD_S = 30.0  # at least, on Spark, which ends the Python workers of a failed job, and may have to start others
 
 
 class BatchLoop:

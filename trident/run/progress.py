@@ -92,11 +92,25 @@ class Progress:
         read = Read(output.rows, dict(lags), came_in_s, batch.size, batch.tasks, batch.sizes)
         share_of_batch = share if batch.share is None else batch.share
         event = BatchCommitted(
-            self._name, self._run_id, at_ms, *batch.attempt, batch.tries, "in_process" if batch.runner.here else "spark", read,
-            Phases(*map(sub, points[1:], points)), times.recorded, share_of_batch, self._placements,
-            committed.keys, committed.key_counts, output.bytes_shuffled, output.bytes_collected,
-            len(left_out), counters, output.bytes_spilled,
-        )  # fmt: skip
+            self._name,
+            self._run_id,
+            at_ms,
+            *batch.attempt,
+            batch.tries,
+            "in_process" if batch.runner.here else "spark",
+            read,
+            Phases(*map(sub, points[1:], points)),
+            times.recorded,
+            share_of_batch,
+            self._placements,
+            committed.keys,
+            committed.key_counts,
+            output.bytes_shuffled,
+            output.bytes_collected,
+            len(left_out),
+            counters,
+            output.bytes_spilled,
+        )
         with self._lock:
             self._recent.append(event)
             self.batches += 1

@@ -182,6 +182,7 @@ class Sources:
         self, txid: int, logged: Definitions, said: Mapping[str, Said], time: Definition | None
     ) -> Definitions | None:
         """Return what is known of a batch, None if nothing is; log what a replay has to repeat."""
+        # Before anything reads a source, or before what has been read is committed.
         # Durable at once if a state needs identical replays, or if it was chosen: the source would give another answer later.
         # Else that is left to the commit, which saves one of two syncs.
         given = _given_definitions(said, time)

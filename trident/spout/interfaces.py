@@ -64,7 +64,8 @@ class Away(NamedTuple):
 
     what: str
     since_ms: int
-    is_fault: bool = True  # False: it answers, and waits for `REST` of something
+    is_fault: bool = True
+    """False: it answers, and waits for `REST` of something."""
 
 
 class PartitionRead(NamedTuple):
@@ -140,7 +141,8 @@ class SourceLife(Role):
 class BatchCoordinator(SourceLife, Role, ABC):
     """The driver's side of a spout. Two methods say what a batch is; the others are optional."""
 
-    runs_spark_jobs = False  # whether it reads with Spark jobs of its own, which need cores that no task keeps
+    runs_spark_jobs = False
+    """Whether it reads its source with Spark jobs of its own, which need cores that no task keeps."""
 
     @abstractmethod
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:

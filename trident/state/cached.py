@@ -8,8 +8,9 @@ Every entry is in a *space*, a name that one instance drew at random and shares 
 be in it, although the cache may lose, delay and keep anything. The space shows the last durable write of each of its entries:
 
 1. It begins empty.
-2. A key that is not in it is filled with what the durable map showed a moment before, inside a commit of this instance. (What a
-   replaced writer can still slip in carries an attempt that lost: it stands for the very value that is filled here.)
+2. A key that is not in it is filled with what the durable map showed a moment before, inside a commit of this instance, in
+   which no other writes the partition. (What a replaced writer can still slip in carries an attempt that lost: it stands for
+   the very value that is filled here.)
 3. A write goes to the durable map first and then to the space. If either raises, the space is dropped.
 4. If another instance wrote between two commits, or a commit did not end, the space is dropped before the next read.
 

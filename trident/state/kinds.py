@@ -64,8 +64,8 @@ class KeptChanges(Protocol):
     def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
         """Iterate over what the batches after `after`, up to `until`, have written, in their order.
 
-        For each batch its number, then each key with its `OpaqueValue`: also of attempts that lost, and of each write of a
-        key.
+        For each batch its number, then each key with its `OpaqueValue`: also of attempts that lost; of several writes of a
+        key by one attempt the last comes last.
         """
 
     def last_gone(self) -> int:

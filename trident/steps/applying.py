@@ -182,8 +182,8 @@ def apply_query(
     out = Emitted(step, node.outputs, on_error, table.num_rows, by_tuple=True)
     if rows:
         results = _retrieve(step, node, rows, state)
-        answer = lambda at, row: node.function.execute(row, results[at], out)  # noqa: E731
-        iterate(step, table, node.inputs, on_error, answer, out=out)
+        execute = node.function.execute
+        iterate(step, table, node.inputs, on_error, lambda at, row: execute(row, results[at], out), out=out)
     parents = pa.array(out.parents, pa.int64())
     return _append(Step(step, (), node, columns), node.outputs.names, table, parents, out.columns(table, node.inputs))
 
