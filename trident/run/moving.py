@@ -48,7 +48,18 @@ from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import migrate_values
 from trident.state.sentinel import compare_stores, is_foreign, move_note, with_note
-from trident.state.txid import CHANGES, FORMER, RETRY_BITS, SERIALIZER, STORED_UNDER, Sentinel, Txid, Winners, epoch_of
+from trident.state.txid import (
+    CHANGES,
+    FORMER,
+    RETRY_BITS,
+    SERIALIZER,
+    STORED_UNDER,
+    TOTAL_KEY,
+    Sentinel,
+    Txid,
+    Winners,
+    epoch_of,
+)
 from trident.steps.key_columns import partition_of_total, partitions_of
 
 Progress = Callable[[str, int, int], None]
@@ -438,9 +449,8 @@ def _compare_with_log(log: TransactionLog, graph: Graph, name: str) -> TopologyC
         )
     now = meaning_of(graph)
     states = log.state.declared.get("states", {})
-    facts = {
-        fact: value for fact, value in states.get(name, {}).items() if fact != SERIALIZER
-    }  # rows are written again
+    # Rows are written again, a single value under another key.
+    facts = {fact: value for fact, value in states.get(name, {}).items() if fact not in (SERIALIZER, TOTAL_KEY)}
     known = Meaning({name: facts} if facts else {}, {})
     compared = compare(
         known,

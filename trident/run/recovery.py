@@ -255,7 +255,8 @@ def _discard(log: TransactionLog, founds: Sequence[Found]) -> None:
         for instance in found.instances:
             empty(log, instance)
         log.append(ResetRecord(found.name))
-        logger.warning("state %s: emptied; its totals count the batches from %d on", found.name, log.state.txid + 1)
+        if found.mismatches:
+            logger.warning("state %s: emptied; its totals count the batches from %d on", found.name, log.state.txid + 1)
 
 
 def _adopt(log: TransactionLog, founds: Sequence[Found]) -> None:
