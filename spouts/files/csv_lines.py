@@ -204,7 +204,7 @@ class CsvFormat(RowFormat):
         seen, before = 0, b"\n"
         for block in chain(blocks, [b"\n"]):
             text = before + block
-            for escaped in (escape, mark, end) if escape else ():
+            for escaped in (escape, mark, end, b"\n") if escape else ():
                 text = text.replace(escape + escaped, b"..")
             before = text[-2:]  # what follows the last byte comes with the next block
             if mark not in text:

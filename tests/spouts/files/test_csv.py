@@ -160,6 +160,7 @@ def test_a_header_without_a_line_end_is_a_file_without_rows(tmp_path: Path) -> N
 
 @given(st.text('",\na\\', max_size=16), st.integers(1, 5), st.sampled_from([None, "\\"]))
 @example(r'a\,",","x,b\,",z', 5, "\\")
+@example('a\\\n",","x,b\\\n",z', 5, "\\")
 def test_a_value_that_goes_on_after_its_quote_is_refused_as_by_strict_csv(
     text: str, block: int, escape: str | None
 ) -> None:
