@@ -29,6 +29,7 @@ from trident.errors import BadDataError
 from trident.fields import names_shown
 
 _BLOCK = 1 << 20
+_CHECKED = 1 << 17  # bytes: more would not stay in the cache of a core
 _BOM = b"\xef\xbb\xbf"
 _ROWS = 10_000
 _NEWLINE, _RETURN = b"\n\r"
@@ -116,7 +117,8 @@ class CsvFormat(RowFormat):
         # An escaped line end would take an empty line along, which is no row: so line by line.
         if self.escape and f"{self.escape}\n\n".encode() in text:
             raise pa.ArrowInvalid("it is not complete: its line end is escaped")
-        if self.may_go_on_behind_quotes([text]) and self._behind_quote.match(text):
+        blocks = (text[at : at + _CHECKED] for at in range(0, len(text), _CHECKED))
+        if self.may_go_on_behind_quotes(blocks) and self._behind_quote.match(text):
             raise pa.ArrowInvalid(_BEHIND_QUOTE)
         if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
             text = _BOM + text
@@ -202,14 +204,14 @@ class CsvFormat(RowFormat):
         seen, before = 0, b"\n"
         for block in chain(blocks, [b"\n"]):
             text = before + block
+            for escaped in (escape, mark, end, b"\n") if escape else ():
+                text = text.replace(escape + escaped, b"..")
             before = text[-2:]  # what follows the last byte comes with the next block
             if mark not in text:
                 continue
-            if escape:
-                text = text.replace(escape * 2, b"..").replace(escape + mark, b"..")
             data = np.frombuffer(text, np.uint8)
-            (at,) = np.nonzero(data[1:-1] == ord(mark))
-            opens, closes = data[at[seen % 2 :: 2]], data[2:][at[(seen + 1) % 2 :: 2]]
+            at = np.flatnonzero(data[1:-1] == ord(mark))
+            opens, closes = data.take(at[seen % 2 :: 2]), data[2:].take(at[(seen + 1) % 2 :: 2])
             is_beside = [(one == ord(mark)) | (one == ord(end)) | (one == _NEWLINE) for one in (opens, closes)]
             if not (is_beside[0].all() and (is_beside[1] | (closes == _RETURN)).all()):
                 return True
@@ -337,7 +339,7 @@ class WholeCsvEmitter(LineEmitter):
 
     def _check_quotes(self, rows: CsvFormat, path: str) -> None:
         with unpacked(path) as data:
-            if not rows.may_go_on_behind_quotes(iter(partial(data.read, _BLOCK), b"")):
+            if not rows.may_go_on_behind_quotes(iter(partial(data.read, _CHECKED), b"")):
                 return
         with unpacked(path) as data, io.TextIOWrapper(data, self._files.of_texts, "replace", newline="") as lines:
             try:

@@ -82,8 +82,10 @@ class ChangeServer(ServerThread):
     async def unanswered(self, request: Request, error: Exception) -> Response:
         from starlette.exceptions import HTTPException
 
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        return _problem(status, f"{request.method} {request.url.path}: this server has GET /changes and GET /snapshot")
+        here = f"{request.method} {request.url.path}"
+        if isinstance(error, HTTPException):
+            return _problem(error.status_code, f"{here}: this server has GET /changes and GET /snapshot")
+        return _problem(500, f"{here} failed; the log of the server says why")
 
     async def _changes(self, request: Request) -> Response:
         from starlette.concurrency import run_in_threadpool
@@ -93,7 +95,7 @@ class ChangeServer(ServerThread):
         try:
             feed = await run_in_threadpool(self._open_feed, asked)
         except (ValueError, TridentError) as error:
-            return _problem(503 if isinstance(error, TridentError) else 400, error)
+            return _problem(400 if isinstance(error, ValueError) else 503, error)  # some are both
         try:
             first = await run_in_threadpool(feed.read)
         except TridentError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spouts import CsvFileSpout, JsonFileSpout
@@ -158,17 +158,21 @@ def test_a_header_without_a_line_end_is_a_file_without_rows(tmp_path: Path) -> N
     assert batches(spout) == [[(1, "x")]]
 
 
-@given(st.text('",\na', max_size=12), st.integers(1, 5))
-def test_a_value_that_goes_on_after_its_quote_is_refused_as_by_strict_csv(text: str, block: int) -> None:
+@given(st.text('",\na\\', max_size=16), st.integers(1, 5), st.sampled_from([None, "\\"]))
+@example(r'a\,",","x,b\,",z', 5, "\\")
+@example('a\\\n",","x,b\\\n",z', 5, "\\")
+def test_a_value_that_goes_on_after_its_quote_is_refused_as_by_strict_csv(
+    text: str, block: int, escape: str | None
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(path := Path(folder, "a.csv"), f"{text}\n".encode())
         names = [str(number) for number in range(20)]
-        spout = CsvFileSpout(path, "`0`: string", header=names, multiline=True, follow=False)
+        spout = CsvFileSpout(path, "`0`: string", header=names, escape=escape, multiline=True, follow=False)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("spouts.files.csv_lines._BLOCK", block)
+            patch.setattr("spouts.files.csv_lines._CHECKED", block)
             told = _error_of(lambda: rows(spout))
     try:
-        list(csv.reader(io.StringIO(f"{text}\n", newline=""), strict=True))
+        list(csv.reader(io.StringIO(f"{text}\n", newline=""), strict=True, escapechar=escape))
         is_refused = False
     except csv.Error as error:
         is_refused = "expected after" in str(error)
