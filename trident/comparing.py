@@ -48,12 +48,12 @@ def _as_map(value: Any) -> Mapping[Any, Any] | None:
     try:
         pairs = value.items() if isinstance(value, Mapping) else value
         made = {math.nan if key != key else key: each for key, each in pairs}
-        return made if len(made) == len(pairs) else _numbered(pairs)
+        return made if len(made) == len(pairs) else _by_number(pairs)
     except (ArithmeticError, TypeError, ValueError):
         return None
 
 
-def _numbered(pairs: Iterable[tuple[Any, Any]]) -> Mapping[Any, Any]:
+def _by_number(pairs: Iterable[tuple[Any, Any]]) -> Mapping[Any, Any]:
     """Return pairs of which some have the same key, as several that are NaN in a dict, each with a number beside its key."""
     made, counts = dict[Any, Any](), Counter[Any]()
     for key, each in sorted(pairs, key=lambda pair: _order(pair[1])):

@@ -135,7 +135,7 @@ class CsvFormat(RowFormat):
     def is_open(self, line: bytes) -> bool:
         """Whether a quoted value that begins in this line goes on after it: then it swallows a second line."""
         marks = [one.encode() for one in (self.quote, self.escape) if one is not None]
-        if not any(mark in line for mark in marks) or (self.escape is None and self._closed.fullmatch(line)):
+        if not any(mark in line for mark in marks) or (self.escape is None and self._closed_line.fullmatch(line)):
             return False
         try:
             return int(self.parse(line + line).num_rows) != 2
@@ -180,7 +180,7 @@ class CsvFormat(RowFormat):
         return self._convert_options(())
 
     @cached_property
-    def _closed(self) -> re.Pattern[bytes]:
+    def _closed_line(self) -> re.Pattern[bytes]:
         """Match lines in which quotes are only around values, or doubled within: this is cheaper than a trial."""
         mark, end = re.escape(self.quote or '"'), re.escape(self.delimiter)
         value = f"(?:{mark}[^{mark}]*(?:{mark}{mark}[^{mark}]*)*{mark}|[^{mark}{end}]*)"

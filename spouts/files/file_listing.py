@@ -80,12 +80,12 @@ class FileSource:
         )
 
     @cached_property
-    def _hidden(self) -> tuple[str, ...]:
+    def _hidden_prefixes(self) -> tuple[str, ...]:
         marks = "._" if self.skips_underscored else "."
         return tuple(mark for mark in marks if not any(one.startswith(mark) for one in self.patterns))
 
     def skips(self, name: str) -> bool:
-        return name.startswith(self._hidden) and (name[0] == "." or "=" not in name)
+        return name.startswith(self._hidden_prefixes) and (name[0] == "." or "=" not in name)
 
     def matches(self, name: str) -> bool:
         return any(fnmatch(name, pattern) for pattern in self.patterns)

@@ -71,7 +71,7 @@ def lost_before(spot: Spot, position: int, low: int, high: int) -> SpoutError:
             f"{spot} was read up to offset {position}, and begins at {low} now: {low - position} offsets were deleted before "
             f"they were read (retention, or delete-records). {_CHOICES}; and raise retention.ms or retention.bytes"
         )
-    return _replaced(spot, position, high, f"ends at {high} now", "new records take their numbers")
+    return _replaced_error(spot, position, high, f"ends at {high} now", "new records take their numbers")
 
 
 def truncation_error(spot: Spot, position: int, offset: int) -> SpoutError:
@@ -82,10 +82,10 @@ def truncation_error(spot: Spot, position: int, offset: int) -> SpoutError:
             f"read was lost {_UNCLEAN}. {_NEW_LOG}"
         )
     left = f"only what is before offset {offset} is still what was read"
-    return _replaced(spot, position, offset, left, "other records have or take their numbers")
+    return _replaced_error(spot, position, offset, left, "other records have or take their numbers")
 
 
-def _replaced(spot: Spot, position: int, offset: int, found: str, so: str) -> SpoutError:
+def _replaced_error(spot: Spot, position: int, offset: int, found: str, so: str) -> SpoutError:
     return SpoutError(
         f"{spot} was read up to offset {position}, and {found}: {position - offset} offsets that were read were lost in Kafka "
         f'{_UNCLEAN}, and {so}. {_NEW_LOG}, or let on_data_loss="skip" go on at offset {offset}'
@@ -197,7 +197,7 @@ class KafkaPositions:
         self._intact: dict[Spot, LogPosition] = {}  # with the epoch under which all before it was there
         self._ended: dict[Spot, int] = {}  # where a partition ended before what was read of it: more records hide that
 
-    def chosen(self, new: Collection[Spot], begun: Mapping[str, int], is_first: bool) -> list[Spot]:
+    def choose(self, new: Collection[Spot], begun: Mapping[str, int], is_first: bool) -> list[Spot]:
         """Return the partitions of which `first_poll` decides where they begin; the others begin at their first record.
 
         `begun`: the topics that were begun with, and how many partitions each had then that need not have begun yet.
@@ -329,7 +329,7 @@ class GroupPositions(KafkaPositions):
             if work.partitions:
                 begun[spot.topic] = min(work.partitions, begun.get(spot.topic, work.partitions))
         is_new = is_first and not any(work.partitions for spot, work in committed.items() if spot in new)
-        return self.chosen([spot for spot in new if spot not in committed], begun, is_new)
+        return self.choose([spot for spot in new if spot not in committed], begun, is_new)
 
     def _gone_on(
         self, committed: Mapping[Spot, PartitionWork], bounds: Mapping[Spot, OffsetBounds]

@@ -76,7 +76,7 @@ class KafkaCoordinator(BatchCoordinator):
         return made
 
     def _define(self, read: dict[Spot, OffsetRange], is_first: bool) -> Definition | None:
-        topics, held, replaced = self._held(read)
+        topics, held, replaced = self._hold_topics(read)
         bounds, cuts, away = self._ask_leaders(held)
         self._warn_away(away)
         if away and (self._waits or is_first):
@@ -121,7 +121,7 @@ class KafkaCoordinator(BatchCoordinator):
         bounds = {spot: end for spot, end in ends.items() if spot not in held or spot in cuts}
         return bounds, cuts, [spot for spot in led if spot not in bounds]
 
-    def _held(
+    def _hold_topics(
         self, read: Mapping[Spot, OffsetRange]
     ) -> tuple[Mapping[str, TopicView], dict[Spot, OffsetRange], set[str]]:
         """Return the topics; how far those that are there were read; which others were created again since."""
@@ -155,7 +155,7 @@ class KafkaCoordinator(BatchCoordinator):
     ) -> tuple[dict[Spot, int], bool]:
         """Return where new partitions begin; whether `first_poll` chose any, or that there is none yet."""
         # At first is when the log knows nothing, not even that there was none; then for all partitions of a topic at once.
-        by_option = self._positions.chosen(new, {spot.topic: 0 for spot in read}, is_first)
+        by_option = self._positions.choose(new, {spot.topic: 0 for spot in read}, is_first)
         incomplete = {spot.topic for spot in away}
         complete = [spot for spot in by_option if spot.topic not in incomplete]
         starts = {spot: new[spot].low for spot in new.keys() - by_option}

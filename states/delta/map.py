@@ -126,7 +126,7 @@ class DeltaBackingMap(BackingMap):
         else:
             is_same = self._publishing.by_index() and self._publishing.before(txid, self._index.sentinel)
         if not is_same:
-            raise self._overtaken(self._claim)
+            raise self._overtaken_error(self._claim)
         self._puts, self._begun = {}, True
 
     def end(self, txid: Txid) -> None:
@@ -207,7 +207,7 @@ class DeltaBackingMap(BackingMap):
             try:
                 self._table.cover()
             except VersionMoved as moved:
-                raise self._overtaken(None) from moved
+                raise self._overtaken_error(None) from moved
             self._evolves = False  # once
         self._index.load()
         self._seen = self._seen or (self._index.sentinel,)
@@ -232,7 +232,7 @@ class DeltaBackingMap(BackingMap):
             try:
                 self._table.commit(nothing, 0, "overwrite", app, {RESET: "true"}, (TRIMMED, -1))
             except VersionMoved as moved:
-                raise self._overtaken(None) from moved
+                raise self._overtaken_error(None) from moved
             self._index.load()
             self._publishing.publisher.clear()
         self._seen = (None,)
@@ -289,10 +289,10 @@ class DeltaBackingMap(BackingMap):
             raise
         if not is_written:
             self._forget()
-            raise self._overtaken(own)
+            raise self._overtaken_error(own)
         self._expiry.confirm_mark()
 
-    def _overtaken(self, own: Sentinel | None) -> Exception:
+    def _overtaken_error(self, own: Sentinel | None) -> Exception:
         """Return the error of a commit that was refused because another writer has committed."""
         self._drop_commit()
         (seen,) = self._seen or (None,)

@@ -86,7 +86,7 @@ class ChangeTable:
     def create(self, connection: PostgresConnection) -> None:
         """Make the tables, unless they are there: a statement that makes one waits for writers; refuse other columns."""
         found = self._read_columns(connection)
-        columns = ", ".join(f"{column.quoted} {column.form.sql}" for column in self._columns.all)
+        columns = ", ".join(f"{column.quoted_name} {column.form.sql}" for column in self._columns.all)
         for statement in () if found else _TABLES:
             make(connection, self._sql(statement, columns=columns), self._state)
         found = found or self._read_columns(connection)
@@ -243,7 +243,9 @@ class CommittedView:
         def committed_value(name: str, before: str) -> str:
             return f"CASE WHEN trident_stands THEN own.{name} ELSE own.{before} END" if is_opaque else f"own.{name}"
 
-        pairs = [(one.quoted, before.quoted) for one, before in zip(columns.values, columns.befores, strict=False)]
+        pairs = [
+            (one.quoted_name, before.quoted_name) for one, before in zip(columns.values, columns.befores, strict=False)
+        ]
         is_there = f"{committed_value(*pairs[0])} IS NOT NULL"
         if columns.shape.is_struct:
             is_there = f"{committed_value(identifier(NULL), identifier(BEFORE_NULL))} IS NOT TRUE"

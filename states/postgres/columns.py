@@ -92,7 +92,7 @@ class Column(PlainColumn[_Form]):
         return _Form(stored.sql, _OIDS[stored.sql], large_type(stored.arrow), wire, epoch)
 
     @property
-    def quoted(self) -> str:
+    def quoted_name(self) -> str:
         """The name as SQL; with twice the percent sign, because every statement has arguments."""
         return identifier(self.name).replace("%", "%%")
 
@@ -140,9 +140,9 @@ class Columns(PlainColumns[Column]):
     def alterations(self, found: Mapping[str, str], lacking: Sequence[Column]) -> str:
         """Return the changes of the table, as SQL, by which it has the columns that it lacks."""
         return ", ".join(
-            f"ALTER COLUMN {one.quoted} TYPE {one.form.sql}"
+            f"ALTER COLUMN {one.quoted_name} TYPE {one.form.sql}"
             if one.name in found
-            else f"ADD COLUMN IF NOT EXISTS {one.quoted} {one.form.sql}"
+            else f"ADD COLUMN IF NOT EXISTS {one.quoted_name} {one.form.sql}"
             for one in lacking
         )
 
@@ -167,8 +167,10 @@ class Columns(PlainColumns[Column]):
             f"{name}{at}": pack_array(column.form, array)
             for at, (column, array) in enumerate(zip(columns, arrays, strict=True))
         }
-        tests = [f"own.{column.quoted} IS NULL" for column, is_null in zip(self.keys, nulls, strict=True) if is_null]
-        tests += [f"own.{column.quoted} = asked.{place}" for column, place in zip(columns, given, strict=True)]
+        tests = [
+            f"own.{column.quoted_name} IS NULL" for column, is_null in zip(self.keys, nulls, strict=True) if is_null
+        ]
+        tests += [f"own.{column.quoted_name} = asked.{place}" for column, place in zip(columns, given, strict=True)]
         sent = ", ".join(column.parameter(place) for column, place in zip(columns, given, strict=True))
         table = f"unnest({sent}) AS asked ({', '.join(given)})" if given else "(SELECT) AS asked"
         return table, " AND ".join(tests), given
@@ -231,7 +233,7 @@ def _declared_type(sql: str) -> str:
 
 
 def column_list(columns: Iterable[Column], of: str = "") -> str:
-    return ", ".join(of + column.quoted for column in columns)
+    return ", ".join(of + column.quoted_name for column in columns)
 
 
 def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Columns | str:
@@ -354,11 +356,11 @@ def number_form(columns: Columns, conf: StateConf) -> NumberForm | None:
 
 def select_list(columns: Columns) -> str:
     """Return what a read selects: how many rows are foreign, the keys (of texts the lengths, too), the values."""
-    txid, attempt, *befores = [f"own.{column.quoted}" for column in columns.own]
-    values = [f"own.{column.quoted}" for column in columns.read[len(columns.keys) + len(columns.own) :]]
+    txid, attempt, *befores = [f"own.{column.quoted_name}" for column in columns.own]
+    values = [f"own.{column.quoted_name}" for column in columns.read[len(columns.keys) + len(columns.own) :]]
     parts = [f"count(*) FILTER (WHERE {txid} IS NULL OR {attempt} IS NULL)"]
     for key in columns.keys:
-        name = f"own.{key.quoted}"
+        name = f"own.{key.quoted_name}"
         if key.declared == "string":  # bytes as they are sent: those of the database may be in another encoding
             parts += [f"array_agg(octet_length(convert_to({name}, 'UTF8')))", f"string_agg({name}, '')"]
         else:

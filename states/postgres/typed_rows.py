@@ -139,7 +139,7 @@ class TypedRows(StoredRows):
 
     def pages(self) -> Iterator[Sequence[Any]]:
         """Iterate over the keys page by page, those with nulls in the same fields together."""
-        are_null = ", ".join(f"{column.quoted} IS NULL" for column in self._columns.keys)
+        are_null = ", ".join(f"{column.quoted_name} IS NULL" for column in self._columns.keys)
         query = self._names.sql("SELECT DISTINCT {are_null} FROM {table}", are_null=are_null)
         for nulls in self._rows("list the keys", query, {}):
             last: Key | None = None
@@ -283,10 +283,12 @@ class TypedRows(StoredRows):
         columns = self._columns.read
         places = [f"c{at}" for at in range(len(columns))]
         arrays = ", ".join(column.parameter(place) for column, place in zip(columns, places, strict=True))
-        changes = ", ".join(f"{column.quoted} = excluded.{column.quoted}" for column in columns if not column.is_key)
+        changes = ", ".join(
+            f"{column.quoted_name} = excluded.{column.quoted_name}" for column in columns if not column.is_key
+        )
         changes += f', "{AT}" = now()' if self._options.ttl_s is not None else ""
         keys = self._columns.keys
-        order = (f"given.{key.quoted}" + (' COLLATE "C"' if key.form.sql == "text" else "") for key in keys)
+        order = (f"given.{key.quoted_name}" + (' COLLATE "C"' if key.form.sql == "text" else "") for key in keys)
         kept = self.changes
         return self._names.sql(
             _PUT,
@@ -338,13 +340,15 @@ class TypedRows(StoredRows):
         table, tests, given = asked
         if nulls == (False,):  # faster than a join
             (key,) = self._columns.keys
-            table, tests = "", f"{key.quoted} = ANY({key.parameter('asked0')})"
+            table, tests = "", f"{key.quoted_name} = ANY({key.parameter('asked0')})"
         query = "SELECT {what} FROM {asked}{table} AS own WHERE {tests}"
         return self._names.sql(query, what=what, asked=table and f"{table}, ", tests=tests), given
 
     def _page(self, nulls: Sequence[bool], last: Key | None, *more: str) -> list[Key]:
         keys = self._columns.keys
-        tests = [f"{key.quoted} IS {'' if is_null else 'NOT '}NULL" for key, is_null in zip(keys, nulls, strict=True)]
+        tests = [
+            f"{key.quoted_name} IS {'' if is_null else 'NOT '}NULL" for key, is_null in zip(keys, nulls, strict=True)
+        ]
         tests += more
         there = [key for key, is_null in zip(keys, nulls, strict=True) if not is_null]
         given: dict[str, Any] = {"most": self._options.max_keys_per_call}

@@ -99,9 +99,9 @@ class TypedTable:
             rest, unique = " NOT NULL", "PRIMARY KEY"  # by which a subscription of PostgreSQL's knows the rows
         # A collation that no upgrade of the system changes.
         texts = {column: ' COLLATE "C"' for column in keys if column.form.sql == "text"}
-        types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
+        types = [f"{column.quoted_name} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
         value_rest = rest if is_bytes else ""
-        types += [f"{column.quoted} {column.form.sql}{value_rest}" for column in self._columns.all[len(keys) :]]
+        types += [f"{column.quoted_name} {column.form.sql}{value_rest}" for column in self._columns.all[len(keys) :]]
         table = self._names.sql(_CREATE, columns=", ".join(types), unique=unique, keys=column_list(keys))
         for statement in (table, *(() if is_bytes else (self._names.sql(_SENTINELS),))):
             make(connection, statement.encode())

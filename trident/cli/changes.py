@@ -79,7 +79,7 @@ class ChangeServer(ServerThread):
     def refusal(self, scope: Scope, status: int, cause: str) -> Response:
         return _problem(status, cause)
 
-    async def unanswered(self, request: Request, error: Exception) -> Response:
+    async def answer_error(self, request: Request, error: Exception) -> Response:
         from starlette.exceptions import HTTPException
 
         here = f"{request.method} {request.url.path}"

@@ -282,7 +282,7 @@ def _text(row: Mapping[str, Any], bare: bool = False) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, dict | list | tuple):
-        return json.dumps(_rounded(value), sort_keys=True, default=str)
+        return json.dumps(_round_floats(value), sort_keys=True, default=str)
     if isinstance(value, str):  # one that would be taken for a null is quoted, and so is what is quoted
         return repr(value) if value == "NULL" or value[:1] in _QUOTES else value
     return "NULL" if value is None else format(value + 0.0, ".12g") if isinstance(value, float) else str(value)
@@ -291,10 +291,10 @@ def _value(value: Any) -> str:
 _QUOTES = ("'", '"')
 
 
-def _rounded(value: Any) -> Any:
+def _round_floats(value: Any) -> Any:
     """Return a value whose floats have 12 digits, and no -0: the order in which a sum was added up is no difference."""
     if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {key: _round_floats(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
+        return [_round_floats(each) for each in value]
     return float(_value(value)) if isinstance(value, float) else value

@@ -91,7 +91,7 @@ class DRPCServer(ServerThread):
     def refusal(self, scope: Scope, status: int, cause: str) -> Response:
         return _problem("*", cause, None, "forbidden" if status == 403 else "unauthorized")
 
-    async def unanswered(self, request: Request, error: Exception) -> Response:
+    async def answer_error(self, request: Request, error: Exception) -> Response:
         here = f"{request.method} {request.url.path}"
         if isinstance(error, HTTPException):
             cause = f"{here}: this server has POST /drpc/FUNCTION, GET /drpc and GET /health"

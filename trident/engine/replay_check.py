@@ -20,7 +20,7 @@ from trident.comparing import first_difference, row_text
 from trident.counts import counting
 from trident.engine.fragment_runs import PutBack, TaskOutput, entry_input, run_step, send, whole
 from trident.engine.routing import RowFrame, apply_exchange
-from trident.engine.runners import InProcessRunner, pickle_program, process_or_raise, unseen
+from trident.engine.runners import InProcessRunner, pickle_program, process_or_raise, without_peek
 from trident.engine.worker import Order, Part, Program, aggregators_of, operations_of, read_part, with_empty_parts
 from trident.graph import AggregateNode, RepartitionNode
 from trident.observe.events import StepDifference
@@ -132,7 +132,7 @@ class ReplayCheck:
 def _copy_of(program: Program, parallelism: int) -> InProcessRunner:
     # Operations of its own; a `peek` is left out, as what it does would be done again.
     fragments = {
-        entry: replace(each, steps=tuple(replace(step, node=unseen(step.node)) for step in each.steps))
+        entry: replace(each, steps=tuple(replace(step, node=without_peek(step.node)) for step in each.steps))
         for entry, each in program.fragments.items()
     }
     copy = cloudpickle.loads(pickle_program(replace(program, fragments=fragments, opens=None)))

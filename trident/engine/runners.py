@@ -173,7 +173,7 @@ def process_or_raise(runner: Runner, parts: Sequence[Part], order: Order) -> Tas
     return output
 
 
-def unseen(node: Node) -> Node:
+def without_peek(node: Node) -> Node:
     # The second time a `peek` has seen the tuples, and what it does would be done again.
     return ProjectNode(node.id, node.parents, node.fields) if isinstance(node, PeekNode) else node
 

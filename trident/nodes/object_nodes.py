@@ -105,11 +105,11 @@ class ObjectNodes(LeasedNodes):
         super()._end(session, version)
         # Of all sessions that are over: a process may have died here, or put its object after the end of its session.
         known = [name for name in self._objects if name.startswith(f"{SESSIONS}/")]
-        there = self._seen(lambda table: table.find(known))
+        there = self._read_nodes(lambda table: table.find(known))
         if gone := [name for name in known if name not in there]:
             self._store.remove(gone)
 
-    def _seen(self, look: Callable[[SqlTable], T]) -> T:
+    def _read_nodes(self, look: Callable[[SqlTable], T]) -> T:
         with self._copy() as (db, _):
             return look(SqlTable(db.execute))
 

@@ -152,7 +152,7 @@ class PolledNodes(ABC):
         self._thread = threading.Thread(target=self._run, name="trident-cluster-session", daemon=True)
 
     @abstractmethod
-    def _seen(self, look: Callable[[SqlTable], T]) -> T:
+    def _read_nodes(self, look: Callable[[SqlTable], T]) -> T:
         """Return what a look at the nodes finds."""
 
     @abstractmethod
@@ -216,7 +216,7 @@ class PolledNodes(ABC):
     def _look(self, find: Find, paths: Sequence[str], watch: bool = False) -> list[Any]:
         self._check_usable()
         with self._watching if watch else nullcontext():
-            by_path = self._seen(lambda table: find(table, paths))
+            by_path = self._read_nodes(lambda table: find(table, paths))
             found = [by_path.get(path) for path in paths]
             if not watch:
                 return found
@@ -319,7 +319,7 @@ class LeasedNodes(PolledNodes):
         if is_back or now - self._set_at > self._timeout_s / 4:
             self._change((), durable=False)
         silent: dict[str, tuple[object, float]] = {}
-        for path, node in self._seen(_sessions).items():
+        for path, node in self._read_nodes(_sessions).items():
             version, seconds = self._silent.get(path, (None, 0.0))
             silent[path] = node.version, seconds + elapsed if node.version == version else 0.0
             if silent[path][1] > float(node.data.split()[0]) and path != self._own:
@@ -381,7 +381,7 @@ class PostgresNodes(LeasedNodes):
             )
         return found
 
-    def _seen(self, look: Callable[[SqlTable], T]) -> T:
+    def _read_nodes(self, look: Callable[[SqlTable], T]) -> T:
         return self._ask(lambda connection: (look(self._table(connection)),))
 
     def _transact(self, work: Callable[[SqlTable], T], durable: bool = True) -> T:

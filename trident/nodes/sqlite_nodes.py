@@ -85,7 +85,7 @@ class SqliteNodes(PolledNodes):
         self._transact(lambda table: table.end(self._id), durable=False)
         self._file(self._id).unlink(missing_ok=True)
 
-    def _seen(self, look: Callable[[SqlTable], T]) -> T:
+    def _read_nodes(self, look: Callable[[SqlTable], T]) -> T:
         with self._reader.reading(begin=None) as db:
             return look(SqlTable(db.execute))
 

@@ -12,7 +12,7 @@ import cloudpickle
 from trident.channel import Clock
 from trident.config import Config
 from trident.engine.fragment_runs import TaskOutput
-from trident.engine.runners import process_or_raise, unseen
+from trident.engine.runners import process_or_raise, without_peek
 from trident.engine.worker import Order
 from trident.errors import HistoryStartError, ReplayFailedError, UnsupportedOperation
 from trident.graph import Graph, Node, PeekNode, PersistNode, QueryNode, SpoutNode
@@ -330,7 +330,7 @@ def replay_graph(
             spec = StateSpec(factory, state.spec.required_num_partitions)
             state = replace(state, spec=spec, migrate=None)
         states.append(state)
-    nodes = (*map(unseen, graph.nodes), *_watching(graph, watch))
+    nodes = (*map(without_peek, graph.nodes), *_watching(graph, watch))
     return replace(graph, nodes=nodes, states=tuple(states), placements={}), values, left_out
 
 

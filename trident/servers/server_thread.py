@@ -92,7 +92,7 @@ class ServerThread(Closes):
         """Return the answer to a request that is refused before a route sees it."""
 
     @abstractmethod
-    async def unanswered(self, request: Request, error: Exception) -> Response:
+    async def answer_error(self, request: Request, error: Exception) -> Response:
         """Answer a request for which there is no route (`HTTPException`), or whose route raised."""
 
     def needs_token(self, scope: Scope) -> bool:
@@ -126,13 +126,13 @@ class ServerThread(Closes):
 
         made = Starlette(
             routes=self.routes(),
-            middleware=[Middleware(self._guarded)],
-            exception_handlers={HTTPException: self.unanswered, Exception: self.unanswered},
+            middleware=[Middleware(self._guard)],
+            exception_handlers={HTTPException: self.answer_error, Exception: self.answer_error},
         )
         made.router.redirect_slashes = False  # an answer without a reason
         return made
 
-    def _guarded(self, app: ASGIApp) -> ASGIApp:
+    def _guard(self, app: ASGIApp) -> ASGIApp:
         """Return the application behind a guard, which refuses requests of other sites, and those without the token."""
 
         async def guard(scope: Scope, receive: Receive, send: Send) -> None:
@@ -150,12 +150,12 @@ class ServerThread(Closes):
                         headers.setdefault(name, value)
                 await send(message)
 
-            refused = self._refused(scope)
+            refused = self._why_refused(scope)
             await (app if refused is None else self.refusal(scope, *refused))(scope, receive, sending)
 
         return guard
 
-    def _refused(self, scope: Scope) -> tuple[int, str] | None:
+    def _why_refused(self, scope: Scope) -> tuple[int, str] | None:
         from starlette.datastructures import Headers
 
         headers = Headers(scope=scope)

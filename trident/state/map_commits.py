@@ -29,7 +29,7 @@ from trident.state.forwarding import PassedAbility, innermost
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import EMPTIED, Sentinel, Txid
-from trident.state.values import OpaqueValue, TransactionalValue, owned
+from trident.state.values import OpaqueValue, TransactionalValue, own_all
 
 REMOVAL_LAG = 16
 """How many batches a removed key stays in the store as None, for readers that are that many batches behind."""
@@ -93,7 +93,7 @@ class CommittedMap(State, ABC):
         """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""
         keys, txid = typed_keys(keys), self._txid
         if txid is not None:
-            return owned(self._bases(keys, txid))
+            return own_all(self._bases(keys, txid))
         return self._changeable(self._latest(self._read(keys)))
 
     @abstractmethod
@@ -213,7 +213,7 @@ class CommittedMap(State, ABC):
 
     def _changeable(self, values: list[Any]) -> list[Any]:
         """Return values that a reader may change in place, from what the backing map returned."""
-        return values if self.backing.facts.gives_copies else owned(values)
+        return values if self.backing.facts.gives_copies else own_all(values)
 
     def _read(self, keys: Sequence[Key]) -> Sequence[Any]:
         # A store may show a commit's own puts late (buffered until the end) or never (evicted at once).

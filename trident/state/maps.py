@@ -16,7 +16,15 @@ from trident.state.interfaces import FormerTypes, IBackingMap, Key, StateType, V
 from trident.state.map_commits import CommittedMap
 from trident.state.table import KeyColumns, OpaqueTable, as_list
 from trident.state.txid import Snapshot, Txid, Winners
-from trident.state.values import Combine, CombinerUpdates, OpaqueValue, TransactionalValue, own, owned, values_to_store
+from trident.state.values import (
+    Combine,
+    CombinerUpdates,
+    OpaqueValue,
+    TransactionalValue,
+    own,
+    own_all,
+    values_to_store,
+)
 
 
 class OpaqueMap(CommittedMap):
@@ -183,7 +191,7 @@ def migrate_values(
 def _update_all(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
     if type(updaters) is CombinerUpdates:
         return updaters.update_all(bases)
-    return [updater.update(base) for base, updater in zip(owned(bases), updaters, strict=True)]
+    return [updater.update(base) for base, updater in zip(own_all(bases), updaters, strict=True)]
 
 
 class TransactionalMap(CommittedMap):
@@ -234,7 +242,7 @@ class NonTransactionalMap(CommittedMap):
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         txid, keys = self._current(), self._distinct(keys)
-        bases = owned(self._bases(keys, txid))
+        bases = own_all(self._bases(keys, txid))
         values = [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
         self._put(keys, values_to_store(values, updaters))
         return values

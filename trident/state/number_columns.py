@@ -162,7 +162,7 @@ class NumberColumn:
         none: npt.NDArray[np.bool_] = self.flags >> self.form.bits - 1 & 1 == 0
         return none
 
-    def repeated(self, number: int) -> Column:
+    def repeat(self, number: int) -> Column:
         """Return a number for each value."""
         made = np.empty(len(self.flags), np.int64)
         made.fill(number)  # of a few, three times as fast as `numpy.full`

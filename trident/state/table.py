@@ -157,7 +157,7 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
         new = base.combine_with(values, function)
         if new is None:
             return None
-        heads = new.repeated(number), new.repeated(txid.attempt)
+        heads = new.repeat(number), new.repeat(txid.attempt)
         return OpaqueTable((*heads, base, new), Span(txid.attempt, number, number), self.place)
 
     def __len__(self) -> int:

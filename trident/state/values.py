@@ -119,7 +119,7 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
     def _values(self, stored: list[V | None]) -> list[V]:
         combine = self._combine
         if not self._is_pure:
-            stored = owned(stored)
+            stored = own_all(stored)
         if self._combine_all is not None:
             if None not in stored:
                 return self._combine_all(cast("list[V]", stored), self._args)
@@ -160,7 +160,7 @@ _IMMUTABLE: frozenset[type[Any]] = frozenset(
 )
 
 
-def owned(bases: list[Any]) -> list[Any]:
+def own_all(bases: list[Any]) -> list[Any]:
     """Return values that updaters and readers may change in place."""
     return bases if _IMMUTABLE.issuperset(map(type, bases)) else list(map(own, bases))
 
@@ -185,4 +185,4 @@ def values_to_store(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) ->
     """Return the values to store: copies, unless an aggregate made them, because the user may change the others later."""
     if type(updaters) is CombinerUpdates:  # `isinstance` of an abstract class takes longer than the update of a key
         return values
-    return values if updaters and type(updaters[0]) in (CombinerValueUpdater, ReducerValueUpdater) else owned(values)
+    return values if updaters and type(updaters[0]) in (CombinerValueUpdater, ReducerValueUpdater) else own_all(values)

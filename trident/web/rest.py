@@ -81,7 +81,7 @@ class UIServer(ServerThread):
     def refusal(self, scope: Scope, status: int, cause: str) -> Response:
         return problem(Request(scope), PageError(status, cause))
 
-    async def unanswered(self, request: Request, error: Exception) -> Response:
+    async def answer_error(self, request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
             here = f"{request.method} {request.url.path}: there is no such page"
             error = PageError(error.status_code, here if error.status_code == 404 else "only GET, and POST of actions")
