@@ -26,6 +26,7 @@ from trident.config import Config
 from trident.errors import (
     ConfigError,
     StateError,
+    StateReadError,
     TopologyChangedError,
     TopologyError,
     UnsupportedOperation,
@@ -335,7 +336,13 @@ class _Move:
                 "no move: start the topology with it. For another layout, give the new one another table, prefix or path"
             )
         expected = [log.expected_sentinel(self._name, partition) for partition in range(len(found))]
-        return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
+        if log.layouts[self._name][0] != len(found) or None in expected:
+            return False
+        try:
+            compare_stores(self._name, self._target.states, lambda: log)  # a driver may have died in a commit since
+        except StateReadError:
+            return False
+        return True
 
     def _claim_target(self, found: Sequence[Sentinel | None]) -> None:
         """Note in each partition that it is being filled, if all are empty or were being filled."""
