@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import LogError, TridentError
@@ -35,6 +36,11 @@ _CREATE = (  # trident_log_chunks last: where it is, both are
 )
 _LOOK = "SELECT head FROM trident_log_heads WHERE topology = %(topology)s"
 _READ = "SELECT name, data FROM trident_log_chunks WHERE topology = %(topology)s AND name = ANY(%(names)s)"
+_ELSEWHERE = """
+    SELECT quote_ident(nspname) FROM pg_class JOIN pg_namespace AS own ON own.oid = relnamespace
+    WHERE relname = 'trident_log_heads' AND pg_class.oid <> 'trident_log_heads'::regclass
+        AND has_schema_privilege(own.oid, 'USAGE') AND has_table_privilege(pg_class.oid, 'SELECT')
+"""
 _HELD = """
     SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = %(key)s
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -95,6 +101,8 @@ class PostgresRecords(RecordStore):
 
     def claim(self, head: Head, before: Head) -> str | None:
         self._session.run(lambda connection: self._make_tables(connection, "trident_log_chunks", _CREATE))
+        if not before.id:
+            self._warn_of_others()
         self._session.hold(_key(head.id))  # before the claim, which is never found without
         if self._ask("SHOW fsync") == [("off",)]:
             logger.warning(
@@ -147,6 +155,19 @@ class PostgresRecords(RecordStore):
 
     def abandon(self) -> None:
         self._session.abandon()
+
+    def _warn_of_others(self) -> None:
+        """Warn of logs of this topology in other schemas: with another search_path it begins with nothing."""
+        there: list[str] = []
+        for (schema,) in self._ask(_ELSEWHERE):
+            with suppress(LogError):  # another program's table
+                there += [schema] if self._ask(_LOOK.replace("FROM ", f"FROM {schema.replace('%', '%%')}.")) else []
+        if there:
+            logger.warning(
+                "topology %s begins a new log at %s, and schema %s of that database has one of it: if it is to go on with "
+                "that, end it, and set the search_path back, for example with options=-csearch_path%%3D%s in the address",
+                self._address.name, self._address, ", ".join(there), there[0],
+            )  # fmt: skip
 
     def _write_at_once(
         self, given: Mapping[str, Any], beside: Sequence[LaterWrite], connection: PostgresConnection

@@ -86,6 +86,7 @@ class Replay(Closes):
         self._is_exact = below is None  # else neither the states nor the code are those of then
         memory = MemoryLog(graph.name)
         memory.state.incarnation = recorded.incarnation  # dead letters are known by it
+        memory.state.discarded = recorded.discarded  # a batch in flight left those out that were forgotten
         self._put_back = recorded.put_back
         self._fixed: set[int] = set()  # batches whose dead letters are none any more, because their cause was fixed
         memory.state.txid = first - 1

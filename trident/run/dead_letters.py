@@ -170,6 +170,14 @@ class DeadLetters:
     def _edited_path(self, log: LogState, txid: int) -> Path:
         return self._path(txid, log.winners.winner(txid) or 0, log.incarnation).with_suffix(".edited")
 
+    def waiting_for(self, log: LogState, keys: Sequence[tuple[Any, ...]]) -> list[DeadLetter]:
+        """Return the letters that wait and name a key, of the files that can be read."""
+        found: list[DeadLetter] = []
+        for txid in self._batches(log):
+            with suppress(LogError):  # which `forget` raises
+                found += [letter for letter in self.of_batch(log, txid) if any(_names(letter, key) for key in keys)]
+        return [letter for letter in found if state_of(letter, log) == WAITING]
+
     def forget(self, keys: Sequence[tuple[Any, ...]]) -> int:
         """Remove the letters, of whatever attempt, whose tuple or error has each part of a key: a text, as a word."""
         removed, unread = 0, list[LogError]()

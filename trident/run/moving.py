@@ -26,6 +26,7 @@ from trident.config import Config
 from trident.errors import (
     ConfigError,
     StateError,
+    StateReadError,
     TopologyChangedError,
     TopologyError,
     UnsupportedOperation,
@@ -34,13 +35,13 @@ from trident.errors import (
 from trident.graph import Evolution, Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.log import log_address
 from trident.log.log_interface import TransactionLog
-from trident.log.records import LayoutRecord, StartRecord, TopologyRecord
+from trident.log.records import DiscardRecord, LayoutRecord, StartRecord, TopologyRecord
 from trident.plan import make_plan
 from trident.plan.evolution import MOVED_FROM, REWRITTEN, STORED_AS
 from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
 from trident.read.open_partitions import Conversion, graph_to_read, make_state, with_evolutions
 from trident.read.state_reader import ForeignLog, log_place
-from trident.run.dead_letters import dead_letters_of
+from trident.run.dead_letters import dead_letters_of, ranges_by_batch
 from trident.run.recovery import NewMeaning, check_meaning, empty, lay, owning
 from trident.state.encoding.equal_keys import declared_keys, keys_of_list, typed_keys
 from trident.state.interfaces import Key, State
@@ -164,8 +165,10 @@ def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config)
             one.commit(commit)
             if backing.facts.kept_changes is not None:
                 backing.facts.kept_changes.forget(some)
-    letters = dead_letters_of(config, graph.name).forget(wanted)
-    return Forgotten(there, letters, node.spec.facts.remains or _REMAINS)
+        letters = dead_letters_of(config, graph.name)
+        if given_up := letters.waiting_for(log.state, wanted):  # before their lines go, or they would wait for ever
+            log.append(DiscardRecord(ranges_by_batch(given_up), "forgotten"))
+    return Forgotten(there, letters.forget(wanted), node.spec.facts.remains or _REMAINS)
 
 
 def _begin_to_write(log: TransactionLog, name: str, place: StatePlace) -> Iterator[int]:
@@ -344,7 +347,13 @@ class _Move:
                 "no move: start the topology with it. For another layout, give the new one another table, prefix or path"
             )
         expected = [log.expected_sentinel(self._name, partition) for partition in range(len(found))]
-        return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
+        if log.layouts[self._name][0] != len(found) or None in expected:
+            return False
+        try:
+            compare_stores(self._name, self._target.states, lambda: log)  # a driver may have died in a commit since
+        except StateReadError:
+            return False
+        return True
 
     def _claim_target(self, found: Sequence[Sentinel | None]) -> None:
         """Note in each partition that it is being filled, if all are empty or were being filled."""

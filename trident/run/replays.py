@@ -143,7 +143,8 @@ class Replays:
     def _read_letters(self, definition: Ranges, log: LogState) -> Iterator[DeadLetter]:
         for txid, ranges in definition.items():
             letters = self._letters.as_put_back(log, txid)
-            for number in numbers_of(ranges):
+            forgotten = {number for _, gone in log.discarded for number in numbers_of(gone.get(txid, ()))}
+            for number in sorted(set(numbers_of(ranges)) - forgotten):  # while their batch was in flight
                 yield letters.get(number) or self._missing_letter(txid, number)
 
     def _missing_letter(self, txid: int, number: int) -> DeadLetter:
