@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (69_290, 307),
-    "states": (11_870, 60),
-    "spouts": (9_590, 42),
-    "tests": (111_250, 529),
+    "trident": (69_364, 307),
+    "states": (11_865, 60),
+    "spouts": (9_580, 42),
+    "tests": (111_318, 529),
     "examples": (760, 8),
     "docs": (7_139, 41),
 }
