@@ -11,9 +11,8 @@ BIN := .venv/bin
 # versions of all extras, and runs a job with each.
 COMPAT := lowest-3.11 3.5-3.11 4.0-3.12 4.1-3.13 4.2-3.13 4.3-3.11 4.3-3.12 4.3-3.13 4.3-3.14
 # What depends on Spark: sessions, jobs, clusters, streaming queries, DataFrames.
-COMPAT_TESTS := $(addprefix tests/,cluster run/test_semantics.py read/test_views.py $(addprefix run/test_,committing.py \
-	partitions_in_executors.py windows_in_executors.py worker_states.py) \
-	engine/test_repartitioning.py fluent/test_resources.py spouts/spark/test_dataframe_spout.py \
+COMPAT_TESTS := $(addprefix tests/,cluster run/test_semantics.py read/test_views.py run/test_committing.py \
+	run/test_partitions_in_executors.py engine/test_repartitioning.py fluent/test_resources.py spouts/spark/test_dataframe_spout.py \
 	spouts/spark/test_structured_streaming.py run/test_foreach_batch.py)
 LOCK_EXTRAS := dev all
 MIN_JAVA := 17

@@ -1,13 +1,7 @@
-"""Spouts: the sources of topologies, one package a kind of source.
+"""Spouts: the sources of topologies, one package a kind of source; `trident.spout` has the interfaces.
 
-`rows` has sources whose rows are made in the driver (`FixedBatchSpout`, `FeederBatchSpout`, and `RateSpout` for load tests),
-`files` has `TextFileSpout`, `CsvFileSpout`, `JsonFileSpout` and `ParquetFileSpout`, `delta` has `DeltaSpout`, `spark` has
-`DataFrameSpout` and `StructuredStreamingSpout`, whose rows stay in Spark.
-`changes` has `StateChangesSpout`, which follows a state of another topology.
-`kafka` has `OpaqueTridentKafkaSpout` and `TransactionalTridentKafkaSpout`, `redis` has `TransactionalRedisStreamSpout`.
-`KafkaSpout` and `RedisStreamRichSpout` (in `kafka` and `redis`) emit single messages and acknowledge each of them at its
-queue, by what is in `messages`; `RedisStreamBolt` writes such a queue.
-Begin with `files/line_spouts.py`, or with `rows/driver_rows.py`, which is shorter. `trident.spout` has the interfaces.
+Begin with `files/line_spouts.py`, or with `rows/driver_rows.py`, which is shorter. `changes` follows a state of another
+topology; `messages` is what the spouts of single messages share (`KafkaSpout`, `RedisStreamRichSpout`).
 """
 
 from spouts.changes import StateChangesSpout

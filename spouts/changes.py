@@ -79,7 +79,7 @@ class StateChangesSpout(DriverRows):
         self._fields = _fields(self._graph, self._state)
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> _ChangesCoordinator:
-        """Open the driver's side: the log and the store of the other topology."""
+        """Open the driver's side."""
         from trident.read.change_feed import ChangeFeed
 
         feed = ChangeFeed(self._graph, self._state, self._config, self._since)
@@ -154,7 +154,6 @@ class _ChangesCoordinator(ThrottledCoordinator):
             )
 
     def lag(self, definition: Definition) -> Lag:
-        """Say how many batches were committed beyond when the log was last read."""
         return Lag(max(0, self._feed.last_seen - int(definition["until"])), "batches")
 
     def close(self) -> None:

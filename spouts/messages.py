@@ -1,8 +1,5 @@
 """What the spouts of single messages share: each message stays pending at its queue until its tuple tree is acknowledged.
 
-`MessageSpout` is the base of these spouts; `Deliveries` says what becomes of the messages of one task (fetched, emitted,
-acknowledged, tried again, given up), `MessageQueue` what a queue must do. `redis` and `kafka` have the queues.
-
 A message is in one place at a time: *ready* to be emitted, *out* in the topology, *waiting* for its retry or its burial, or
 *done*, of which the queue is notified in groups. Until then it is pending at the queue, so a crash at any moment loses nothing.
 """
@@ -42,36 +39,23 @@ _START_S = 5.0  # how long a server may be away when the spout starts: it may ju
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A message that was taken from a queue and not acknowledged there yet.
+    """A message that was taken from a queue and not acknowledged there yet."""
 
-    `id`: names it in the topology.
-    `values`: those of its tuple; empty if it cannot be read.
-    `raw`: what its queue needs to acknowledge it or to make a dead letter of it.
-    `failures`: how often it failed, as far as the queue and this spout know.
-    `trouble`: why it cannot be read; None if it can.
-    """
-
-    id: Hashable
-    values: Sequence[Any]
-    raw: Any
-    failures: int = 0
-    trouble: str | None = None
+    id: Hashable  # in the topology
+    values: Sequence[Any]  # of its tuple; empty if it cannot be read
+    raw: Any  # what its queue needs to acknowledge it, or for a dead letter
+    failures: int = 0  # as far as the queue and this spout know
+    trouble: str | None = None  # why it cannot be read
 
 
 class MessageQueue:
     """One task's connection to a queue. No call waits for messages.
 
-    Every call may raise `SourceAwayError`: the server does not answer, and `reconnect` is called until it does. Any other
-    `SpoutError` ends the worker.
-
-    What was taken stays with this task when the connection is lost.
-
-    A queue subclasses it; `reconnect`, `rest`, `refresh` and `may_have_more` need not be written.
-
-    `place`: its kind and address, such as `Redis at queues:6379`.
+    Every call may raise `SourceAwayError`: the server does not answer, and `reconnect` is called until it does; what was taken
+    stays with this task. Any other `SpoutError` ends the worker.
     """
 
-    place: str
+    place: str  # kind and address, such as "Redis at queues:6379"
 
     def reconnect(self) -> None:
         """Connect again, if the client does not by itself."""
@@ -113,12 +97,7 @@ class MessageQueue:
 def decode_all(
     items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[V]]
 ) -> list[tuple[V | tuple[()], str | None]]:
-    """Decode many items at once, and one by one if that fails, so that one bad item spoils no other.
-
-    Returns for each item its values, and the reason why it cannot be read, None if it can.
-
-    `decode`: returns the values of each item; raises `SpoutError` or `ValueError` if any cannot be read.
-    """
+    """Return for each item its values, and why it cannot be read; many at once, and one by one if that fails."""
     if not items:
         return []
     try:
@@ -131,13 +110,7 @@ def decode_all(
 
 @dataclass(frozen=True, repr=False)
 class RetryPolicy(Settings):
-    """How often, and after which pauses, a message is tried again.
-
-    `max_failures`: after so many failures a message is given up. None: never, unless there is a place for dead letters; then
-    after 10.
-    `first_pause_s`, `longest_pause_s`: seconds before the first retry; each further pause is twice as long, up to the longest.
-    `dead_letters`: the stream or topic that gets what is given up. None: the log gets it.
-    """
+    """How often, and after which pauses, a message is tried again; without `dead_letters` the log gets what is given up."""
 
     max_failures: int | None = whole(None, 1)
     first_pause_s: float = seconds(0.2)
@@ -162,19 +135,11 @@ class RetryPolicy(Settings):
         return self.limit is not None and failures >= self.limit
 
     def pause_s(self, failures: int) -> float:
-        """Return how many seconds a message waits after its n-th failure, from 1."""
         return Backoff(self.first_pause_s, self.longest_pause_s).pause_s(failures)
 
 
 class Deliveries:
-    """The messages of one task between its queue and the topology.
-
-    `queue`, `policy`: where they come from, and what becomes of messages that fail.
-    `max_pending`: the most that are taken from the queue and not acknowledged there.
-    `emit`, `report`: take a tuple with its `message_id`, and an error to show.
-    `clock`: seconds that never go back.
-    `away`: the server, while it does not answer.
-    """
+    """The messages of one task between its queue and the topology."""
 
     def __init__(
         self,
@@ -194,20 +159,18 @@ class Deliveries:
         self._done: list[Message] = []
         self._failed: list[Message] = []  # of which the queue does not know yet
         self._is_active = True
-        self.away: Away | None = None
+        self.away: Away | None = None  # the server, while it does not answer
         self._is_awaited = False  # whether someone waits for all that the queue has, and it was not asked since
         self._vain_tries, self._idle_s = 0, _SHORTEST_IDLE_S
         self._try_at = self._work_at = self._fetch_at = 0.0
 
     @property
     def pending(self) -> int:
-        """How many messages are taken from the queue and not acknowledged there."""
         return len(self._ready) + len(self._out) + len(self._waiting) + len(self._done)
 
     def refresh(self) -> None:
-        """Note that someone waits for all that the queue has at this moment. For any thread."""
         self._queue.refresh()
-        self._is_awaited = True
+        self._is_awaited = True  # from any thread
 
     @property
     def may_have_more(self) -> bool:
@@ -244,15 +207,12 @@ class Deliveries:
         self._is_active = True
 
     def deactivate(self) -> None:
-        """Tell the queue what is done; what was not emitted is emitted after `activate`."""
         self._is_active = False
         self._try_to(self._rest)
 
     def close(self) -> None:
         self._try_to(self._acknowledge)
         self._queue.close()
-
-    # ---- at the queue -------------------------------------------------------------------------------------------------
 
     def _work(self, now: float) -> None:
         if self.away is not None:
@@ -300,8 +260,6 @@ class Deliveries:
         self._acknowledge()
         self._queue.rest()
 
-    # ---- failures -----------------------------------------------------------------------------------------------------
-
     def _failed_once_more(self, message: Message) -> None:
         message.failures += 1
         if message.trouble is not None:
@@ -313,8 +271,7 @@ class Deliveries:
         heapq.heappush(self._waiting, (self._clock() + pause_s, next(self._numbers), message))
 
     def _is_dead(self, message: Message) -> bool:
-        """Whether it is given up. What cannot be read now cannot be read later."""
-        if message.trouble is not None:
+        if message.trouble is not None:  # what cannot be read now cannot be read later
             return self._policy.limit is not None
         return self._policy.gives_up(message.failures)
 
@@ -336,10 +293,7 @@ class Deliveries:
             return
         self._report(SpoutError(f"{name} is a dead letter in {self._policy.dead_letters!r} now: {reason}"))
 
-    # ---- a server that is away ----------------------------------------------------------------------------------------
-
     def _try_to(self, act: Callable[[], None]) -> None:
-        """Do something at the queue now if it answers; it is done later otherwise, or again by the queue."""
         if self.away is None:
             self._run_guarded(act)
 
@@ -355,13 +309,7 @@ class Deliveries:
 
 
 class MessageSpout(BaseRichSpout, ABC):
-    """Emits each message of a queue, and acknowledges it there when its tuple tree is complete. At-least-once.
-
-    In a Trident topology it is a spout of single tuples like any other: messages are acknowledged with their batch.
-
-    `fields`, `policy`: what it emits, with types, and what becomes of messages that fail.
-    `max_pending`: the most messages that a task takes from its queue before they are acknowledged.
-    """
+    """Emits each message of a queue, and acknowledges it there when its tuple tree is complete. At-least-once."""
 
     on_new_log: OnNewLog = "behind"
 
@@ -371,11 +319,7 @@ class MessageSpout(BaseRichSpout, ABC):
 
     @abstractmethod
     def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> MessageQueue:
-        """Connect a task to the queue, in the worker.
-
-        Raises `SourceAwayError`: the server does not answer; it is tried again for some seconds.
-        Raises `SpoutError`: something is wrong that waiting does not mend.
-        """
+        """Connect a task to the queue, in the worker; `SourceAwayError` is tried again for some seconds."""
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         declarer.declare(self._fields)

@@ -1,8 +1,6 @@
 """Columns of others as the types of fields, without a loss: each value is that of the file or table, or is refused.
 
-The one place where Arrow data that another program wrote gets its declared types: Parquet, Delta, DataFrames, Arrow tables.
-Members of structs are found by name. A column of another type is read as long as each of its values is one of the field's.
-Texts become moments and dates by the rules of `trident.moments`.
+The one place where Arrow data that another program wrote gets its declared types. Members of structs are found by name.
 """
 
 from __future__ import annotations
@@ -222,11 +220,7 @@ def moments_as_text(type_: pa.DataType) -> pa.DataType:
 
 
 def read_moments(column: Any, type_: pa.DataType, name: str, read: Convert | None = None) -> Any:
-    """Return a column whose texts, also within lists and structs, are moments and dates; others stay as they are.
-
-    `read`: makes what is neither list nor struct; by default moments and dates.
-    Raises `pa.ArrowInvalid` that names the column and the first text that is none.
-    """
+    """Return a column whose texts, also within lists and structs, are moments and dates; `read` makes what is neither."""
     return rebuild(column, type_, name, read or _read)
 
 
@@ -271,10 +265,7 @@ def read_decimals(texts: Any, type_: pa.DataType, where: str) -> Any:
 
 
 def check_decimals(texts: Any, made: Any, where: str) -> None:
-    """Raise `pa.ArrowInvalid` for a text that Arrow reads as another decimal.
-
-    Beyond 38 digits it wraps around, counting those behind the point that the type has, and it makes 0 of 1e-39.
-    """
+    """Raise `pa.ArrowInvalid` for a text that Arrow reads as another decimal: beyond 38 digits it wraps, and 1e-39 is 0."""
     longest = pc.max(pc.binary_length(texts)).as_py() or 0
     if longest + made.type.scale <= 38 and not _has_exponents(texts):
         return

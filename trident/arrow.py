@@ -20,7 +20,6 @@ __all__ = ["UNFIT", "Misfit", "impossible_in", "strict_array", "strict_column"] 
 
 @lru_cache(maxsize=1024)
 def arrow_type(ddl: str) -> pa.DataType:
-    """Return the Arrow type of a DDL type in its normal spelling (see `trident.fields.normal_type`)."""
     simple = simple_type(ddl)
     if simple is not None:
         return simple.arrow
@@ -94,7 +93,6 @@ def strict_cast(array: Any, type_: pa.DataType, field: str, declared: str | None
 
 
 def cast_table(table: pa.Table, fields: Fields) -> pa.Table:
-    """Return a table with columns of these names as one of the fields' types; raises as `strict_cast`."""
     schema = schema_of(fields)
     if table.schema.equals(schema):
         return table
@@ -154,11 +152,9 @@ def large_type(type_: pa.DataType) -> pa.DataType:
 
 
 def python_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return the values of an array as tuples carry them: maps, also inside of other values, are dictionaries.
+    """Return the values of an array as tuples carry them: maps are dictionaries (`ValueError` if one has a key twice).
 
     A map whose keys are lists or structs is a list of pairs.
-
-    Raises `ValueError`: a map has a key twice.
     """
     array = one_array(array) if isinstance(array, pa.ChunkedArray) else array  # each look at it is faster
     values: list[Any] = array.to_pylist()

@@ -26,8 +26,6 @@ class Channel(Generic[T]):
 
     In place of `queue.SimpleQueue`: before Python 3.13 its `get` never returns if its timeout is over before it begins to wait.
     `queue.Queue` holds a lock that a signal handler, which may put a message too, would wait for in the same thread.
-
-    `messages`: those that have come and were not taken, only to be looked at.
     """
 
     def __init__(self) -> None:
@@ -36,7 +34,6 @@ class Channel(Generic[T]):
         self._come.acquire()
 
     def put(self, message: T) -> None:
-        """Add a message, from any thread or signal handler."""
         self.messages.append(message)
         if self._come.locked():
             with suppress(RuntimeError):  # another thread has just done so
@@ -59,13 +56,7 @@ def waitable(seconds: float | None) -> float | None:
 
 
 class DaemonPool(Executor):
-    """Like `ThreadPoolExecutor`, but a thread that hangs does not keep the process alive.
-
-    Before it ends, the interpreter waits for the threads of a `ThreadPoolExecutor`, whatever they do.
-
-    `most`: the largest number of threads; one starts if none is idle.
-    `name`: the beginning of their names.
-    """
+    """Like `ThreadPoolExecutor`, but the interpreter does not wait for a thread that hangs before it ends."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
@@ -76,7 +67,6 @@ class DaemonPool(Executor):
         self._closed = False
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Call a function in a thread; a pool that was shut down refuses it with `RuntimeError`."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -139,11 +129,9 @@ class Clock:
 
 
 class _CollectorPause:
-    """Pauses Python's cycle collector inside of it, in all threads; where rows are made, a third of the time would be its own.
+    """Pauses Python's cycle collector, in all threads, where many small objects are made that do not refer to others.
 
-    For where many small objects are made of which none refers to another.
-    Several threads may be inside at once: the last one to leave turns it on again, if it was on before the first. While
-    there is always another one, a thread that leaves collects where much was made.
+    While there is always another thread inside, one that leaves collects where much was made.
     """
 
     def __init__(self) -> None:
@@ -171,7 +159,6 @@ COLLECTOR_PAUSE = _CollectorPause()
 
 
 def thread_stacks() -> dict[int, FrameType]:
-    """Return the innermost frame of each thread, by its number."""
     # Collecting meanwhile, Python before 3.11.9 can stand still for ever: it holds a lock that a thread needs to begin or end.
     with COLLECTOR_PAUSE:
         return sys._current_frames()  # noqa: SLF001  nothing public gives another's stack

@@ -1,7 +1,4 @@
-"""Compares values, and tables as multisets of rows: floats up to rounding where that is allowed.
-
-A sum of doubles depends on the order in which they were added, so what two runs give may differ in the last digits.
-"""
+"""Compares values, and tables as multisets of rows: floats up to rounding where allowed, as a sum depends on the order."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ from trident.fields import Fields
 from trident.naming import shown
 from trident.tuples import TridentTuple
 
-_CLOSE, _CLOSE_FLOATS = 1e-9, 1e-6
-"""By how much rounding may change a double, or a float of 32 bits: of its value, or in all."""
+_CLOSE, _CLOSE_FLOATS = 1e-9, 1e-6  # by how much rounding may change a double, or 32 bits: of its value, or in all
 _PARTS = (list, tuple, deque)
 
 Row = tuple[Any, ...]
@@ -30,10 +26,7 @@ Pair = tuple[Row | None, Row | None]
 
 
 def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None = None) -> bool:
-    """Whether two values are equal; NaN is NaN.
-
-    Floats in them may differ by `close` of their value, or by `in_all`, which is `close` by default.
-    """
+    """Whether two values are equal; floats in them may differ by `close` of their value, or by `in_all` (default: `close`)."""
     if isinstance(one, float) and isinstance(other, float):
         is_near = math.isclose(one, other, rel_tol=close, abs_tol=close if in_all is None else in_all)
         return is_near or all(map(math.isnan, (one, other)))
@@ -55,12 +48,12 @@ def _as_map(value: Any) -> Mapping[Any, Any] | None:
     try:
         pairs = value.items() if isinstance(value, Mapping) else value
         made = {math.nan if key != key else key: each for key, each in pairs}
-        return made if len(made) == len(pairs) else _numbered(pairs)
+        return made if len(made) == len(pairs) else _by_number(pairs)
     except (ArithmeticError, TypeError, ValueError):
         return None
 
 
-def _numbered(pairs: Iterable[tuple[Any, Any]]) -> Mapping[Any, Any]:
+def _by_number(pairs: Iterable[tuple[Any, Any]]) -> Mapping[Any, Any]:
     """Return pairs of which some have the same key, as several that are NaN in a dict, each with a number beside its key."""
     made, counts = dict[Any, Any](), Counter[Any]()
     for key, each in sorted(pairs, key=lambda pair: _order(pair[1])):
@@ -79,10 +72,7 @@ def _are_close_maps(
 
 
 def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> Pair | None:
-    """Return the first row that only `one` has, and the first that only `other` has; None if they have the same rows.
-
-    `rounding`: whether floats may differ by it.
-    """
+    """Return the first row that only `one` has, and the first that only `other` has; None if they have the same rows."""
     schema = (one if one.num_rows else other).schema  # an empty table may have fewer columns
     # Those of floats last, so that rows which differ by rounding are sorted alike.
     columns = sorted(range(len(schema)), key=lambda at: pa.types.is_floating(schema.types[at]))

@@ -234,12 +234,9 @@ class Config(Settings):
 
 
 def resolve(own: Config, names: Sequence[str], folder: str, given: Config, origin: str = _GIVEN) -> Config:
-    """Return the settings of a topology: what is given, over the environment, over the file, over its own.
+    """Return the settings of a topology: what is given (by `origin`), over the environment, the file in `folder`, and its own.
 
-    `names`: of the topology; the file may have a section for each.
-    `folder`: of its module, where the file is, if there is one.
-    `origin`: of what is given, where that is not known.
-    Raises `ConfigError`: a setting is not known, or its value is not possible; says which, and where it is.
+    The file may have a section for each of the `names`. Raises `ConfigError`: says which setting is wrong, and where it is.
     """
     layers = [("topology", own), *_of_file(Path(folder) / SETTINGS_FILE, names)]
     layers += [
@@ -257,10 +254,7 @@ def resolve(own: Config, names: Sequence[str], folder: str, given: Config, origi
 
 
 def settings_of_environment() -> dict[str, str]:
-    """Return the settings that environment variables give: `TRIDENT_HISTORY=7d` gives `history`.
-
-    Raises `ConfigError`: a variable is nearly one of a setting. Others that begin in this way are not for topologies.
-    """
+    """Return the settings that variables give, as `TRIDENT_HISTORY=7d`; `ConfigError` for one that is nearly such."""
     known, found = [each.name for each in fields(Config)], {}
     for variable, text in sorted(os.environ.items()):
         name = variable.removeprefix(_VARIABLE).lower()

@@ -1,8 +1,7 @@
 """What is counted while a batch is processed and committed: counters of operations, and keys that maps read and write.
 
-A counter has no value of its own: `counting` collects what the calling thread counts meanwhile, and comes back with the batch.
-So attempts that run side by side do not mix, and what a failed attempt counted is dropped with it. In the same way
-`counting_keys` collects keys. Outside of it, when a user or a DRPC request reads a state, none are counted.
+`counting` collects what the calling thread counts meanwhile, and comes back with the batch: attempts side by side do not mix,
+and what a failed attempt counted is dropped with it.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ class counting:  # noqa: N801 - used as a function
 
 
 def count_again(counts: Mapping[str, int]) -> None:
-    """Count in this thread what was collected apart."""
     if _here.counts is not None:
         add_counts(_here.counts, counts)
 
@@ -68,7 +66,6 @@ def remark(step: str, kind: str, text: str) -> None:
 
 
 def take_remarks(counts: dict[str, int]) -> list[tuple[str, str, str]]:
-    """Take the remarks out of what was counted: step, kind and text of each."""
     found = [name for name in counts if name.startswith(_REMARK)]
     for name in found:
         del counts[name]
@@ -81,12 +78,7 @@ def add_counts(total: dict[str, int], more: Mapping[str, int]) -> None:
 
 
 class KeyCounts(NamedTuple):
-    """Keys of one state in one batch.
-
-    `read`: keys that the store was asked for.
-    `cached`: keys that a memory or a cache in front of the store answered, so that the store was not asked.
-    `written`: keys that were put into the store, removed ones included.
-    """
+    """Keys of one state in a batch that its store was asked for, that a cache answered, and that were put or removed."""
 
     read: int = 0
     cached: int = 0
@@ -97,7 +89,6 @@ NO_KEYS = KeyCounts()
 
 
 def add_keys(total: dict[str, KeyCounts], state: str, counts: KeyCounts) -> None:
-    """Add what a partition of a state, or a query of it, read and wrote."""
     before = total.get(state)
     total[state] = counts if before is None else KeyCounts(*map(add, before, counts))
 

@@ -1,8 +1,4 @@
-"""`spark.read.format("trident")`: states as tables of Spark, read by its tasks.
-
-Spark makes the source in processes of its own, first to plan and then once in each task. So everything is found by the
-options: the declaration of the topology by import, what is committed in its log.
-"""
+"""`spark.read.format("trident")`: states as tables of Spark, read by its tasks, which find everything by the options."""
 
 from __future__ import annotations
 

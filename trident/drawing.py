@@ -16,7 +16,6 @@ _MERMAID = {"&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;", 
 
 
 def to_dot(graph: Graph) -> str:
-    """Return the graph in the language of Graphviz; `TopologyError` if there is nothing to run."""
     lines = [f"digraph {_dot(graph.name)} {{", "  rankdir=LR;", "  node [shape=box];"]
     for number, (title, nodes) in enumerate(_clusters(graph)):
         lines += [f"  subgraph cluster_{number} {{", f"    label={_dot(title)};"]
@@ -29,7 +28,6 @@ def to_dot(graph: Graph) -> str:
 
 
 def to_mermaid(graph: Graph) -> str:
-    """Return the graph as a Mermaid flowchart; `TopologyError` if there is nothing to run."""
     lines = ["flowchart LR"]
     for number, (title, nodes) in enumerate(_clusters(graph)):
         lines.append(f'  subgraph stage_{number}["{_mermaid(title)}"]')
@@ -55,7 +53,6 @@ def _clusters(graph: Graph) -> Iterator[tuple[str, list[Node]]]:
 
 
 def _arrows(graph: Graph) -> Iterator[tuple[str, str, bool]]:
-    """Yield the pairs that an arrow joins; True if a state is only read."""
     for node in graph.nodes:
         for parent in node.parents:
             yield parent, node.id, False
@@ -86,11 +83,7 @@ def _name(id_: str) -> str:
 def operations_of_plan(
     graph: Graph, plan: Plan, in_executors: Collection[str] = (), parallelism: int = 1
 ) -> dict[str, ComponentDescription]:
-    """Return the operations by id, stage by stage; one that runs in several stages belongs to the first.
-
-    `in_executors`: the states that executors commit.
-    `parallelism`: how many tasks run at once.
-    """
+    """Return the operations by id, stage by stage; one that runs in several stages belongs to the first."""
     found: dict[str, ComponentDescription] = {}
     for number, stage in enumerate(stages_of(plan, in_executors), 1):
         for entry in stage.entries:

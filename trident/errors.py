@@ -1,63 +1,7 @@
-"""Every error that the framework raises, in one tree.
+"""Every error that the framework raises: of a topology, its log, its states, its sources, a cluster.
 
-::
-
-    TridentError
-    ├── TopologyError            the declaration is wrong; raised at the call, before any job starts
-    │   ├── InexactPairingError  a spout and a state that cannot be exact together (the guarantee matrix)
-    │   │   └── DirtyReadError   a query may read what a failed attempt wrote, and feeds a state that must be exact
-    │   └── TopologyChangedError states or streams are not what the log was written with
-    ├── ConfigError              an unknown or impossible setting
-    ├── EnvironmentProblem       no Java, a Java that is too old, a missing driver package
-    ├── FailedException          raised by user code: "replay this batch"
-    │   └── ReportedFailedException
-    ├── BatchFailedError         a batch failed as often as it may; names txid, step, tuple and cause
-    │   └── RetriesUsedUpError   so many batches failed that this driver has run out of attempt numbers
-    ├── ReplayDiffersError       a step gave other results when a batch was processed twice
-    ├── DRPCExecutionException   a DRPC request got no answer; says why, and in which step
-    ├── ReplayFailedError        a recorded batch cannot be processed again; names txid, step and cause
-    ├── FencedError              another driver has taken over; this one must stop
-    ├── LogError
-    │   ├── LogHeldError         another driver holds the log
-    │   │   └── AlreadyRunningError  this very process holds it
-    │   ├── ForeignLogError      the log belongs to another topology
-    │   ├── CorruptLogError      a record in the middle of the log is damaged
-    │   ├── HistoryGapError      a piece of its history is damaged
-    │   └── HistoryStartError    its history begins too late for what was asked
-    ├── StateError
-    │   ├── StaleTransactionError    the store holds a later batch than the one being committed
-    │   ├── ChangesGoneError         a reader of changes came too late
-    │   │   └── ChangesReplacedError     the log was set back: other batches have the numbers of those that were read
-    │   ├── StateMismatchError       store and log do not belong together (wiped, rolled back, foreign, lost log)
-    │   │   ├── StartMismatchError   a start says which accident it was, and what keeps the totals right
-    │   │   ├── StatePlaceError      another state keeps its values there
-    │   │   ├── RewindError              state_recovery="rewind" cannot bring the state forward; says why
-    │   │   ├── StateMovedError      the state was moved away, or a move into this place has not ended
-    │   │   └── StateReadError       the same, found by a reader
-    │   ├── StateLossDetected        the store lost what it had acknowledged (restart, eviction, expiry)
-    │   ├── SecondRunError           another run of the same Spark task has begun this very commit
-    │   ├── KeyConflictError         two partitions of a state write, or hold, the same key
-    │   ├── CommitOrderError         begin_commit/commit called out of order
-    │   ├── CorruptValueError        a stored value cannot be read
-    │   ├── WrongKeyError            what was asked for cannot be a key of this state
-    │   ├── UnsupportedOperation     the store cannot do this
-    │   └── BackendError             the store refused, or another writer got there first
-    │       └── StoreAwayError       the store does not answer; the batch is tried again until it does
-    ├── ClusterError             a cluster, or one of its daemons, could not do what was asked
-    │   └── ClusterUnreachable · NoLeader · NoSuchTopology · NotRunning · NameTaken · NotAllowed · UpgradeRefused
-    │       BadPackage · RequirementsFailed
-    └── SpoutError
-        ├── CheckpointMismatchError  a source's own checkpoint and the log do not belong together
-        ├── BadDataError         a source has data that cannot be read as a row, at any try
-        ├── ReplayMismatchError  a spout that promised identical replay cannot keep the promise
-        └── SourceAwayError      the source does not answer; the batch is tried again until it does
-            └── PartitionLostError   a partition of a batch that must be replayed is not there
-
-Messages say what was tried, what was found and what to do. ``args`` are the fields, so every class survives pickling
-on its way from a worker.
-
-`can_heal` says whether the same call may succeed later although nothing was changed; an error that cannot heal
-ends a topology at its first try, at the start too. `TridentError.waits_for` names what has to come back first.
+Messages say what was tried, what was found and what to do. ``args`` are the fields, so every class survives pickling on its
+way from a worker. An error that cannot heal ends a topology at its first try, at the start too.
 """
 
 from __future__ import annotations
@@ -84,6 +28,11 @@ class TridentError(Exception):
     _text_of_args: ClassVar[str] = ""
     """The message, with the names of what the class is made with in braces; empty if it is made otherwise."""
 
+    def __init_subclass__(cls, can_heal: bool | None = None) -> None:
+        super().__init_subclass__()
+        if can_heal is not None:
+            cls.can_heal = can_heal
+
     def __new__(cls, *given: Any, **named: Any) -> Self:
         made_with = signature(cls).bind(*given, **named)
         made_with.apply_defaults()
@@ -97,10 +46,8 @@ class TridentError(Exception):
         return message.format(**dict(zip(signature(kind).parameters, self.args, strict=True)))
 
 
-class TopologyError(TridentError):
+class TopologyError(TridentError, can_heal=False):
     """The declaration of a topology is wrong. Raised at the call that is wrong; nothing has run."""
-
-    can_heal = False
 
 
 class InexactPairingError(TopologyError):
@@ -142,10 +89,7 @@ class DirtyReadError(InexactPairingError):
 class TopologyChangedError(TopologyError):
     """States or streams mean something else than what the log was written with, and `allow_changed_topology` is not set.
 
-    Attributes
-    ----------
-    topology, differences
-        The topology's name; and for each change what it is, from what and to what, and what to do about it.
+    `differences`: for each change what it is, from what and to what, and what to do about it.
     """
 
     def __init__(self, topology: str, differences: Sequence[tuple[str, str]]) -> None:
@@ -164,16 +108,12 @@ class TopologyChangedError(TopologyError):
         )
 
 
-class ConfigError(TridentError, ValueError):
+class ConfigError(TridentError, ValueError, can_heal=False):
     """An unknown key or an impossible value in the configuration."""
 
-    can_heal = False
 
-
-class EnvironmentProblem(TridentError):
+class EnvironmentProblem(TridentError, can_heal=False):
     """Something outside the program is missing or too old; the message says what to install."""
-
-    can_heal = False
 
     @classmethod
     def of_now(cls, message: str) -> Self:
@@ -237,19 +177,13 @@ class RetriesUsedUpError(BatchFailedError):
         )
 
 
-class ReplayDiffersError(TridentError):
+class ReplayDiffersError(TridentError, can_heal=False):
     """`TopologyTestDriver.check_replays` processed a batch twice, and a step gave other results.
 
-    Attributes
-    ----------
-    topology, txid, step, row
-        The topology, the batch, the step or state, and the tuple that it was given (text, None where several make a row
-        together).
-    difference
-        What the two runs gave, in words.
+    `row`: the tuple that the step was given, as text; None where several make a row together.
+    `difference`: what the two runs gave, in words.
     """
 
-    can_heal = False
     _text_of_args = (
         "topology {topology!r}, batch {txid}: {difference}. A replay would give other totals: let the results of a step depend "
         "on its tuples alone, not on a clock, a random number, a counter, or their order"
@@ -262,15 +196,9 @@ class ReplayDiffersError(TridentError):
 class DRPCExecutionException(TridentError):
     """A DRPC request got no answer. It changed nothing, so it may be sent again.
 
-    Attributes
-    ----------
-    function, cause
-        The function that was asked, and the error as text.
-    step
-        The step that raised; None if it was not a step.
-    reason
-        `failed`, `unknown` (no such function), `invalid`, `unauthorized`, `too_large`, `overloaded`, `timeout`, `stopped`
-        or `unreachable`.
+    `step`: the step that raised; None if it was not a step.
+    `reason`: `failed`, `unknown` (no such function), `invalid`, `unauthorized`, `too_large`, `overloaded`, `timeout`, `stopped`
+    or `unreachable`.
     """
 
     def __init__(self, function: str, cause: str, step: str | None = None, reason: str = "failed") -> None:
@@ -281,16 +209,8 @@ class DRPCExecutionException(TridentError):
         return f"DRPC function {self.function!r} gave no answer ({self.reason}){where}: {self.cause}"
 
 
-class ReplayFailedError(TridentError):
-    """A recorded batch cannot be processed again as it was.
-
-    Attributes
-    ----------
-    txid, step
-        The batch, and the step, spout or state that failed.
-    """
-
-    can_heal = False
+class ReplayFailedError(TridentError, can_heal=False):
+    """A recorded batch cannot be processed again as it was; `step` is the step, spout or state that failed."""
 
     def __init__(self, topology: str, txid: int, step: str, cause: str, code: str = "") -> None:
         self.txid, self.step = txid, step
@@ -336,10 +256,9 @@ class AlreadyRunningError(LogHeldError):
     )
 
 
-class ForeignLogError(LogError):
+class ForeignLogError(LogError, can_heal=False):
     """The log was written by another topology."""
 
-    can_heal = False
     _text_of_args = (
         "the transaction log {path} belongs to {found}, not to {expected}. Give each topology a log_dir of its own; if it was "
         "renamed, give it its former name"
@@ -348,10 +267,9 @@ class ForeignLogError(LogError):
     def __init__(self, path: str, found: str, expected: str) -> None: ...
 
 
-class CorruptLogError(LogError):
+class CorruptLogError(LogError, can_heal=False):
     """A record in the middle of the log is damaged; it is not the torn end that a crash may leave."""
 
-    can_heal = False
     _text_of_args = (
         "the transaction log {path} is damaged at byte {offset}: {reason}. Nothing was changed. Restore the file from a copy. "
         "If there is none, move log_dir away and start: the start says what keeps the totals right then"
@@ -360,10 +278,9 @@ class CorruptLogError(LogError):
     def __init__(self, path: str, offset: int, reason: str) -> None: ...
 
 
-class HistoryGapError(LogError):
+class HistoryGapError(LogError, can_heal=False):
     """A piece of the history of a log is damaged or missing. The topology itself does not need it."""
 
-    can_heal = False
     _text_of_args = (
         "the history of the transaction log {place} lacks {missing}: {cause}. The batches after them can be read from batch "
         "{resume} on (`first={resume}`, `--since {resume}`). The topology goes on without them"
@@ -372,16 +289,8 @@ class HistoryGapError(LogError):
     def __init__(self, place: str, missing: str, resume: int, cause: str) -> None: ...
 
 
-class HistoryStartError(LogError):
-    """The history of a log begins too late: what the earlier batches did to the states is not known.
-
-    Attributes
-    ----------
-    first
-        The first batch that is kept; None if none is.
-    """
-
-    can_heal = False
+class HistoryStartError(LogError, can_heal=False):
+    """The history of a log begins too late: what the batches before `first` did to the states is not known (None: of any)."""
 
     def __init__(self, place: str, first: int | None) -> None:
         self.first = first
@@ -400,10 +309,9 @@ class StateError(TridentError):
     """A state cannot be read or written."""
 
 
-class StaleTransactionError(StateError):
+class StaleTransactionError(StateError, can_heal=False):
     """The store already holds a later batch than the one being committed. Nothing was written."""
 
-    can_heal = False
     _text_of_args = (
         "batch {txid} is behind batch {stored_txid} stored for {key!r} in state {state!r}; a second topology writes this "
         "state, or the coordinator's progress was lost"
@@ -413,10 +321,8 @@ class StaleTransactionError(StateError):
         self.txid, self.stored_txid = txid, stored_txid
 
 
-class ChangesGoneError(StateError):
+class ChangesGoneError(StateError, can_heal=False):
     """The changes behind a batch are not kept any more, or were not kept yet: a reader of a feed came too late."""
-
-    can_heal = False
 
     def __init__(self, topology: str, state: str, since: int, first: int, last: int) -> None: ...
 
@@ -446,10 +352,9 @@ class ChangesReplacedError(ChangesGoneError):
     def __init__(self, topology: str, state: str, txid: int, read: str, found: str) -> None: ...
 
 
-class StateMismatchError(StateError):
+class StateMismatchError(StateError, can_heal=False):
     """The last commit of a state according to the store does not match the log. Nothing was written."""
 
-    can_heal = False
     _text_of_args = (
         "partition {partition} of state {state!r}: the log expects {expected}, the store has {found}. The store was emptied, "
         "set back or replaced since the start. Nothing was written. Start the topology again: the start says which accident it "
@@ -536,15 +441,12 @@ class SecondRunError(StateError):
     def __init__(self, what: str, own: str) -> None: ...
 
 
-class KeyConflictError(StateError):
+class KeyConflictError(StateError, can_heal=False):
     """Two partitions of a state write the same key in one batch, so that one of the updates would be lost; or both hold it.
 
-    Only an updater of `partition_persist` can do that: it chooses its keys. Nothing of the batch is committed.
-
-    `one`, `other`: the two partitions; `txid`: the batch, None where a reader found different values for the key.
+    Only an updater of `partition_persist` can do that: it chooses its keys. Nothing of the batch is committed. `one` and
+    `other` are the partitions; `txid` is None where a reader found different values for the key.
     """
-
-    can_heal = False
 
     def __init__(self, state: str, key: str, one: int, other: int, txid: int | None = None) -> None: ...
 
@@ -577,13 +479,12 @@ class StateReadError(StateMismatchError):
     def __init__(self, state: str, partition: int, expected: str, found: str, wrong: str) -> None: ...
 
 
-class StateLossDetected(StateError):
+class StateLossDetected(StateError, can_heal=False):
     """The store lost data that it had acknowledged: a restart without persistence, an eviction, an expiry.
 
     `what`: the state, its partition and the server; `found`: the sign of the loss.
     """
 
-    can_heal = False
     _text_of_args = (
         "{what} lost data that it had acknowledged: {found}. The batch was not committed. Start the topology again: the start "
         "says what is lost, and what keeps the totals right"
@@ -596,34 +497,24 @@ class CommitOrderError(StateError):
     """begin_commit, updates and commit were called in an order that has no meaning."""
 
 
-class CorruptValueError(StateError):
+class CorruptValueError(StateError, can_heal=False):
     """A stored value cannot be decoded, or a value cannot be encoded."""
 
-    can_heal = False
 
-
-class WrongKeyError(StateError, ValueError):
+class WrongKeyError(StateError, ValueError, can_heal=False):
     """What was asked for cannot be a key of this state: a text for an int, one field of two."""
 
-    can_heal = False
 
-
-class UnsupportedOperation(StateError):
+class UnsupportedOperation(StateError, can_heal=False):
     """The store cannot do what was asked; the message names what can."""
-
-    can_heal = False
 
 
 class BackendError(StateError):
     """A store refused, or another writer got there first.
 
-    Parameters
-    ----------
-    message
-        What was tried on what, and what came back.
-    retryable
-        True if the batch may be replayed; the value rules then undo what was written. False if it cannot heal: a wrong
-        password, a missing right.
+    `message`: what was tried on what, and what came back.
+    `retryable`: True if the batch may be replayed; the value rules then undo what was written. False if it cannot heal: a wrong
+    password, a missing right.
     """
 
     def __init__(self, message: str, retryable: bool = True) -> None:
@@ -638,12 +529,7 @@ class StoreAwayError(BackendError):
 
     The batch is tried again until the store answers, for `store_wait_s` at most. Whether a write was made is unknown.
 
-    Parameters
-    ----------
-    message
-        As for `BackendError`.
-    store
-        Its kind and address, without user and password: `Redis at localhost:6379`.
+    `store`: its kind and address, without user and password: `Redis at localhost:6379`.
     """
 
     def __init__(self, message: str, store: str) -> None:
@@ -656,22 +542,16 @@ class SpoutError(TridentError):
     """A source cannot be read."""
 
 
-class BadDataError(SpoutError):
+class BadDataError(SpoutError, can_heal=False):
     """A source has data that cannot be read as a row, such as a wrong value in a file. Every try meets the same data."""
 
-    can_heal = False
 
-
-class ReplayMismatchError(SpoutError):
+class ReplayMismatchError(SpoutError, can_heal=False):
     """A spout that promised identical replay cannot give the same batch again."""
 
-    can_heal = False
 
-
-class CheckpointMismatchError(SpoutError):
+class CheckpointMismatchError(SpoutError, can_heal=False):
     """A source's own record of its progress does not belong to the log. The batch is not tried again."""
-
-    can_heal = False
 
 
 class SourceAwayError(SpoutError):
@@ -683,10 +563,7 @@ class SourceAwayError(SpoutError):
 class PartitionLostError(SourceAwayError):
     """A partition that a batch must be replayed from is not there. The batch is tried again until it is back.
 
-    Attributes
-    ----------
-    spout, txid, lost, there
-        The spout, the batch, the partitions that are missing, and those that are there, as text.
+    `lost`, `there`: the partitions that are missing, and those that are there, as text.
     """
 
     _text_of_args = (
@@ -746,10 +623,8 @@ class NameTaken(ClusterError):
     """The cluster has a topology of this name."""
 
 
-class BadPackage(ClusterError):
+class BadPackage(ClusterError, can_heal=False):
     """A package of code is damaged, was made by another version, or does not hold the topology."""
-
-    can_heal = False
 
 
 class RequirementsFailed(ClusterError):

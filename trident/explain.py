@@ -6,31 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from trident import graph as nodes
 from trident.config import Config
 from trident.fields import Fields
-from trident.graph import (
-    AggregateNode,
-    Aggregation,
-    DrpcNode,
-    EachNode,
-    FilterNode,
-    Graph,
-    JoinNode,
-    JoinWithinNode,
-    MapNode,
-    MergeNode,
-    MultiReduceNode,
-    Node,
-    PeekNode,
-    PersistNode,
-    ProjectNode,
-    QueryNode,
-    RepartitionNode,
-    Routing,
-    SelectNode,
-    SpoutNode,
-    WindowNode,
-)
+from trident.graph import Aggregation, Graph, Node, PersistNode, RepartitionNode, Routing, SpoutNode, WindowNode
 from trident.naming import counted
 from trident.operations.expressions import Expression, col
 from trident.operations.names import operation_name
@@ -68,11 +47,7 @@ class Explanation(str):
 
 
 def explain(graph: Graph, placements: Mapping[str, str] | None = None, config: Config | None = None) -> Explanation:
-    """Return what a topology does, stage by stage; `TopologyError` if there is nothing to run.
-
-    `placements`: where states are committed, by name; what was declared for a state that is not named.
-    `config`: the settings: those that are given are shown, each with its origin.
-    """
+    """Return what a topology does, where its states are committed, and the settings that are given, each with its origin."""
     plan = make_plan(graph)
     placed = {**dict.fromkeys(plan.partitions, "auto"), **plan.placements, **(placements or {})}
     wanted = [name for name, where in placed.items() if where == "executors" and name in plan.partitions]
@@ -81,7 +56,9 @@ def explain(graph: Graph, placements: Mapping[str, str] | None = None, config: C
     lines = [f"topology {graph.name}"]
     memory = dict(enumerate(stage_memory(plan, in_executors), 1))
     for number, stage in enumerate(stages_of(plan, in_executors), 1):
-        lines += ["", stage.title, *_memory(memory.get(number)), *_stage(graph, plan, stage)]
+        mb = memory.get(number)
+        takes = [f"  a task takes {mb:g} MiB; a local master sets none aside"] if mb else []
+        lines += ["", stage.title, *takes, *_stage(graph, plan, stage)]
     if plan.states:
         lines += ["", "states"]
         for state in describe(graph):
@@ -103,11 +80,6 @@ def _placement(plan: Plan, name: str, placements: Mapping[str, str], in_executor
         yield "      committed by the driver; on a cluster by the executors, if the store can fence its writers"
     elif name in placements:
         yield "      committed by the driver"
-
-
-def _memory(mb: float | None) -> Iterator[str]:
-    if mb:
-        yield f"  a task takes {mb:g} MiB; a local master sets none aside"
 
 
 def _stage(graph: Graph, plan: Plan, stage: Stage) -> Iterator[str]:
@@ -211,8 +183,7 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
 
 
 def _window(writer: PersistNode | None) -> dict[str, Any]:
-    """Describe the window, or the join over time, that a state holds."""
-    if isinstance(writer, JoinWithinNode):
+    if isinstance(writer, nodes.JoinWithinNode):
         return {"key": writer.sides[0].key.typed, "value": writer.fields.typed, "window": f"join {writer}"}
     if not isinstance(writer, WindowNode):
         return {}
@@ -268,7 +239,6 @@ def _why(promise: SpoutType, kind: StateType, exact: bool) -> str:
 
 
 def routing_text(routing: Routing) -> str:
-    """Return where a routing sends a tuple."""
     if routing.kind == "hash":
         return f"by {', '.join(routing.fields)}"
     if routing.kind == "custom":
@@ -280,7 +250,7 @@ def what(node: Node) -> str:
     return next(text(node) for kind, text in _WHAT if isinstance(node, kind))
 
 
-def _join(node: JoinNode) -> str:
+def _join(node: nodes.JoinNode) -> str:
     keys = " = ".join(f"({', '.join(group)})" for group in node.groups)
     sides = ", ".join("outer" if outer else "inner" for outer in node.outer)
     return f"join {keys} ({sides}) -> {', '.join(node.fields)}"
@@ -315,38 +285,41 @@ def _by(group: Fields) -> str:
 
 
 _WHAT: Sequence[tuple[type[Node], Callable[[Any], str]]] = (  # the first class that a node is of
-    (DrpcNode, lambda node: f"requests of {node.function}"),
-    (SpoutNode, lambda node: f"spout {operation_name(node.spout)}"),
-    (EachNode, lambda node: f"each {_call(node.function, node.inputs)} -> {node.outputs}"),
-    (FilterNode, lambda node: f"filter {_call(node.filter, node.inputs)}"),
-    (MapNode, lambda node: f"{'flat_map' if node.flat else 'map'} {operation_name(node.function)} -> {node.fields}"),
-    (PeekNode, lambda node: f"peek {operation_name(node.consumer)}"),
-    (ProjectNode, lambda node: f"project {', '.join(node.fields)}"),
-    (SelectNode, lambda node: f"select {', '.join(map(_column, node.fields.names, node.expressions))}"),
-    (MergeNode, lambda node: f"merge {len(node.parents)} streams -> {', '.join(node.fields)}"),
+    (nodes.DrpcNode, lambda node: f"requests of {node.function}"),
+    (nodes.SpoutNode, lambda node: f"spout {operation_name(node.spout)}"),
+    (nodes.EachNode, lambda node: f"each {_call(node.function, node.inputs)} -> {node.outputs}"),
+    (nodes.FilterNode, lambda node: f"filter {_call(node.filter, node.inputs)}"),
     (
-        AggregateNode,
+        nodes.MapNode,
+        lambda node: f"{'flat_map' if node.flat else 'map'} {operation_name(node.function)} -> {node.fields}",
+    ),
+    (nodes.PeekNode, lambda node: f"peek {operation_name(node.consumer)}"),
+    (nodes.ProjectNode, lambda node: f"project {', '.join(node.fields)}"),
+    (nodes.SelectNode, lambda node: f"select {', '.join(map(_column, node.fields.names, node.expressions))}"),
+    (nodes.MergeNode, lambda node: f"merge {len(node.parents)} streams -> {', '.join(node.fields)}"),
+    (
+        nodes.AggregateNode,
         lambda node: (
             f"aggregate{' in part' if node.partial else ''}{_by(node.group)}: {', '.join(map(_member, node.members))}"
         ),
     ),
     (
-        QueryNode,
+        nodes.QueryNode,
         lambda node: (
             f"query {node.state}: {_call(node.function, node.inputs)} -> {node.outputs}"
             f"{', sees this batch' if node.sees_batch else ''}"
         ),
     ),
-    (JoinWithinNode, lambda node: f"join within {node.state}: {node} -> {', '.join(node.fields)}"),
+    (nodes.JoinWithinNode, lambda node: f"join within {node.state}: {node} -> {', '.join(node.fields)}"),
     (
-        WindowNode,
+        nodes.WindowNode,
         lambda node: f"{node.config.what} {node.state}: {node.config}{_by(node.group)}: {_member(node.member)}",
     ),
-    (PersistNode, _persist),
-    (RepartitionNode, lambda node: f"repartition {routing_text(node.routing)}"),
-    (JoinNode, _join),
+    (nodes.PersistNode, _persist),
+    (nodes.RepartitionNode, lambda node: f"repartition {routing_text(node.routing)}"),
+    (nodes.JoinNode, _join),
     (
-        MultiReduceNode,
+        nodes.MultiReduceNode,
         lambda node: f"multi_reduce {operation_name(node.reducer)} of {len(node.parents)} streams{_by(node.groups[0])}",
     ),
 )

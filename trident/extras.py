@@ -18,14 +18,8 @@ _OURS = ("", "trident", "states", "spouts")
 class Extra:
     """What an extra brings, or a package of your own: an entry point in `trident.stores` or `trident.spouts` names one.
 
-    Parameters
-    ----------
-    packages
-        The module that each package is imported by.
-    names
-        The states, spouts and bolts that need it.
-    more
-        What else needs it.
+    `packages`: the module that each package is imported by.
+    `names`, `more`: the states, spouts and bolts that need it, and what else does.
     """
 
     # Not a dataclass: to make one takes longer than all else here, in each process that imports Trident.
@@ -85,14 +79,9 @@ ALWAYS = _brings(
 def needs_package(what: str, extra: str, package: str = "", module: str = "") -> Iterator[None]:
     """Import packages inside of this; `EnvironmentProblem` if one is missing.
 
-    Parameters
-    ----------
-    what, extra
-        For the message: "a log in ZooKeeper", and the extra of this package that brings what is missing, or what else is to
-        be installed, as "trident-sqlite[apsw]".
-    package, module
-        The package, and the name that it is imported by, if it is not its own: an import that fails for another module
-        raises that error. By default any package that is missing is meant.
+    `what`, `extra`: for the message: "a log in ZooKeeper", and the extra that brings it, or what else is to be installed.
+    `package`, `module`: the package that is meant, any by default, and the name that it is imported by, if not its own: an
+    import that fails for another module raises that error.
     """
     try:
         yield
@@ -107,10 +96,7 @@ def needs_package(what: str, extra: str, package: str = "", module: str = "") ->
 
 
 def pyspark_version() -> str | None:
-    """Return the version of the PySpark that an import would give, without importing it; None if there is none.
-
-    It is read from PySpark itself: that of a platform need not be a package that pip knows.
-    """
+    """Return the version of PySpark without importing it; a platform's need not be a package that pip knows."""
     spec = importlib.util.find_spec("pyspark")
     get_data = getattr(spec and spec.loader, "get_data", None)  # also of a zip: spark-submit's PySpark is one
     if spec is None or get_data is None or not spec.submodule_search_locations:
@@ -121,11 +107,7 @@ def pyspark_version() -> str | None:
 
 
 def check_pyspark(otherwise: str) -> str:
-    """Return the version of PySpark.
-
-    `otherwise`: for the message: what runs without Spark.
-    Raises `EnvironmentProblem`: there is none, it is older than `MINIMUM_PYSPARK`, or it cannot be imported.
-    """
+    """Return the version of PySpark; `EnvironmentProblem` if there is none that will do, with what runs without Spark."""
     version, least = pyspark_version(), ".".join(map(str, MINIMUM_PYSPARK))
     if version is None:
         raise EnvironmentProblem(

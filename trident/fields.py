@@ -134,7 +134,6 @@ def _parse(one: FieldsLike) -> Iterator[tuple[str, str | None]]:
 
 
 def unquote(name: str) -> str:
-    """Return a name that may be in backquotes."""
     return name[1:-1].replace("``", "`") if name[1:] and name[0] == name[-1] == "`" else name
 
 
@@ -167,14 +166,12 @@ def split_commas(text: str) -> list[str]:
 
 
 def fields_of_struct(type_: str | None) -> Fields:
-    """Return the fields of a struct; none of another type."""
     if type_ is None or not type_.startswith("struct<"):
         return Fields()
     return Fields(split_commas(type_[len("struct<") : -1]))
 
 
 def struct_fields(type_: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the names and the types of the fields of a struct; none of another type."""
     return tuple((name, declared or "") for name, declared in fields_of_struct(type_).pairs)
 
 
@@ -195,14 +192,12 @@ def type_of_json(type_: Any, leaf: Callable[[str], str]) -> str:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name that is not taken: this one, with a `_` at its end for each time that it is."""
     while name in taken:
         name += "_"
     return name
 
 
 def is_nested(type_: str | None) -> bool:
-    """Whether a type is an array, a map or a struct: its values have no order, and cannot be keys."""
     return type_ is not None and type_.startswith(("array<", "map<", "struct<"))
 
 

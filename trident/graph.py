@@ -1,8 +1,6 @@
 """The declared topology as frozen nodes; no engine object is in them.
 
-A node's id is its parent's id and its own label, so it does not depend on what is declared elsewhere. `parents` name the
-nodes whose tuples it takes; its `fields` are what it gives. First come the nodes of streams, then those of aggregates and of
-states, at the end the whole topology: `Graph`.
+A node's id is its parent's id and its own label, so it does not depend on what is declared elsewhere.
 """
 
 from __future__ import annotations
@@ -25,12 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Node:
-    """What all nodes have.
-
-    `id`: unique in the topology and stable from one start to the next.
-    `parents`: ids of the nodes whose tuples this one takes.
-    `fields`: what it gives, with types.
-    """
+    """What all nodes have: an `id` that is the same at each start, those whose tuples it takes, and what it gives."""
 
     OPERATION: ClassVar[str] = ""
     """The name of the field whose object processes the tuples, if there is one."""
@@ -159,11 +152,9 @@ class MultiReduceNode(Node):
 
 @dataclass(frozen=True)
 class JoinNode(Node):
-    """`join`: rows of several streams with the same key; `groups` are the join fields of each.
+    """`join`: rows of several streams with the same key; `groups` are the join fields of each, `outer` which may be missing.
 
-    `outer`: whether the side may be missing.
     `preserve`: whether all fields of all sides are kept, else the key once and then the other fields of each side.
-    `null_keys_match`: whether null is a key as any other.
     """
 
     inputs: tuple[Fields, ...] = ()
@@ -204,8 +195,7 @@ class Evolution:
 class Aggregation:
     """How tuples become a value for each key, or what else an aggregator makes of them.
 
-    `inputs`, `aggregator`, `outputs`: what the aggregator sees, the aggregator itself, and its output fields: one in a state.
-    `combines`: True for a combiner: it can be taken in parts, so a batch is aggregated in parts before it reaches a state.
+    `combines`: it can be taken in parts, so a batch is aggregated in parts before it reaches a state.
     `group`: the grouping fields; empty for one value of all tuples.
     """
 
@@ -247,9 +237,9 @@ REMOVED = "$removed"
 
 @dataclass(frozen=True)
 class PersistNode(Node):
-    """Writes a state; gives the stream of new values. Either `aggregation` or `updater` (over `inputs`) is set.
+    """Writes a state by `aggregation` or `updater` (over `inputs`); gives the stream of new values.
 
-    `removals`: for each parent behind the first: which of its fields are the key that a tuple removes, in the order of the key.
+    `removals`: for each parent behind the first its fields that are the key that a tuple removes, in the order of the key.
     """
 
     state: str = ""
@@ -263,9 +253,7 @@ class PersistNode(Node):
 class WindowNode(PersistNode):
     """Keeps tuples, or partial aggregates, in a state until their window is complete; gives what the windows come to.
 
-    `window`: which windows there are; set in every node.
-    `member`: what is aggregated in each window, and how.
-    `bounds`: the fields behind the grouping fields that say which window a tuple belongs to; none or two.
+    `window`: set in every node. `bounds`: the fields that say which window a tuple belongs to; none or two.
     `late`: the fields of the stream, if it also gives the tuples that come too late: in `$late.` and the field's name, `$late`
     is true in their rows and null in those of windows. Else it has none.
     """
@@ -291,16 +279,12 @@ class WindowNode(PersistNode):
 
     @property
     def combines(self) -> bool:
-        """Whether partial aggregates are stored in place of tuples."""
         return self.member.combines
 
 
 @dataclass(frozen=True)
 class QueryNode(Node):
-    """`state_query`: looks tuples up in a state; `outputs` are appended.
-
-    `sees_batch` if it sees what its own batch made of the state, and so runs after the state's update.
-    """
+    """`state_query`; `outputs` are appended. One that `sees_batch` runs after the state's update."""
 
     OPERATION = "function"
 
@@ -315,13 +299,9 @@ class QueryNode(Node):
 class StateNode:
     """A state of the topology.
 
-    `name`: unique in the topology; with the topology's name the default key prefix.
-    `spec`: factory and fixed number of partitions.
-    `static`: True if no stream updates it.
-    `key_fields`, `value`: fields of the key and of the value (empty where a user's updater decides).
-    `free_keys`: whether a user's updater chooses the keys (`partition_persist`), so that the partition does not follow from the
-    key.
-    `migrate`: what makes a value of the declared type of one of a former type: `(value, former type)`.
+    `key_fields`, `value`: empty where a user's updater decides.
+    `free_keys`: that updater chooses the keys (`partition_persist`), so the partition does not follow from the key.
+    `migrate`: makes a value of the declared type of one of a former type: `(value, former type)`.
     `evolution`: what former declarations have left; None: nothing, or the log was not asked.
     """
 
@@ -339,10 +319,9 @@ class StateNode:
     ) -> StateConf:
         keys = tuple((field, self.key_fields.type_of(field) or "") for field in self.key_fields.names)
         value, named = (self.value.types[0], self.value.names[0]) if len(self.value) else (None, None)
-        name = self.name
-        if self.evolution is not None:
-            name = self.evolution.name or name
-        if (evolution := self.evolution) is not None and evolution.stored is not None:
+        evolution = self.evolution
+        name = self.name if evolution is None else evolution.name or self.name
+        if evolution is not None and evolution.stored is not None:
             keys = tuple((stored, type_) for stored, (_, type_) in zip(evolution.key, keys, strict=True))
             value, named = evolution.stored, evolution.value
         free = self.free_keys and partitions > 1
@@ -351,10 +330,8 @@ class StateNode:
 
 @dataclass(frozen=True)
 class JoinSide:
-    """One stream of a `JoinWithinNode`.
+    """One stream of a `JoinWithinNode`; its watermark is `delay_us` behind its latest `time`.
 
-    `fields`, `key`, `time`: all of its fields, the key fields, and the field with the time of the event.
-    `delay_us`: how far its watermark is behind its latest time, in microseconds.
     `outer`: whether it may be missing: then a row of the other side that meets none comes with nulls.
     """
 
@@ -366,17 +343,14 @@ class JoinSide:
 
     @property
     def rest(self) -> tuple[str, ...]:
-        """The names of the fields beside the key, in order."""
         return tuple(name for name in self.fields.names if name not in self.key.names)
 
 
 @dataclass(frozen=True)
 class JoinWithinNode(PersistNode):
-    """Joins two streams over time, and keeps the rows of both in a state as long as they may still meet others.
+    """Joins two streams (left and right) over time, and keeps their rows in a state as long as they may still meet others.
 
-    `sides`: left and right.
-    `earliest_us`, `latest_us`: how much later than the left row's time the right row's may be, in microseconds; both are
-    included.
+    `earliest_us`, `latest_us`: how much later than the left row's time the right row's may be; both are included.
     """
 
     sides: tuple[JoinSide, ...] = ()
@@ -398,7 +372,6 @@ def _signed_time(microseconds: int) -> str:
 
 
 def name_of_state(given: Any) -> str:
-    """Return the name of a state that a call is given by its name, or as its declaration returned it."""
     if not isinstance(given, str) and not has(given, "state_name"):
         raise TopologyError(f"{given!r} is not a state: give its name, or what persistent_aggregate, for one, returned")
     return given if isinstance(given, str) else str(given.state_name)
@@ -423,14 +396,12 @@ class Graph:
         raise KeyError(node_id)
 
     def state(self, name: str) -> StateNode:
-        """Return a state by name; `TopologyError` naming those that exist."""
         for state in self.states:
             if state.name == name:
                 return state
         raise TopologyError(f"topology {self.name!r} has no state {name!r}; it has {[s.name for s in self.states]}")
 
     def children(self, node_id: str) -> list[Node]:
-        """Return the nodes that take the tuples of a node, in order of declaration."""
         return [node for node in self.nodes if node_id in node.parents]
 
     def spouts(self) -> list[SpoutNode]:
@@ -441,7 +412,6 @@ class Graph:
         return [spout for spout in self.spouts() if spout.id in above]
 
     def functions(self) -> list[DrpcNode]:
-        """Return where DRPC requests come in, one a function."""
         return [node for node in self.nodes if isinstance(node, DrpcNode)]
 
     def behind(self, node_id: str) -> list[Node]:
@@ -461,11 +431,8 @@ class Graph:
 
     def above(self, node_id: str) -> set[str]:
         """Return the ids of all nodes whose tuples reach a node, without itself."""
-        nodes: set[str] = set()
-        waiting = list(self.node(node_id).parents)
-        while waiting:
-            parent = waiting.pop()
-            if parent not in nodes:
-                nodes.add(parent)
-                waiting.extend(self.node(parent).parents)
-        return nodes
+        above = set(self.node(node_id).parents)
+        for node in reversed(self.nodes):
+            if node.id in above:
+                above.update(node.parents)
+        return above

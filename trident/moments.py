@@ -1,11 +1,8 @@
 """Moments and dates as texts, the one reader of them for files, records, entries, stores, keys, and casts; and zones of time.
 
-ISO 8601, as Arrow and Spark read it: `2024-03-31`, `2024-03-31 02:30`, `2024-03-31T02:30:00.5+02:00`; white space around it is
-passed over. What a text does not say is not guessed, and what its type cannot hold is not left out: a `timestamp` has an offset
-(`Z`, `+02:00`, `+0200`, `+02`), a `timestamp_ntz` has none, a `date` has no time; nothing is finer than microseconds.
-
-Zones have a name or are an offset. The rules by which their clocks change are Python's `zoneinfo`: those of the machine, or of
-the package `tzdata` where it has none.
+ISO 8601, as Arrow and Spark read it: `2024-03-31`, `2024-03-31 02:30`, `2024-03-31T02:30:00.5+02:00`; white space around it
+is passed over. What a text does not say is not guessed, and what its type cannot hold is not left out: a `timestamp` has an
+offset (`Z`, `+02:00`, `+0200`, `+02`), a `timestamp_ntz` has none, a `date` has no time; nothing is finer than microseconds.
 """
 
 from __future__ import annotations
@@ -39,10 +36,9 @@ IN_SPARK = (
 
 
 def moment_of(text: str, type_: str, in_utc: bool = False) -> Any:
-    """Return the date, the aware datetime in UTC or the naive one that a text says.
+    """Return the date, the aware datetime in UTC or the naive one that a text says; `ValueError` if it is none.
 
     `in_utc`: whoever wrote a `timestamp` without an offset means UTC.
-    Raises `ValueError`: it is none of this type; the message says why, and what to do.
     """
     found = _TEXT.fullmatch(text.strip())
     if found is None:
@@ -96,7 +92,6 @@ def checked_format(call: str, format_: object) -> str:
 
 
 def checked_zone(call: str, zone: object) -> str:
-    """Return the name of a zone; `TopologyError` if there is none of this name."""
     try:
         if isinstance(zone, str):
             zone_of(zone)
@@ -113,7 +108,6 @@ def checked_zone(call: str, zone: object) -> str:
 
 @cache
 def zone_of(name: str) -> dt.tzinfo:
-    """Return a zone."""
     if offset := _OFFSET.fullmatch(name):
         return dt.timezone((-1 if offset[1] == "-" else 1) * dt.timedelta(hours=int(offset[2]), minutes=int(offset[3])))
     return ZoneInfo(name)
@@ -121,10 +115,7 @@ def zone_of(name: str) -> dt.tzinfo:
 
 @lru_cache(maxsize=1 << 14)
 def changes_in(zone: str, year: int) -> list[tuple[int, int]]:
-    """Return from when on which offset from UTC holds, both in seconds: from the beginning of the year, and from each change.
-
-    Days with two changes that take each other back are not seen; no zone has one.
-    """
+    """Return, in seconds, from when on which offset from UTC holds: from the beginning of the year, and from each change."""
     first = round((dt.datetime(year, 1, 1, tzinfo=dt.UTC) - _BEGINNING).total_seconds())
     found, next_year = [(first, _offset(zone, first))], first + (366 if isleap(year) else 365) * _DAY
     for low in range(first, next_year, _DAY):

@@ -69,7 +69,6 @@ def visible(text: str) -> str:
 
 
 def page_entry(record: object, *names: str) -> dict[str, Any]:
-    """Return attributes of a record under the names that pages and events have for them."""
     words = {name: name.split("_") for name in names}
     return {first + "".join(map(str.title, more)): attrgetter(name)(record) for name, (first, *more) in words.items()}
 

@@ -29,7 +29,6 @@ def pre_block(text: str) -> str:
 
 
 def short(value: Any) -> str:
-    """Return a value as text, cut off behind `LONGEST` characters."""
     text = str(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
@@ -44,13 +43,7 @@ def _row(tag: str, cells: Sequence[Any]) -> str:
 
 @dataclass(frozen=True)
 class RunningGlance:
-    """A running topology at one moment.
-
-    `name`: the topology.
-    `status`, `last`: as `RunningTopology.status` and `last_progress`.
-    `seconds`: from the first definition to the last commit of this run.
-    `states`: by name, where it is committed.
-    """
+    """A running topology at one moment; `states`: where each is committed."""
 
     name: str
     status: Mapping[str, Any]
@@ -112,7 +105,7 @@ class RunningGlance:
 
 def show(now: Callable[[], RunningGlance], is_over: Callable[[], bool]) -> None:
     """Show what `now` returns until `is_over`, which waits between two looks, or until Ctrl-C; then once more."""
-    update = _in_place() or _Lines().update
+    update = _in_place() or _in_lines()
     with suppress(KeyboardInterrupt):
         update(now())
         while not is_over():
@@ -121,10 +114,8 @@ def show(now: Callable[[], RunningGlance], is_over: Callable[[], bool]) -> None:
 
 
 def _in_place() -> Callable[[RunningGlance], None] | None:
-    """Return what brings one display up to date, None where this is no notebook.
-
-    A notebook has loaded IPython by itself, and runs in its kernel; IPython in a terminal cannot change what it has printed.
-    """
+    """Return what brings one display up to date, None where this is no notebook."""
+    # A notebook has loaded IPython by itself, and runs in its kernel; a terminal cannot change what it has printed.
     ipython, module = sys.modules.get("IPython"), sys.modules.get("IPython.display")
     shell = None if ipython is None else ipython.get_ipython()
     if module is None or not has(shell, "kernel"):
@@ -140,14 +131,13 @@ def _in_place() -> Callable[[RunningGlance], None] | None:
     return update
 
 
-class _Lines:
-    """Prints a line where it is another one than before."""
+def _in_lines() -> Callable[[RunningGlance], None]:
+    last = ""
 
-    def __init__(self) -> None:
-        self._last = ""
+    def update(shown: RunningGlance) -> None:
+        nonlocal last
+        if (line := str(shown)) != last:
+            last = line
+            print(line, flush=True)  # noqa: T201
 
-    def update(self, shown: RunningGlance) -> None:
-        if (line := str(shown)) != self._last:
-            self._last = line
-            sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()
+    return update

@@ -80,7 +80,7 @@ def open_states(
     Parameters
     ----------
     topology, states, conf, settings
-        As for `open_state`. The states are opaque.
+        As for `open_state`, with its errors. The states are opaque.
 
     Returns
     -------
@@ -91,20 +91,8 @@ def open_states(
     ------
     ConfigError
         No state is named, or one twice.
-    TopologyError
-        There is no such topology, or it has no such state.
     UnsupportedOperation
         A state is not opaque, or in the memory of the process that runs the topology.
-    LogError, ForeignLogError
-        There is no log, or it belongs to another topology.
-
-    Examples
-    --------
-    ::
-
-        with trident.open_states("orders.py:topology", "revenue", "orders") as states:
-            found = states.multi_get({"revenue": ["oslo"], "orders": ["oslo"]})
-            print(found["revenue"], found["orders"], "after batch", states.txid)
     """
     from trident.read.state_reader import JointReader
 
@@ -124,7 +112,7 @@ def changes(
     Parameters
     ----------
     topology, state, conf, settings
-        As for `open_state`. The state is declared with `changes=`, in PostgreSQL or Redis.
+        As for `open_state`, with its errors. The state is declared with `changes=`, in PostgreSQL or Redis.
     since
         The batch after which to begin: the `position` of a feed up to which its changes were processed, or the number
         of a batch. With a position it is noticed if the log was set back meanwhile and has other batches under these
@@ -140,19 +128,8 @@ def changes(
     ------
     UnsupportedOperation
         The state keeps no changes.
-    TopologyError, LogError, ForeignLogError
-        As for `open_state`.
     ValueError
         `since` is neither.
-
-    Examples
-    --------
-    ::
-
-        with trident.changes("orders.py:topology", "revenue", since=last) as feed:
-            for batch in feed:
-                for key, before, after in batch.changes:
-                    print(batch.txid, key, before, "->", after)
     """
     from trident.read.change_feed import ChangeFeed
 
@@ -183,11 +160,6 @@ def move_state(
         Called now and then with `"count"`, `"copy"` or `"compare"`, how many rows are done, and of how many (0: not known yet).
     called
         The name of the new declaration when the former one is refused; default: `to`, if that is a text.
-
-    Returns
-    -------
-    Moved
-        With `txid`, `rows` and `written`.
 
     Raises
     ------
@@ -251,11 +223,6 @@ def forget_keys(
     keys
         As for `multi_get`.
 
-    Returns
-    -------
-    Forgotten
-        With `keys` and `letters`, how many there were; and `remains`, where the store itself still has the bytes.
-
     Raises
     ------
     LogHeldError
@@ -288,7 +255,7 @@ def verify_state(
     Parameters
     ----------
     topology, states, conf, settings
-        As for `open_states`; no states: all of them.
+        As for `open_state`, with its errors; no states: all of them.
     keys
         Compare these keys only, of the one state that is named.
     share
@@ -300,7 +267,7 @@ def verify_state(
     -------
     list[Verified]
         For each state `equal`, the number of equal keys, and `wrong`: `(key, found, expected, since)`; `refused` says
-        why a state that was not named cannot be verified.
+        why a state that was not named cannot be verified. `txid` is the batch as of which it was, `notes` what else to know.
 
     Raises
     ------
@@ -310,17 +277,6 @@ def verify_state(
         A source does not have the rows of a batch any more, or gives others.
     UnsupportedOperation
         A state that is named, or a source, cannot be verified.
-    TopologyError, LogError, ForeignLogError
-        As for `open_state`.
-
-    Examples
-    --------
-    ::
-
-        for state in trident.verify_state("orders.py:topology"):
-            print(state.state, state.equal, "keys are equal")
-            for key, found, expected, since in state.wrong:
-                print(key, found, "in place of", expected, since)
     """
     from trident.replay.verifying import verify_states
 
@@ -341,12 +297,10 @@ def rehearse_upgrade(
 
     Parameters
     ----------
-    topology, to
-        The former declaration and the new one, as for `open_state`.
+    topology, to, conf, settings
+        The former declaration, the new one, and the rest as for `open_state`.
     batches
         How many of the last batches to run, as far as the history has them.
-    conf, settings
-        As for `open_state`.
 
     Returns
     -------
@@ -392,9 +346,9 @@ def why(
     Parameters
     ----------
     topology, state, conf, settings
-        As for `open_state`.
+        As for `open_state`. Errors are those of `verify_state`.
     key
-        The key of the value; None: the state is a single value.
+        None: the state is a single value.
     last
         How many of the last batches that wrote the value; None: all.
     rows
@@ -408,17 +362,8 @@ def why(
 
     Raises
     ------
-    HistoryStartError, ReplayFailedError, UnsupportedOperation, TopologyError, LogError, ForeignLogError
-        As for `verify_state`.
     WrongKeyError
         The key cannot be one of the state.
-
-    Examples
-    --------
-    ::
-
-        for origin in trident.why("orders.py:topology", "revenue", "oslo", last=10):
-            print(origin.batch.txid, origin.batch.spouts, origin.rows, origin.before, "->", origin.after)
     """
     from trident.replay.verifying import origins_of
 

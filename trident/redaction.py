@@ -9,9 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-SECRET = {"trident.secret": True}
-"""The `metadata` of a field that is never shown."""
-
+SECRET = {"trident.secret": True}  # the `metadata` of a field that is never shown
 _HIDDEN = "***"
 _END = re.compile(r"[\s'\"]")
 _END_OF_QUERY = re.compile(r"[\s'\")\]]")
@@ -105,11 +103,7 @@ class RedactingFormatter(logging.Formatter):
 
 
 class Redacted:
-    """A dataclass whose `repr` shows no secrets; made with `@dataclass(repr=False)`.
-
-    Fields marked as `SECRET` and texts in mappings (credentials by name, as object stores take them) are hidden; URLs are
-    shown without user, password and query.
-    """
+    """A dataclass whose `repr` shows no secrets (`SECRET`, mappings, URLs); made with `@dataclass(repr=False)`."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -119,7 +113,6 @@ class Redacted:
         return f"{type(self).__qualname__}({', '.join(f'{each.name}={self.text_of(each.name)}' for each in fields)})"
 
     def text_of(self, name: str) -> str:
-        """Return the value of a field as `repr` shows it."""
         value, field = getattr(self, name), self.__dataclass_fields__[name]
         hidden = value is not None and "trident.secret" in field.metadata
         text = repr(_HIDDEN if hidden else _without_secrets(value))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trident.errors import ConfigError
 
+_SWEEP_EVERY = 64
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SPAN = re.compile(r"([0-9]{1,18})|([0-9]{1,9})\s*([smhdw])")  # no more than is a number in every log
 
@@ -20,7 +21,6 @@ class Retention:
 
     @property
     def keeps_nothing(self) -> bool:
-        """Whether what was kept is given up."""
         return self.batches == 0
 
     @staticmethod
@@ -45,7 +45,6 @@ class Retention:
         return self.ms is not None and at_ms < last_ms - self.ms
 
     def __str__(self) -> str:
-        """Return it as it is set: `7d`, or the number of batches."""
         if self.ms is None:
             return str(self.batches)
         unit = next(unit for unit in "dhms" if self.ms % (1000 * _UNITS[unit]) == 0)
@@ -55,11 +54,10 @@ class Retention:
 class Sweeps:
     """When one that commits sweeps away what need not be kept: once in so many batches, of which it may see only some."""
 
-    def __init__(self, batches: int = 64) -> None:
-        self._batches = batches
+    def __init__(self) -> None:
         self._last: int | None = None
 
     def due(self, txid: int) -> bool:
-        """Whether batch `txid` is the first to be seen since the last multiple of `batches`."""
-        before, self._last = self._last, txid // self._batches
-        return txid % self._batches == 0 if before is None else before != self._last
+        """Whether batch `txid` is the first to be seen since the last multiple of `_SWEEP_EVERY`."""
+        before, self._last = self._last, txid // _SWEEP_EVERY
+        return txid % _SWEEP_EVERY == 0 if before is None else before != self._last

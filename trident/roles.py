@@ -1,8 +1,7 @@
 """Roles: base classes of what users write, whose optional methods have defaults; and of what a `with` block closes.
 
-A class of a user need not inherit from the base class: where an object comes in, `adapt` makes it one of the role, once. So
-the rest of the framework calls methods and reads facts, and asks nothing. Where one of several kinds of objects may be given,
-as with operations, `has` tells them apart by their methods.
+A user's class need not inherit: where an object comes in, `adapt` makes it one of the role, so the rest calls methods and reads
+facts, and asks nothing. Where several kinds of objects may be given, `has` tells them apart by their methods.
 """
 
 from __future__ import annotations
@@ -65,11 +64,7 @@ def close_on_error(close: Callable[[], object]) -> Iterator[None]:
 
 
 def adapt(role: Any, given: Any) -> Any:
-    """Return an object as one of a role: itself if it inherits from the base class, else one that does.
-
-    It has what the object has of the role's methods and facts, and the defaults for the rest. What is None is not there. Its
-    facts have what only some of the role can do.
-    """
+    """Return an object as one of a role: itself if it inherits, else one with what it has, and defaults for the rest."""
     usual: Any = getattr(role, "facts", None)
     facts: Any = None if usual is None else _with_own(facts_of(type(usual), given), given)
     # Of one whose facts are a property they cannot be replaced: it is adapted as if it did not inherit.
@@ -113,7 +108,6 @@ def _with_own(facts: Any, given: Any, names: Iterable[str] = ()) -> Any:
 
 
 def lacking(role: Any, given: object) -> list[str]:
-    """Return the methods that one of a role must have and an object does not."""
     return [name for name in sorted(role.__abstractmethods__) if getattr(given, name, None) is None]
 
 

@@ -68,7 +68,6 @@ def whole(default: T, least: int, most: int = MOST) -> T:
 
 
 def number(default: T, unit: str, least: float | None, most: float) -> T:
-    """Declare a setting that is a number of a unit, of which errors speak."""
     return field(default=default, metadata={_BOUNDS: NumberBounds(float, unit, least, most)})
 
 
@@ -102,7 +101,6 @@ class Settings(Redacted):
 
     @staticmethod
     def of_mapping(conf: Any) -> dict[str, Any]:
-        """Return the settings of a mapping; `ConfigError` for anything else, such as a master alone."""
         if not isinstance(conf or {}, Mapping):
             raise ConfigError(
                 f"settings are a mapping, not a {type(conf).__name__}; give one by name, master='local[2]'"
@@ -110,7 +108,6 @@ class Settings(Redacted):
         return dict(conf or {})
 
     def refused(self, name: str, rule: str) -> ConfigError:
-        """Return the error for a setting; `rule` says what to give."""
         of = f" of {self.subject()}" if self.subject() else ""
         return ConfigError(f"{name}={self.text_of(name)}{of}: {rule}")
 
@@ -192,7 +189,6 @@ def _are(values: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
 
 
 def _choices(hint: Any, value: Any) -> str:
-    """Say what to give for a setting of a type instead of a value."""
     *others, last = dict.fromkeys(_choice(hint, value))
     return f"{', '.join(others)}{' or ' if others else ''}{last}"
 
@@ -211,7 +207,6 @@ def _choice(hint: Any, value: Any) -> list[str]:
 
 
 def nest_spark_conf(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as a command line has them, with Spark's, whose names begin with `spark.`, under one name."""
     values = {name: value for name, value in given.items() if not name.startswith("spark.")}
     if spark := {name: value for name, value in given.items() if name.startswith("spark.")}:
         values["spark_conf"] = {**_mapping("spark_conf", values.get("spark_conf", {})), **spark}
@@ -219,17 +214,13 @@ def nest_spark_conf(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_settings(declared: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by name, each text (of a command line) read as its type if it can be.
-
-    Raises `ConfigError`: a name is not declared.
-    """
+    """Return settings by name, each text read as its type if it can be; `ConfigError` for an unknown name."""
     check_names("unknown setting", given, sorted(_rules(declared)))
     types = _hints(declared)  # without bounds: what is beyond them is read as well, and then refused as it is
     return {name: _read(name, value, types[name]) for name, value in given.items()}
 
 
 def check_names(said: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raise `ConfigError` for the first name that is not known, after what is `said` of it."""
     for name in given:
         if name not in known:
             raise ConfigError(f"{said} {name!r}{close_to(name, known)} Known are: {', '.join(known)}")

@@ -88,11 +88,6 @@ class Stream(Aggregating, Repartitioning, Selecting, Windowing["Stream"]):
         The fields that a function emits are appended to the tuple; it emits any number of value lists per tuple, none
         drops it. A plain function gets the values of the input fields as arguments; a generator emits what it yields.
 
-        Raises
-        ------
-        TopologyError
-            An input field that is not there, an output field that is already there or whose type is unknown.
-
         Examples
         --------
         `each("line", Split(), "word")`, `each("line", lambda line: len(line), "n: int")`, `each("word", FilterNull())`
@@ -377,7 +372,6 @@ class GroupedStream(Windowing[Stream]):
         `mean_count`. `new_values_stream()` then gives the grouping fields and the results by their names. The state is
         called `state_name`, `out`, or "aggregates".
 
-
         Parameters
         ----------
         migrate
@@ -413,11 +407,6 @@ class GroupedStream(Windowing[Stream]):
             watermark has come to them, which is the latest time of all keys less `delay`. None: by the time of the batch.
         state_name
             The stream's label (`name`), or the first field of `out` and `-process`, unless given.
-
-        Raises
-        ------
-        TopologyError
-            A state that is not opaque, a field that is not there or not a time, an object that is not a process.
         """
         return declare_process(self._stream, self._group, args, event_time, delay, state_name)
 
@@ -445,13 +434,7 @@ class TridentState(TridentNames):
         return self
 
     def placement(self, where: str) -> TridentState:
-        """Say where this state is committed, in place of the setting `state_placement`: see `Config`.
-
-        Raises
-        ------
-        TopologyError
-            Not one of `"auto"`, `"driver"`, `"executors"`; or nothing updates the state.
-        """
+        """Say where this state is committed, in place of the setting `state_placement`: `"auto"`, `"driver"`, `"executors"`."""
         if self._node is None:
             raise TopologyError(f"state {self.state_name!r} is static: nothing updates it, so it is committed nowhere")
         self._topology._place(self.state_name, where)
@@ -470,15 +453,9 @@ class TridentState(TridentNames):
         then. The next batch starts it from nothing. `new_values_stream()` has no row for it; a feed of changes has one
         without a value after. A key that is absent already is ignored.
 
-        Parameters
-        ----------
-        fields
-            The fields of `stream` that name a key, in the order and of the types of the grouping fields; without it these.
+        `fields`: those of `stream` that name a key, in the order and of the types of the grouping fields; without it these.
 
-        Raises
-        ------
-        TopologyError
-            The state has no keys or an updater chooses them; or the stream is there only after the state's update.
+        `TopologyError` if an updater chooses the keys, or there are none; or the stream is there only after the state's update.
         """
         remove(self._topology, self._state, stream, fields)
         return self
@@ -492,12 +469,9 @@ class TridentState(TridentNames):
                 f"state {self.state_name!r} gives no new values: name the updater's output fields in partition_persist"
             )
         new, node = Stream(self._topology, self._node), self._node
-        if (
-            isinstance(node, PersistNode)
-            and node.aggregation
-            and isinstance(node.aggregation.aggregator, MultiAggregate)
-        ):
-            return results(new, node.aggregation)
+        aggregation = node.aggregation if isinstance(node, PersistNode) else None
+        if aggregation and isinstance(aggregation.aggregator, MultiAggregate):
+            return results(new, aggregation)
         return new
 
     def __repr__(self) -> str:

@@ -1,9 +1,7 @@
 """Python values as Arrow columns, without loss: the one way in for what user code, spouts and tests give (R19).
 
 `pa.array(values, type)` cuts 2.75 to 2, takes 5 as a time and loses members of structs. Here a value either comes back equal
-and of its declared type, or is refused; docs/streams.md has the table of what is taken. Columns of the usual classes are
-converted by Arrow at once; only others are looked at value by value. `impossible_in` finds what an Arrow column holds and no
-value may be: times before year 1 and after 9999, and maps that have a key twice.
+and of its declared type, or is refused. Columns of the usual classes are converted by Arrow at once, others value by value.
 """
 
 from __future__ import annotations
@@ -27,27 +25,21 @@ from trident.naming import shown
 from trident.state.encoding.extensions import type_name
 from trident.types import NO_VALUE, TYPES, FieldType, decimal_type, number_of
 
+# What Arrow raises for a value that a type cannot hold.
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""What Arrow raises for a value that a type cannot hold."""
 _NONE = type(None)
 
 
 class Misfit(ValueError):
-    """A value that is not of its declared type.
-
-    `at`: its number among the values of the column.
-    `value`, `path`: what does not fit, and where it lies inside of that value: `[3].b`; empty for the whole value.
-    `field`, `declared`: the column, and its type as the user wrote it.
-    """
+    """A value that is not of its declared type."""
 
     def __init__(self, at: int, value: object, reason: str, path: str = "") -> None:
         super().__init__(at, value, reason, path)
-        self.at, self.value, self.reason, self.path = at, value, reason, path
-        self.field, self.declared = "", ""
+        self.at, self.value, self.reason, self.path = at, value, reason, path  # `path`: where in the value, `[3].b`
+        self.field, self.declared = "", ""  # as the user wrote it
 
     @property
     def shown(self) -> str:
-        """The value, shortened, and where it lies."""
         return shown(self.value) + (f" at {self.field}{self.path}" if self.path else "")
 
     def __str__(self) -> str:
@@ -363,15 +355,11 @@ def _inner(values: list[Any], type_: pa.DataType, ends: Any, path: str | Callabl
 
 
 class _Leaf(NamedTuple):
-    """A type without others inside.
+    """A type without others inside."""
 
-    `classes`: those that Arrow converts rightly, or refuses; `of` makes a value of another one, or refuses it.
-    `is_right`: what is to be checked besides.
-    """
-
-    classes: set[type]
+    classes: set[type]  # those that Arrow converts rightly, or refuses
     of: Callable[[Any, Any], Any]
-    is_right: Callable[[pa.Array, Sequence[Any]], bool] | None = None
+    is_right: Callable[[pa.Array, Sequence[Any]], bool] | None = None  # what is to be checked besides
 
 
 _USUAL: dict[type, set[type]] = {

@@ -25,13 +25,7 @@ class NoSuchTarget(TopologyError):
 
 
 def load_topology(target: str) -> TridentTopology:
-    """Import `MODULE:TOPOLOGY`: a topology, a function without arguments that returns one, or what `exactly_once` returned.
-
-    MODULE is a module's name, looked up in the working directory first, or the path of a `.py` file.
-
-    Raises `NoSuchTarget`: there is no such module, or nothing of that name in it.
-    Raises `TopologyError`: the module cannot be imported, or the name is not a topology.
-    """
+    """Import `MODULE:TOPOLOGY`: a topology, a function without arguments that returns one, or what `exactly_once` returned."""
     topology: TridentTopology = load_one_of(target, (TridentTopology,))
     return topology
 
@@ -39,14 +33,11 @@ def load_topology(target: str) -> TridentTopology:
 def load_both(
     former: str, new: str, load: Callable[[str], TridentTopology] = load_topology
 ) -> tuple[TridentTopology, TridentTopology]:
-    """Import two declarations of one topology, each with the modules of its own folder, also if they have the same names.
-
-    What a function of the former imports when it is called is looked up in the folder of the new one.
-    """
+    """Import two declarations of one topology, each with the modules of its own folder, also if they have the same names."""
     folders = folder_of(former), folder_of(new)
     if folders[0] == folders[1]:
         return load(former), load(new)
-    _forget_folder(folders[1])
+    _forget_folder(folders[1])  # where what the former imports when it is called is looked up, too
     declared = load(former)
     _forget_folder(folders[0])
     return declared, load(new)
@@ -73,7 +64,6 @@ def forget_modules(names: Collection[str]) -> None:
 
 
 def parts_of(target: str) -> tuple[str, str]:
-    """Return the module and the name in it of `MODULE:NAME`."""
     module, _, name = target.rpartition(":")
     if not module or not name:
         example = f"{target.partition(':')[0] or 'word_count.py'}:topology"
@@ -82,10 +72,7 @@ def parts_of(target: str) -> tuple[str, str]:
 
 
 def load_one_of(target: str, kinds: tuple[type, ...], folder: Path | None = None) -> Any:
-    """Import what `MODULE:NAME` names, as `load_topology`: an object of one of these classes, or a function that makes one.
-
-    `folder` is looked up in first, in place of the working directory.
-    """
+    """Import what `MODULE:NAME` names, as `load_topology`; it is looked up in `folder`, not the working directory, first."""
     name, attribute = parts_of(target)
     module = _module(name, folder)
     value: Any = module
@@ -128,8 +115,7 @@ def _import_module(shown: str, name: str, path: Path | None = None) -> ModuleTyp
         raise TopologyError(f"{shown} cannot be imported: {_why(error)}") from error
 
 
-_OURS = Path(__file__).parents[1]
-"""The folder with the packages of this distribution."""
+_OURS = Path(__file__).parents[1]  # the folder with the packages of this distribution
 
 
 def _why(error: BaseException) -> str:

@@ -195,12 +195,8 @@ class TridentTopology(Declaration):
         """Return the settings of a start, or of a reader, that is given these; `origins` says where each comes from.
 
         What is given overrides environment variables (`TRIDENT_HISTORY=7d`), these override `trident.toml` in the
-        folder of the module that declares the topology, and that overrides `config`. `origin` says what gives `conf`.
-
-        Raises
-        ------
-        ConfigError
-            A setting is not known, or its value is not possible; says where it is.
+        folder of the module that declares the topology, and that overrides `config`. `origin` says what gives `conf`. A
+        `ConfigError` says which setting is wrong, and where it is.
         """
         from trident.config import Config, resolve
 
@@ -229,19 +225,15 @@ class TridentTopology(Declaration):
 
         Raises
         ------
-        InexactPairingError
-            A spout feeds a state with which it cannot be exact, and `allow_inexact` is not set. A `DirtyReadError` if the
-            state is fed by a query that may read what a failed attempt wrote.
+        InexactPairingError, DirtyReadError
+            A spout, or a query that may read what a failed attempt wrote, feeds a state that cannot be exact then, and
+            `allow_inexact` is not set.
         TopologyChangedError
             A state or a stream is not what the log was written with, and `allow_changed_topology` is not set.
-        LogHeldError, ForeignLogError, CorruptLogError, LogError
-            The log cannot be taken.
-        StateMismatchError
-            Log and store do not belong together.
-        ConfigError
-            A setting is wrong, or a port is taken.
-        EnvironmentProblem
-            No Java, or one that is too old; or an extra is missing.
+        LogError, StateMismatchError
+            The log cannot be taken, or log and store do not belong together.
+        ConfigError, EnvironmentProblem
+            A setting is wrong, or a port is taken; no Java, or one that is too old; or an extra is missing.
         """
         from trident.run.running import new_memory_log, start
 
@@ -260,20 +252,13 @@ class TridentTopology(Declaration):
         """Return the topology as a function for `writeStream.foreachBatch`, in place of `start`.
 
         Its one stream is `new_stream(name, QueryBatches(schema))`. Spark owns the loop and the source; nothing is opened before
-        the first batch.
+        the first batch. Settings that say how batches are made and where they run are not for it.
 
         Parameters
         ----------
-        conf, listeners, settings
-            As for `start`, without those that say how batches are made and where they run.
         adopt_checkpoint
             Take the query's first batch as the next one, although its checkpoint and the log do not belong together.
             For one start, if you know what the states have.
-
-        Raises
-        ------
-        TopologyError
-            A stream has a source of its own, or there are several.
         """
         from trident.run.foreach_batch import ForeachBatch
 

@@ -57,12 +57,7 @@ class TypedValues(Sequence[Any]):
 class TridentTuple(TypedValues):
     """The values of one row, by index, by field name (`tuple["word"]`) or by typed getter (`tuple.get_long(0)`).
 
-    Equal to a plain tuple or list of the same values.
-
-    Raises
-    ------
-    TopologyError
-        There are more values than fields, or fewer.
+    Equal to a plain tuple or list of the same values. `TopologyError`: there are more values than fields, or fewer.
     """
 
     __slots__ = ("_fields", "_values")

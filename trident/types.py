@@ -1,8 +1,4 @@
-"""What a DDL type means, in one place: a row for each type that has no others inside.
-
-`TYPES` has the rows. Everything else asks them: the names that are read, Arrow's type, the one form of equal values (R15), the
-casts that there are, the columns of stores, the texts of stores. So another type is another row, and its tests.
-"""
+"""What a DDL type means: a row for each type that has no others inside; all else asks it, as for the one form (R15)."""
 
 from __future__ import annotations
 
@@ -38,14 +34,10 @@ _DECIMAL = re.compile(r"decimal\((\d+)(?:,(-?\d+))?\)")
 class FieldType:
     """What one DDL type means.
 
-    `name`, `aliases`: its normal spelling, and others that are read.
-    `python`, `form`: the class of its values, and what turns a value into the one form.
-    `arrow_as`: how Arrow's type is made: the name of a function and its arguments.
+    `form`: turns a value into the one form. `arrow_as`: the name of the function that makes Arrow's type, and its arguments.
     `family`, `casts`: values of one family can be compared; the families that a value can be cast to.
     `sql`, `cql`: the types of the columns of PostgreSQL and of Cassandra that keep it; None: there is none.
-    `to_text`, `of_text`: a value as the text that a store keeps, and back.
-    `wire`: how `struct` writes a number; empty for what is none.
-    `digits`: how many digits an exact number may have before its point, and behind it.
+    `wire`: how `struct` writes a number. `digits`: how many an exact one may have before its point, and behind it.
     """
 
     name: str
@@ -158,7 +150,6 @@ def _string(value: Any) -> str:
 
 
 def is_text(values: Iterable[str]) -> bool:
-    """Whether texts have no lone surrogate, which UTF-8 cannot hold."""
     try:
         "".join(values).encode()
     except UnicodeEncodeError:
@@ -280,19 +271,16 @@ def simple_type(ddl: str | None) -> FieldType | None:
 
 @lru_cache(maxsize=1024)
 def class_of(ddl: str | None) -> type | None:
-    """Return the class of the values of a type; None as `simple_type`."""
     known = simple_type(ddl)
     return None if known is None else known.python
 
 
 def family_of(ddl: str) -> str:
-    """Return the family of a type, which is itself if it is none of a table's."""
     known = simple_type(ddl)
     return ddl if known is None else known.family
 
 
 def total_type(type_: str | None) -> str | None:
-    """Return the type of a sum of numbers of a type; None if they are none."""
     known = simple_type(type_)
     if known is None or known.family not in ("number", "decimal"):
         return None

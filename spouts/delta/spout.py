@@ -1,7 +1,4 @@
-"""DeltaSpout: a Delta table as a stream, version by version, through delta-rs; no JVM.
-
-The workers' side: data files as tables of rows, Delta's types as Spark's, partition columns filled in.
-"""
+"""DeltaSpout: a Delta table as a stream, version by version, through delta-rs; no JVM. Its workers read data files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Where a Delta table is, a local folder or an object store through delta-rs; and its log, one JSON file a version.
-
-The errors where versions of a table are gone: what was read, what is there, and the choices.
-"""
+"""Where a Delta table is, a local folder or an object store through delta-rs; and its log, one JSON file a version."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ _log = logging.getLogger(__name__)
 
 
 def delta_rs() -> Any:
-    """Return the package `deltalake`."""
     with needs_package("a Delta source", "delta", "deltalake"):
         import deltalake
         import deltalake.exceptions
@@ -39,12 +35,7 @@ def delta_rs() -> Any:
 
 
 class TablePlace:
-    """A path or URL, with the settings of its object store.
-
-    `uri`: a folder, a `file://` URL, or the URL of an object store.
-    `storage_options`: as delta-rs has them.
-    `name`, `is_local`: for messages, without secrets; whether it is a folder.
-    """
+    """A folder, a `file://` URL or the URL of an object store, with the settings of that; `name` is without secrets."""
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None) -> None:
         self.name = redacted(uri)
@@ -86,7 +77,6 @@ class TablePlace:
         return None if info.type is pafs.FileType.NotFound else (info.mtime_ns or 0, info.size or 0)
 
     def read(self, path: str) -> bytes | None:
-        """Return the bytes of a file; None if it is not there."""
         with self.wrap_errors(path):
             try:
                 with self._files.open_input_file(path) as file:
@@ -116,17 +106,11 @@ def not_read(what: str, error: Exception) -> SpoutError:
 
 
 class LoggedFile(NamedTuple):
-    """A file with rows.
+    """A file with rows, and the values of its partition columns as text."""
 
-    `change`: what its rows are: `"insert"`, `"delete"`, or `""` if the file says it itself, row by row.
-    `path`: as the log has it: relative, with `%` escapes.
-    `size`: in bytes; -1 if the log does not say it.
-    `values`: those of the partition columns, as text.
-    """
-
-    change: str
-    path: str
-    size: int
+    change: str  # what its rows are: "insert", "delete", or "" if the file says it itself, row by row
+    path: str  # as the log has it: relative, with `%` escapes
+    size: int  # in bytes; -1 if the log does not say it
     values: dict[str, str | None]
 
 
@@ -184,7 +168,6 @@ class TableLog:
         return version
 
     def crc(self, version: int) -> int | None:
-        """Return the checksum of an entry; None if it is not there."""
         data = self.place.read(_entry_path(version))
         return None if data is None else zlib.crc32(data)
 
@@ -206,7 +189,7 @@ class TableLog:
         return entry
 
     def _is_unfinished(self, version: int, data: bytes) -> bool:
-        """Whether the entry of a version is incomplete: some writers do not create it in one step.
+        """Whether the entry of a version is incomplete, as a writer may leave it that is not atomic.
 
         Raises `SpoutError`: there is a later version already.
         """

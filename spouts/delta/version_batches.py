@@ -1,19 +1,9 @@
 """Chooses the files that make up a batch, and which files of a version have rows: the driver's side of `DeltaSpout`.
 
-What cannot be read is refused by name, with the choices.
-
-A definition is plain data:
-
-``table``
-    The id of the table, from its metadata.
-``version``, ``crc``
-    How far the table was read: a version, and the checksum of its entry in the log.
-``taken``, ``snapshot``
-    How many files of that version were read, -1 for all of them; whether they are the whole table's at that version, and
-    not the ones that the version added.
-``commits``
-    What the batch contains: `[version, timestamp, files]` for each version, with `[change, path, size, partition values]` for
-    each file. So a replay needs these files alone, and not the log.
+A definition is plain data: the id of the `table`; how far it was read, a `version` and the `crc` of its entry in the log; how
+many files of that version were `taken`, -1 for all, and whether they are the whole table's at that version (`snapshot`); and
+`commits`, `[version, timestamp, files]` for each version, with `[change, path, size, partition values]` for each file. So a
+replay needs these files alone, and not the log.
 """
 
 from __future__ import annotations
@@ -177,11 +167,7 @@ class DeltaCoordinator(ThrottledCoordinator):
         self._stamp: tuple[int, tuple[int, int]] | None = None  # of the entry that was compared last
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Fix the files of a batch; None if the table has no further version.
-
-        Raises `ReplayMismatchError`: it is another table now, or it was set back.
-        Raises `SpoutError`: its log was cleaned up too far, or a version cannot be read as a stream of this kind.
-        """
+        """Fix the files of a batch; None if the table has no further version."""
         if previous is None:
             before = self._first()
         else:

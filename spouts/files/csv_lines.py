@@ -6,13 +6,15 @@ import csv
 import io
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from itertools import count, islice
+from functools import cached_property, partial
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, Any, TextIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -27,11 +29,14 @@ from trident.errors import BadDataError
 from trident.fields import names_shown
 
 _BLOCK = 1 << 20
+_CHECKED = 1 << 17  # bytes: more would not stay in the cache of a core
 _BOM = b"\xef\xbb\xbf"
 _ROWS = 10_000
+_NEWLINE, _RETURN = b"\n\r"
 _WIDTH = re.compile(r"Expected (\d+) columns, got (\d+)")
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?")
 _PARSE = re.compile(r"CSV parse error: (?:Row #\d+: )?")
+_BEHIND_QUOTE = "a value goes on after the quote that ends it; if quotes are written as \\\", give escape='\\\\'"
 
 Read = Callable[[pacsv.ConvertOptions], pa.Table]
 
@@ -69,14 +74,11 @@ class CsvFormat(RowFormat):
         return self.by_columns[columns]
 
     def names(self, path: str, lines: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the columns of a file; `lines` begin with its first one, if that has them.
-
-        Raises `BadDataError`: they do not have the fields.
-        """
+        """Return the columns of a file, whose `lines` begin with its header; `BadDataError` if they lack a field."""
         if self.header is not True:
             return tuple(self.schema.names) if self.header is False else self.header
         try:
-            reader = csv.reader(lines, **self._dialect)
+            reader = csv.reader(lines, **self.dialect)
             names = next(reader, [])
             if reader.line_num > 1 and not self.multiline:
                 raise csv.Error("a quoted name goes on in the next line")
@@ -103,13 +105,11 @@ class CsvFormat(RowFormat):
                 )
 
     @property
-    def _dialect(self) -> dict[str, Any]:
+    def dialect(self) -> dict[str, Any]:
         quoting = csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL
         return {
             "delimiter": self.delimiter, "quotechar": self.quote, "escapechar": self.escape, "quoting": quoting
         }  # fmt: skip
-
-    # ---- lines -----------------------------------------------------------------------------------------------------------
 
     def parse(self, text: bytes) -> pa.Table:
         if not text.strip(b"\n"):
@@ -117,6 +117,9 @@ class CsvFormat(RowFormat):
         # An escaped line end would take an empty line along, which is no row: so line by line.
         if self.escape and f"{self.escape}\n\n".encode() in text:
             raise pa.ArrowInvalid("it is not complete: its line end is escaped")
+        blocks = (text[at : at + _CHECKED] for at in range(0, len(text), _CHECKED))
+        if self.may_go_on_behind_quotes(blocks) and self._behind_quote.match(text):
+            raise pa.ArrowInvalid(_BEHIND_QUOTE)
         if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
             text = _BOM + text
         read = pacsv.ReadOptions(column_names=self.unique_names, use_threads=False, block_size=len(text) + 1)
@@ -132,7 +135,7 @@ class CsvFormat(RowFormat):
     def is_open(self, line: bytes) -> bool:
         """Whether a quoted value that begins in this line goes on after it: then it swallows a second line."""
         marks = [one.encode() for one in (self.quote, self.escape) if one is not None]
-        if not any(mark in line for mark in marks) or (self.escape is None and self._closed.fullmatch(line)):
+        if not any(mark in line for mark in marks) or (self.escape is None and self._closed_line.fullmatch(line)):
             return False
         try:
             return int(self.parse(line + line).num_rows) != 2
@@ -161,7 +164,7 @@ class CsvFormat(RowFormat):
         row: list[str] = []
         width, number = 0 if self.has_header else len(self.names("", ())), 0
         try:
-            for number, row in enumerate(csv.reader(text, strict=True, **self._dialect), 1):
+            for number, row in enumerate(csv.reader(text, strict=True, **self.dialect), 1):
                 width = width or len(row)
                 if number % _ROWS == 0:
                     yield None
@@ -172,18 +175,48 @@ class CsvFormat(RowFormat):
         is_header = self.has_header and number == 1 and text.buffer.read() != b"\n"
         yield End.OPEN if is_header or 0 < len(row) < width else End.MAYBE
 
-    # ---- what Arrow is asked for, and what it says -----------------------------------------------------------------------
-
     @cached_property
     def convert(self) -> pacsv.ConvertOptions:
         return self._convert_options(())
 
     @cached_property
-    def _closed(self) -> re.Pattern[bytes]:
+    def _closed_line(self) -> re.Pattern[bytes]:
         """Match lines in which quotes are only around values, or doubled within: this is cheaper than a trial."""
         mark, end = re.escape(self.quote or '"'), re.escape(self.delimiter)
         value = f"(?:{mark}[^{mark}]*(?:{mark}{mark}[^{mark}]*)*{mark}|[^{mark}{end}]*)"
         return re.compile(f"{value}(?:{end}{value})*\n".encode())
+
+    @cached_property
+    def _behind_quote(self) -> re.Pattern[bytes]:
+        """Match a text up to a value that goes on after its closing quote: Arrow, Spark and Python read three values."""
+        mark, end = re.escape(self.quote or ""), re.escape(self.delimiter)
+        escape = re.escape(self.escape or "")
+        escaped = f"{escape}." if escape else "(?!)"
+        quoted = f"{mark}[^{mark}{escape}]*+(?:(?:{mark}{mark}|{escaped})[^{mark}{escape}]*+)*+{mark}"
+        bare = f"(?!{mark})[^{end}{escape}\n]*+(?:{escaped}[^{end}{escape}\n]*+)*+"
+        return re.compile(f"(?:(?:{quoted}\\r?|{bare})[{end}\n])*+{quoted}[^{end}\\r\n]".encode(), re.S)
+
+    def may_go_on_behind_quotes(self, blocks: Iterable[bytes]) -> bool:
+        """Whether quotes do not open and close in turns, each beside a delimiter, a line end or another quote."""
+        if self.quote is None:
+            return False
+        mark, end, escape = (mark.encode() for mark in (self.quote, self.delimiter, self.escape or ""))
+        seen, before = 0, b"\n"
+        for block in chain(blocks, [b"\n"]):
+            text = before + block
+            for escaped in (escape, mark, end, b"\n") if escape else ():
+                text = text.replace(escape + escaped, b"..")
+            before = text[-2:]  # what follows the last byte comes with the next block
+            if mark not in text:
+                continue
+            data = np.frombuffer(text, np.uint8)
+            at = np.flatnonzero(data[1:-1] == ord(mark))
+            opens, closes = data.take(at[seen % 2 :: 2]), data[2:].take(at[(seen + 1) % 2 :: 2])
+            is_beside = [(one == ord(mark)) | (one == ord(end)) | (one == _NEWLINE) for one in (opens, closes)]
+            if not (is_beside[0].all() and (is_beside[1] | (closes == _RETURN)).all()):
+                return True
+            seen += len(at)
+        return seen % 2 == 1
 
     @cached_property
     def unique_names(self) -> list[str]:
@@ -214,9 +247,7 @@ class CsvFormat(RowFormat):
     def typed_table(self, table: pa.Table, bends: bool, read_again: Read) -> pa.Table:
         """Return what Arrow has read with its decimals, moments and dates, which were texts.
 
-        `bends`: whether there may be numbers that Arrow reads as others, besides those that it takes for infinite; see
-        `may_bend`.
-        `read_again`: reads the same with other types.
+        `bends`: whether there may be numbers that Arrow reads as others; see `may_bend`. `read_again`: reads with other types.
         Raises `pa.ArrowInvalid`: it has read another number; it names the column and the value.
         """
         columns = zip(table.schema.names, table.columns, strict=True)
@@ -239,7 +270,6 @@ class CsvFormat(RowFormat):
 
 
 def _as_parsed(type_: pa.DataType) -> pa.DataType:
-    """Return the type as which Arrow's parser reads a column."""
     return pa.string() if pa.types.is_decimal(type_) else moments_as_text(type_)
 
 
@@ -255,10 +285,7 @@ def may_bend(text: bytes) -> bool:
 
 
 class WholeCsvEmitter(LineEmitter):
-    """Reads whole files, whose quoted values may have line ends, as a stream, so that memory is bounded by the longest row.
-
-    A bad row is an error.
-    """
+    """Reads whole files, whose quoted values may have line ends, as a stream: memory is bounded by the longest row."""
 
     _rows: CsvFormat
 
@@ -302,12 +329,24 @@ class WholeCsvEmitter(LineEmitter):
 
         with unpacked(path) as data:
             bends = _may_bend(data)
+        self._check_quotes(rows, path)
         for at, batch in enumerate(batches(rows.convert)):
 
             def again(convert: pacsv.ConvertOptions, at: int = at) -> pa.Table:
                 return pa.Table.from_batches(islice(batches(convert), at, at + 1))
 
             yield rows.typed_table(pa.Table.from_batches([batch]), bends, again)
+
+    def _check_quotes(self, rows: CsvFormat, path: str) -> None:
+        with unpacked(path) as data:
+            if not rows.may_go_on_behind_quotes(iter(partial(data.read, _CHECKED), b"")):
+                return
+        with unpacked(path) as data, io.TextIOWrapper(data, self._files.of_texts, "replace", newline="") as lines:
+            try:
+                deque(csv.reader(lines, strict=True, **rows.dialect), maxlen=0)
+            except csv.Error as error:
+                if "expected after" in str(error):
+                    raise pa.ArrowInvalid(_BEHIND_QUOTE) from error
 
 
 def _may_bend(data: IO[bytes]) -> bool:

@@ -1,21 +1,13 @@
 """Chooses the bytes of files that make up a batch, the driver's side of spouts of files; and what it asks a kind of file.
 
-A definition is plain data:
+A definition is plain data. `ranges`: `[path, start, end, crc]` per file, byte ranges that end at line ends; the checksum is of
+the bytes just before `end`, so that a replay finds a file that was truncated or replaced. `base`: the directory that all paths
+in `ranges` are relative to. `bytes`: how many this batch and all before it have.
 
-``ranges``
-    What the batch contains: `[path, start, end, crc]` per file, byte ranges that end at line ends. The checksum is of
-    the bytes just before `end`, so that a replay finds a file that was truncated or replaced.
-``base``
-    The directory that all paths in `ranges` are relative to.
-``bytes``
-    How many bytes this batch and all before it have.
-``done``
-    Only with `follow`: how far every file was read (see `ranges.py`), packed to 4 to 12 bytes a file.
-``at``
-    Only without `follow`: path, offset and checksum where the batch ends. Files are read in the order of their paths,
-    so this says it all; the definition has the same size however many files there are.
-``guesses``, ``read``
-    Only if the batch may still change: the numbers of the ranges that may end too early; False until they were read.
+With `follow`, `done` says how far every file was read (see `ranges.py`), packed to 4 to 12 bytes a file. Without it `at` is
+path, offset and checksum where the batch ends: files are read in the order of their paths, so this says it all.
+
+Only if the batch may still change: `guesses`, the numbers of the ranges that may end too early, and `read`, False until then.
 """
 
 # Paths are text from the system, because a Path per file would cost more than its stat.
@@ -54,20 +46,14 @@ _COMPARED = 100  # files that were read in another place, the last ones
 
 
 class Look(NamedTuple):
-    """A file that is open, as it is now, and what a batch may take of it.
-
-    `size`: its bytes.
-    `before`: how far it was read by the batches before.
-    `room`: what the batch may still take. Where not the least fits, a batch that is empty (`alone`) takes that.
-    `tail`: what is known of its end.
-    """
+    """A file that is open, as it is now, and what a batch may take of it."""
 
     path: str
     file: int
     size: int
-    before: Position
-    room: int
-    alone: bool
+    before: Position  # how far the batches before have read it
+    room: int  # what the batch may still take
+    alone: bool  # the batch is empty: it takes the least there is, even if that does not fit
     tail: Tail
 
 
@@ -80,16 +66,11 @@ class Rest(Enum):
 
 
 class FileCut(NamedTuple):
-    """What a batch takes of a file.
+    """What a batch takes of a file, and what follows that."""
 
-    `range`: an empty one only says how far the file is done; None: not even that.
-    `rest`: what follows it.
-    `weight`: what it takes of the room of the batch; None: its bytes.
-    """
-
-    range: FileRange | None
+    range: FileRange | None  # an empty one only says how far the file is done; None: not even that
     rest: Rest
-    weight: int | None = None
+    weight: int | None = None  # what it takes of the room of the batch; None: its bytes
 
 
 class FileFormat(ABC):
@@ -113,12 +94,11 @@ class FileFormat(ABC):
 
 
 class FileCoordinator(ThrottledCoordinator):
-    """Says which byte ranges make up a batch.
+    """Says which byte ranges make up a batch. No call waits.
 
     A file is one of these: in the queue, because something is to be read of it; left, because its end is held or waited for
     (it has a tail, see `tails.py`); done, until it changes; or to be compared, because it was changed and has its size. They
-    are listed when the queue is empty (without `follow`: once). So a call that returns None has looked at every file, and any
-    other call only at the files of its batch. No call waits.
+    are listed when the queue is empty (without `follow`: once), so a call that returns None has looked at every file.
     """
 
     def __init__(self, format_: FileFormat, source: FileSource, max_batch_bytes: int, rule: TailRule) -> None:
@@ -186,19 +166,15 @@ class FileCoordinator(ThrottledCoordinator):
     def parts(
         self, attempt: TransactionAttempt, definition: Definition, parallelism: int
     ) -> Sequence[tuple[Piece, ...]]:
-        """Cut the ranges to about equal bytes; less than 512 KiB make one part."""
         return cut(_ranges_of(definition), parallelism, self._format.is_whole)
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes a batch has; None if some are compressed, because what they unpack to is then unknown."""
         ranges = _ranges_of(definition)
+        # What compressed ones unpack to is not known.
         return None if any(one.path.endswith(".gz") for one in ranges) else sum(one.end - one.start for one in ranges)
 
     def lag(self, definition: Definition) -> Lag:
-        """Say how many bytes the files had beyond this batch when they were listed, of `.gz` files compressed ones."""
         return Lag(max(0, self._total - definition.get("bytes", 0)), "bytes")
-
-    # ---- going on after a batch ------------------------------------------------------------------------------------------
 
     def _load(self, previous: Definition | None) -> None:
         """Continue after `previous`, from that definition and the files alone."""
@@ -217,10 +193,7 @@ class FileCoordinator(ThrottledCoordinator):
         self._loaded = True
 
     def _check_place(self, files: Mapping[str, Listed], elsewhere: Sequence[str]) -> None:
-        """Raise `ReplayMismatchError` if files are found in another place than they were read in: they would count twice.
-
-        `elsewhere`: files that were read, in places that are not named any more.
-        """
+        """Raise `ReplayMismatchError` if files that were read `elsewhere` are found here: they would count twice."""
         by_name: dict[str, list[str]] = {}
         for path in files if elsewhere else ():
             by_name.setdefault(os.path.basename(path), []).append(path)
@@ -259,8 +232,6 @@ class FileCoordinator(ThrottledCoordinator):
                     self._positions.set(earlier, _ask(self._format.position_at, earlier, size))
                 except OSError as error:
                     raise open_error(earlier, error, "cannot go on after a batch") from error
-
-    # ---- what there is to read -------------------------------------------------------------------------------------------
 
     def _enqueue(self, files: dict[str, Listed]) -> None:
         self._queue.clear()

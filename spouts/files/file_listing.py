@@ -24,7 +24,7 @@ _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # also a link that leads 
 
 
 class Listed(NamedTuple):
-    """A file as it was listed: its size in bytes, and what is another one as soon as the file was changed or replaced."""
+    """A file as it was listed: its bytes, and what is another one as soon as the file was changed or replaced."""
 
     size: int
     stamp: tuple[int, int]
@@ -35,35 +35,27 @@ class FileSource:
     """What the user named. Every file is listed once, under its own name rather than a symbolic link's.
 
     Of several names of its own (hard links) it has the one that is known already, else the first by path.
-
-    `roots`: directories, globs or files.
-    `patterns`: what the names of files inside directories must match, one of them; a leading dot only if the pattern has one.
-    `recursive`: whether directories inside directories are read, and `**` in globs.
-    `skips_underscored`: whether names with a leading underscore are skipped as those with a dot are, unless there is a `=` in
-    them. Spark and others have files that are not finished, or no data, under such names.
     """
 
-    roots: tuple[str, ...]
-    patterns: tuple[str, ...]
-    recursive: bool
-    skips_underscored: bool = False
+    roots: tuple[str, ...]  # directories, globs or files
+    patterns: tuple[str, ...]  # of names of files in directories; one must match
+    recursive: bool  # also `**` in globs
+    skips_underscored: bool = False  # Spark has what is not finished, or no data, under such names
 
     @staticmethod
     def of(paths: Paths, patterns: str | Sequence[str], recursive: bool, skips_underscored: bool = False) -> FileSource:
-        """Check the arguments and make the paths absolute: workers have another working directory."""
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         if not given or "" in given:
             raise ValueError(f"the spout was given paths={paths!r}; name a directory, a glob or a file")
+        # Absolute, because workers have another working directory.
         roots = tuple(os.path.abspath(os.path.expanduser(os.fspath(one))) for one in given)
         chosen = (patterns,) if isinstance(patterns, str) else tuple(patterns)
         return FileSource(roots, chosen, recursive, skips_underscored)
 
     def files(self, known: Container[str] = ()) -> dict[str, Listed]:
-        """List all files, sorted by path. One `stat` a file, no file is opened.
+        """List all files, sorted by path; one `stat` a file, none is opened. `known`: paths of files that were read.
 
-        `known`: paths of files that were read.
-        Raises `SpoutError`: a directory or file that was named is not there, is no regular file, or a directory cannot be
-        listed.
+        Raises `SpoutError`: what was named is not there, or no regular file; or a directory cannot be listed.
         """
         walk = _Walk(self)
         for root in self.roots:
@@ -88,12 +80,12 @@ class FileSource:
         )
 
     @cached_property
-    def _hidden(self) -> tuple[str, ...]:
+    def _hidden_prefixes(self) -> tuple[str, ...]:
         marks = "._" if self.skips_underscored else "."
         return tuple(mark for mark in marks if not any(one.startswith(mark) for one in self.patterns))
 
     def skips(self, name: str) -> bool:
-        return name.startswith(self._hidden) and (name[0] == "." or "=" not in name)
+        return name.startswith(self._hidden_prefixes) and (name[0] == "." or "=" not in name)
 
     def matches(self, name: str) -> bool:
         return any(fnmatch(name, pattern) for pattern in self.patterns)

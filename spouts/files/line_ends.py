@@ -25,12 +25,9 @@ LineLimit = Annotated[int, NumberBounds(int, "a whole number", 1, 512 << 20)]
 
 
 class RowFormat(ABC):
-    """A format whose rows are lines.
+    """A format whose rows are lines."""
 
-    `has_header`: whether the first line of a file is no row.
-    """
-
-    has_header = False
+    has_header = False  # whether the first line of a file is no row
 
     def of_file(self, path: str, header: Callable[[], bytes]) -> RowFormat:
         """Return the format of one file, which alone can read lines; `header` reads the first line of the file."""
@@ -62,14 +59,10 @@ class RowFormat(ABC):
 
 
 class LineFiles(FileFormat):
-    """Files of lines: for the coordinator, whose ranges end at line ends where files may grow; and how their bytes become text.
+    """Files of lines: for the coordinator, whose ranges end at line ends; and how their bytes become text.
 
-    `encoding`, `errors`: see `TextFileSpout`.
-    `max_line_bytes`: the greatest length of a line without its end.
     `whole`: whether each file is read whole, as `.gz` files always are: one range, and it must not grow.
     `rows`: what lines are; None: any text.
-
-    Raises `ValueError`: an option is wrong.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""From byte ranges to blocks of text that end at line ends, checked, unpacked, as UTF-8; and from lines to tables.
-
-A bad line is named, or returned as text.
-"""
+"""From byte ranges to blocks of text that end at line ends, checked, unpacked, as UTF-8; and from lines to tables."""
 
 from __future__ import annotations
 
@@ -37,16 +34,13 @@ DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 class TextBlock(NamedTuple):
-    """A block, as it is in the file from `offset` on, and as UTF-8 in which every line ends with a newline.
-
-    `is_first` says whether it is the beginning of the file.
-    """
+    """A block as it is in the file from `offset` on, and as UTF-8 in which every line ends with a newline."""
 
     path: str
     offset: int
     block: bytes
     text: bytes
-    is_first: bool
+    is_first: bool  # whether it is the beginning of the file
 
 
 def read_texts(piece: Piece, files: LineFiles) -> Iterator[TextBlock]:
@@ -61,7 +55,6 @@ def read_texts(piece: Piece, files: LineFiles) -> Iterator[TextBlock]:
 
 
 def unpacked(path: str) -> IO[bytes]:
-    """Open a file as a stream of what it has unpacked."""
     return cast("IO[bytes]", gzip.open(path)) if path.endswith(".gz") else Path(path).open("rb")
 
 
@@ -95,7 +88,6 @@ def _plain_blocks(file: int, piece: Piece, longest: int) -> Iterator[tuple[int, 
 
 
 def _gz_blocks(file: int, piece: Piece, longest: int) -> Iterator[tuple[int, bytes]]:
-    """As `_plain_blocks`, of a compressed file."""
     at = 0
     with os.fdopen(file, "rb", buffering=0, closefd=False) as raw, gzip.GzipFile(fileobj=raw) as data:
         try:
@@ -163,9 +155,6 @@ def _is_utf8(text: bytes) -> bool:
     return False
 
 
-# ---- lines that are texts -----------------------------------------------------------------------------------------------
-
-
 class TextEmitter(FileEmitter):
     """Emits lines; see `TextFileSpout`."""
 
@@ -209,9 +198,6 @@ def _lines_as_array(text: bytes) -> pa.Array:
     np.subtract(ends, np.arange(count), out=offsets[1:], casting="unsafe")
     data = text.replace(b"\n", b"")
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data))
-
-
-# ---- lines that are rows ------------------------------------------------------------------------------------------------
 
 
 class _Bad(NamedTuple):

@@ -58,11 +58,7 @@ class FileSettings(TypedDict, total=False):
 
 
 class FileSpout:
-    """Emits what is in files once. Transactional. A kind of file sets `_format`, where batches may end, and `_emitter`.
-
-    `kind`: of the files ("text", "CSV"), for messages.
-    `default_pattern`: what their names match unless the settings say it.
-    """
+    """Emits what is in files once. Transactional. A kind of file sets `_format`, where batches may end, and `_emitter`."""
 
     spout_type = SpoutType.TRANSACTIONAL
     _format: FileFormat
@@ -120,9 +116,7 @@ class TextFileSpout(FileSpout):
     max_line_bytes
         The greatest length of a line, at most 512 MiB; `SpoutError` beyond.
     files
-        The settings of all spouts of files: `max_batch_bytes`, `pattern` (default: all files), `recursive`, `follow`,
-        `tail`, `allow_empty`; see `FileSettings`. A longer line than `max_batch_bytes`, and a `.gz` file, makes a batch
-        of its own.
+        The settings of all spouts of files, see `FileSettings`; `pattern` is all files by default.
     """
 
     @check_arguments

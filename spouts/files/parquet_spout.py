@@ -116,7 +116,6 @@ class ParquetEmitter(FileEmitter):
         self._missing_columns = missing_columns
 
     def read(self, piece: Piece) -> Iterator[pa.Table]:
-        """Give the rows of a piece, in tables of at most 131,072 rows."""
         path, what = piece.range.path, f"the Parquet file {piece.range.path}"
         try:
             with pa.OSFile(path) as source:
@@ -149,13 +148,11 @@ def read_groups(
     missing: str,
     reads_ahead: bool = False,
 ) -> Iterator[tuple[list[pa.Array], int]]:
-    """Give the wanted columns of the row groups that begin in a piece, and how many rows they have; see `missing`.
+    """Give the wanted columns of the row groups that begin in a piece, and how many rows they have.
 
     `what`, `source`, `footer`: the file, for messages, opened, and what its end says.
     `missing`: what it means if the file does not have a column: `"error"`, or `"null"`.
     `reads_ahead`: read whole row groups at once, for stores where each read takes long.
-
-    Raises `BadDataError`: a column is missing or of another type, or a moment in INT96 is not one in microseconds.
     """
     groups = footer.groups(piece.start, piece.end)
     if not groups:
@@ -272,14 +269,10 @@ _TAIL = 8
 
 @dataclass(frozen=True)
 class Footer:
-    """What the end of a Parquet file says.
+    """What the end of a Parquet file says."""
 
-    `crc`: of the footer's bytes, and of the size of the file.
-    `bounds`: where the row groups begin, the first at 0, and the size of the file.
-    """
-
-    crc: int
-    bounds: list[int]
+    crc: int  # of the footer's bytes, and of the size of the file
+    bounds: list[int]  # where the row groups begin, the first at 0, and the size of the file
     metadata: pq.FileMetaData
 
     @staticmethod
@@ -331,7 +324,6 @@ class ParquetFiles(FileFormat):
         return Position(offset, 0 if footer is None else footer.crc)
 
     def find(self, look: Look) -> FileCut:
-        """Find the row groups that fit a batch, and at least one if it is empty."""
         path, before, footer = look.path, look.before, _footer_of(look.path, look.file)
         if before.offset and (footer is None or footer.crc != before.crc or before.offset not in footer.bounds):
             raise ReplayMismatchError(

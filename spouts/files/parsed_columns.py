@@ -84,10 +84,7 @@ def _as_parsed(schema: pa.Schema) -> pa.Schema:
 
 
 def read_objects(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore") -> pa.Table:
-    """Read JSON objects: a row for each line that is not empty.
-
-    Raises `pa.ArrowInvalid`: a line is not one whole object, or a value in it is not of the type of its field.
-    """
+    """Read JSON objects, one for each line that is not empty; `pa.ArrowInvalid` for another line or a value of another type."""
     if not text.strip():
         return schema.empty_table()
     objects, is_apart = _objects_of(text)
@@ -137,11 +134,9 @@ def json_error(error: Exception) -> str:
 
 
 def _objects_of(text: bytes) -> tuple[int, bool]:
-    """Return how many lines are not empty, and whether each of them ends like an object.
+    """Return how many lines are not empty, and whether each of them ends like an object; then none can go on in the next.
 
-    Where each of them also begins like one, no object can go on in the next line.
-    Raises `pa.ArrowInvalid`: one does not begin like an object. It must not reach Arrow's parser, which takes `null` for a row,
-    or ends the process.
+    Raises `pa.ArrowInvalid`: one does not begin like an object. Arrow's parser takes `null` for a row, or ends the process.
     """
     codes = np.frombuffer(text, np.uint8)
     ends = np.flatnonzero(codes == _NEWLINE)

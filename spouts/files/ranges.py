@@ -27,16 +27,13 @@ _CHECKED = 256
 
 
 class FileRange(NamedTuple):
-    """The bytes `start` to `end` of a file; `crc` shows whether the file is the same (see `FileFormat`).
-
-    `is_guess`: whether the file may still go on there (see `tails.py`), so that the batch is not in the log yet.
-    """
+    """The bytes `start` to `end` of a file."""
 
     path: str
     start: int
     end: int
-    crc: int
-    is_guess: bool = False
+    crc: int  # shows whether the file is the same; see `FileFormat`
+    is_guess: bool = False  # the file may go on there (see `tails.py`): the batch is not in the log yet
 
     def __str__(self) -> str:
         return f"defined as bytes {self.start} to {self.end}"
@@ -73,9 +70,8 @@ def open_error(path: str, error: OSError, doing: str) -> SpoutError:
 
 
 class FileEmitter(ABC):
-    """The worker's side.
+    """The worker's side: reads the declared fields.
 
-    `declared`: what is read.
     `bad_lines`: the name of a field of type string that follows, for what cannot be read; None: there is none.
     `with_file`: whether the path follows, as `file: string`.
     """
@@ -119,7 +115,7 @@ def cut_evenly(
     size: int | None = None,
     is_whole: Callable[[int], bool] = lambda at: False,
 ) -> list[list[tuple[int, int, int]]]:
-    """Cut things of some lengths into parts of about equal length, not more than `parallelism`: each its number, start and end.
+    """Cut things of some lengths into at most `parallelism` parts of about equal length, each a number, start and end.
 
     At any place, because readers align to what begins in a piece; but not where a thing `is_whole`.
 
@@ -164,11 +160,9 @@ UNREAD = Position(0, 0)
 class Positions(dict[str, Position]):
     """How far each file was read; paths that were never read have no entry, and are `UNREAD`.
 
-    A file that was read to its end may still grow, be replaced or be removed, and new files may sort anywhere, also while
-    no driver runs. So a single position cannot represent the files that are done, and each has an entry of its own: path,
-    bytes read and a checksum of the bytes before that position. Entries are in the order in which they changed. The
-    older ones are in immutable chunks, which every definition repeats unchanged; only the last chunk is packed again, so the
-    work per definition does not grow with the number of files. A later entry of a path overrides an earlier one.
+    A file that was read to its end may still grow, be replaced or be removed, and new files may sort anywhere, so each has an
+    entry of its own, in the order in which they changed; a later one of a path overrides an earlier one. The older ones are in
+    immutable chunks, which every definition repeats; so its work does not grow with the number of files.
     """
 
     def __init__(self, packed: Sequence[bytes] = ()) -> None:
@@ -233,7 +227,6 @@ def bytes_before(file: int, end: int) -> bytes:
 
 
 def position_in(file: int, offset: int) -> Position:
-    """Return the position of an open file that was read up to `offset`."""
     return Position(offset, zlib.crc32(bytes_before(file, offset)))
 
 
@@ -259,10 +252,7 @@ def went_on(path: str, end: int) -> SourceAwayError:
 
 
 def check_unchanged(file: int, range_: FileRange, whole: bool) -> None:
-    """Make sure that a range that was defined before still holds what it held; `ReplayMismatchError` if not.
-
-    A file that is read `whole` may not have grown either.
-    """
+    """Make sure that a range still holds what it held, and a `whole` file nothing more; `ReplayMismatchError` if not."""
     path, _, end, crc, is_guess = range_
     size = os.fstat(file).st_size
     if is_guess and whole and size > end:

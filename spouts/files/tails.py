@@ -1,7 +1,7 @@
 """The end of a file that may not be whole: what is known of it, how long it is waited for, and whether it may be read.
 
-What cannot be whole is held however long. What may be whole is a guess once the file has not changed for a while; the
-definition says so, and it is taken back if the file goes on before the batch is committed.
+What cannot be whole is held. What may be whole is a guess once the file has not changed for a while; the definition says so,
+and it is taken back if the file goes on before the batch is committed.
 """
 
 from __future__ import annotations
@@ -35,30 +35,21 @@ Check = Iterator[End | None]
 
 @dataclass
 class TailRule:
-    """How ends of files are waited for.
+    """How ends of files are waited for."""
 
-    `tail`: for so many seconds without a change; "hold": a line is never given without its line end.
-    `follows`: whether files may grow at all.
-    `now`: tells the time in seconds since 1970.
-    `steps`: how much may still be checked at this look.
-    """
-
-    tail: float | Literal["hold"]
-    follows: bool
-    now: Callable[[], float]
-    steps: int = STEPS
+    tail: float | Literal["hold"]  # seconds without a change; "hold": a line is never given without its end
+    follows: bool  # files may grow
+    now: Callable[[], float]  # seconds since 1970
+    steps: int = STEPS  # how much may still be checked at this look
 
 
 class Tail:
-    """The end of one file.
-
-    `start`, `size`: its bytes, as far as no line end is behind them.
-    `since`: since when the file is as it is, as far as this driver knows; `changed`: by its own word.
-    `is_told`: whether a warning says that it is left.
-    """
+    """The end of one file."""
 
     def __init__(self, rule: TailRule) -> None:
-        self.rule, self.start, self.size, self._mtime_ns = rule, 0, -1, 0
+        self.rule, self._mtime_ns = rule, 0
+        self.start, self.size = 0, -1  # the bytes behind the last line end
+        # Since when it is as it is, as far as this driver knows, and by its own word; whether a warning says that it is left.
         self.since, self.changed, self.is_told = 0.0, 0.0, False
         self._end: End | None = None  # None: not known yet
         self._check: Check | None = None

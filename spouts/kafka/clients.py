@@ -1,7 +1,4 @@
-"""The brokers as spouts see them: their topics, offsets and groups, consumers, a producer of dead letters, and all errors.
-
-No other module imports librdkafka's clients, and this one is imported where a spout is opened.
-"""
+"""The brokers as spouts see them. No other module imports librdkafka's clients; this is imported where a spout is opened."""
 
 from __future__ import annotations
 
@@ -64,10 +61,8 @@ _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UN
 GONE = (
     "it is not there any more, or the user may not see it. Create it, permit Describe, or take it out of topics; if a pattern "
     'found it, on_data_loss="skip" goes on without it'
-)
-"""What to do about a topic or partition that there is no longer."""
-OUT_OF_RANGE = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
-"""A partition has no record at an offset."""
+)  # what to do about a topic or partition that there is no longer
+OUT_OF_RANGE = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")  # a partition has no record at an offset
 
 _FORBIDDEN = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
 _COMPARED = (*OUT_OF_RANGE, "_PARTITION_EOF", "_LOG_TRUNCATION")  # errors that come only once epochs were compared
@@ -92,15 +87,15 @@ class LogPosition(NamedTuple):
 
 
 class OffsetBounds(NamedTuple):
-    """Where a partition begins and ends, the end as the isolation level sees it; `epoch` is its leader's."""
+    """Where a partition begins and ends."""
 
     low: int
-    end: int
-    epoch: int
+    end: int  # as the isolation level sees it: before a transaction that is open
+    epoch: int  # its leader's
 
 
 class TopicView(NamedTuple):
-    """A topic: its id, and by partition the broker that leads it, None if none does, and those that have a copy."""
+    """A topic; by partition the broker that leads it, None if none does, and those that have a copy."""
 
     id: str
     leaders: Mapping[int, int | None]
@@ -139,13 +134,7 @@ def is_final(error: KafkaError) -> bool:
 class Brokers:
     """The brokers as one reader sees them: its consumer, its questions to them, and the errors of both.
 
-    Questions go over a client of their own, and over another one after an answer that did not come. A client keeps the broker
-    that it asks as long as the connection is there. A broker that hangs keeps its connections, so that each question would go
-    to it; another client learns from a broker that answers whom to ask.
-
-    `options`: what is read, and how.
     `own`: settings of this reader's consumer; without any it reads just a few records.
-    `reports`: keeps what all clients report.
     """
 
     def __init__(self, options: KafkaOptions, own: Mapping[str, Any] | None = None) -> None:
@@ -159,7 +148,7 @@ class Brokers:
     def consumer(self) -> Any:
         """Return the consumer, opened when it is first used; `SpoutError` for a setting that librdkafka does not take."""
         if self._consumer is None:
-            self._consumer = self._open_consumer(self._own)
+            self._consumer = self._open(Consumer, reading_settings(self.options), self._own)
         return self._consumer
 
     def close(self) -> None:
@@ -167,39 +156,25 @@ class Brokers:
         if consumer is not None:
             consumer.close()
 
-    def _open_consumer(self, own: Mapping[str, Any]) -> Consumer:
-        with self._refuse_settings():
-            settings = {**reading_settings(self.options), "error_cb": self.reports.error, **own}
-            return Consumer(settings, logger=self.reports)
+    def _open(self, client: Any, settings: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+        try:
+            return client({**settings, "error_cb": self.reports.error, **own}, logger=self.reports)
+        except KafkaException as error:
+            raise SpoutError(f"config: {error_of(error).str()}") from error
 
-    def open_producer(self, **own: Any) -> Producer:
-        with self._refuse_settings():
-            # The topic's own limit counts: a producer's is lower than what a consumer reads.
-            settings = {
-                "message.max.bytes": 10**9,
-                **_asking_settings(self.options),
-                "error_cb": self.reports.error,
-                **own,
-            }
-            return Producer(settings, logger=self.reports)
+    def open_producer(self, **own: Any) -> Any:
+        # The topic's own limit counts: a producer's is lower than what a consumer reads.
+        return self._open(Producer, {"message.max.bytes": 10**9, **_asking_settings(self.options)}, own)
 
+    # Questions go over a client of their own, and over another one after an answer that did not come: a client keeps the broker
+    # that it asks as long as there is a connection, and a broker that hangs keeps its connections.
     @property
     def _client(self) -> AdminClient:
-        """Return the client of questions; another one if the last one waited for an answer in vain."""
         if self._admin is None or self._is_silent:
-            with self._refuse_settings():
-                settings = {**_asking_settings(self.options), "error_cb": self.reports.error}
-                self._admin, self._is_silent = AdminClient(settings, logger=self.reports), False
+            self._admin, self._is_silent = self._open(AdminClient, _asking_settings(self.options), {}), False
         return self._admin
 
     # ---- errors -------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _refuse_settings(self) -> Iterator[None]:
-        try:
-            yield
-        except KafkaException as error:
-            raise SpoutError(f"config: {error_of(error).str()}") from error
 
     @contextmanager
     def wrap_errors(self, doing: str) -> Iterator[None]:
@@ -225,16 +200,13 @@ class Brokers:
         return SpoutError(f"{cause} ({self.reports})")
 
     def _answers(self, asked: Mapping[K, Any]) -> dict[K, Any]:
-        """Wait for the answers to questions: each is what was answered, or a `KafkaException`.
-
-        After one that says that a broker is away, the next question goes to another client. This one stays until then: other
-        answers may be under way, which would never come after it is closed.
-        """
+        """Wait for the answers to questions: each is what was answered, or a `KafkaException`."""
         found: dict[K, Any] = {}
         for key, future in asked.items():
             try:
                 found[key] = future.result()
             except KafkaException as error:
+                # The next question goes to another client. This one is not closed until then: other answers may be under way.
                 self._is_silent |= is_away(error_of(error))
                 found[key] = error
         return found
@@ -242,7 +214,7 @@ class Brokers:
     # ---- topics -------------------------------------------------------------------------------------------------------
 
     def names(self, is_start: bool = False) -> list[str]:
-        """Return the names of all topics, at a start when a broker answers; `SpoutError` after some seconds."""
+        """Return the names of all topics; `SpoutError` if no broker answers within some seconds."""
         doing = f"within {_START_S:g} seconds no broker answered" if is_start else "listing the topics"
         try:
             return list(self._client.list_topics(timeout=_START_S if is_start else _ASK_S).topics)
@@ -286,10 +258,7 @@ class Brokers:
     # ---- offsets ------------------------------------------------------------------------------------------------------
 
     def bounds(self, spots: Iterable[Spot], isolation: str | None = None) -> dict[Spot, OffsetBounds]:
-        """Return where partitions begin and end; those that do not answer are not in the result.
-
-        `isolation`: in place of the options' one. Under read_committed the end lies before a transaction that is open.
-        """
+        """Return where partitions begin and end, of those that answer; `isolation`: in place of the options' one."""
         specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
         lows, ends = self._offsets(list(spots), isolation or self.options.isolation, *specs)
         return {
@@ -299,10 +268,7 @@ class Brokers:
         }
 
     def at(self, spots: Iterable[Spot], ms: int) -> dict[Spot, int | None]:
-        """Return the first offset whose record is from then or later; None if the broker says that there is none.
-
-        Raises `SourceAwayError`: a partition does not answer.
-        """
+        """Return the first offset from then on, None if there is none; `SourceAwayError` if a partition does not answer."""
         wanted = list(spots)
         (answers,) = self._offsets(wanted, self.options.isolation, OffsetSpec.for_timestamp(ms))
         found = {spot: answers[spot].offset if spot in answers else _NO_ANSWER for spot in wanted}
@@ -338,7 +304,7 @@ class Brokers:
         """Return where partitions were cut off before a place, None if not; those that do not answer are left out."""
         ends: dict[Spot, int | None] = {}
         # A consumer of its own: answers to earlier questions come to whoever polls next.
-        with closing(self._open_consumer(_LITTLE)) as consumer:
+        with closing(self._open(Consumer, reading_settings(self.options), _LITTLE)) as consumer:
             assign(consumer, places)
             for spot, message in _first_messages(consumer, _ASK_S):
                 error = message.error()
@@ -376,8 +342,7 @@ class Brokers:
 
     def sizes(self, starts: Mapping[Spot, int], most: int, patience_s: float) -> dict[Spot, float]:
         """Return the mean bytes of key and value of `most` records from an offset on, where any came soon."""
-        consumer = self.consumer
-        seen: dict[Spot, list[int]] = {}
+        consumer, seen = self.consumer, dict[Spot, list[int]]()
         with suppress(KafkaException):  # a worse estimate, and its reader says why
             consumer.assign([TopicPartition(*spot, offset) for spot, offset in starts.items()])
             for spot, message in _first_messages(consumer, patience_s):
@@ -392,18 +357,13 @@ class Brokers:
 
 
 def _first_messages(consumer: Consumer, patience_s: float) -> Iterator[tuple[Spot, Message]]:
-    """Give the messages of what is assigned, until the time is over.
-
-    Take off the assignment what has answered: its other records would fill the client's queue before the answers of others.
-    """
+    """Give the messages of what is assigned, until the time is over; the caller takes off what has answered."""
     deadline = time.monotonic() + patience_s
+    # What has answered must go: its other records would fill the client's queue before the answers of others.
     while consumer.assignment() and time.monotonic() < deadline:
         message = consumer.poll(_STEP_S)
         if message is not None:
             yield Spot(str(message.topic()), message.partition() or 0), message
-
-
-# ---- leader epochs --------------------------------------------------------------------------------------------------------
 
 
 def partition_at(spot: Spot, place: LogPosition, metadata: str = "") -> TopicPartition:
@@ -426,15 +386,11 @@ def truncation_of(error: KafkaError) -> int | None:
 
 
 def assign(consumer: Consumer, places: Mapping[Spot, LogPosition]) -> None:
-    """Have a consumer go on at places; of those with an epoch nothing comes before the broker has compared it.
-
-    By itself a client compares when it hears of another leader, which it may have done before: only a `seek` always asks.
-
-    Raises `SourceAwayError`: the client does not take the places.
-    """
+    """Have a consumer go on at places; of those with an epoch nothing comes before the broker has compared it."""
     given = [partition_at(spot, place) for spot, place in places.items()]
     consumer.assign(given)
-    # Behind the assignment, because only in a partition that is assigned can be sought.
+    # By itself a client compares when it hears of another leader, which it may have done before: only a seek always asks. And
+    # only in a partition that is assigned can be sought.
     for each, place in zip(given, places.values(), strict=True):
         if place.epoch >= 0 and place.offset > 0:
             _seek(consumer, each)

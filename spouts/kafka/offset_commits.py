@@ -1,7 +1,4 @@
-"""What of the partitions of a task is done, in whatever order, and what of that is committed to its group.
-
-An offset is committed from time to time, as far as everything before it is done, with notes on what is done behind it.
-"""
+"""What of the partitions of a task is done, in whatever order, and what of that is committed to its group."""
 
 from __future__ import annotations
 
@@ -18,28 +15,21 @@ from trident.errors import SourceAwayError
 from trident.servers.kafka_client import error_of
 
 _log = logging.getLogger(__name__)
-_MOST_BYTES = 3800
+_MOST_BYTES = 3800  # Kafka keeps a text of up to 4,096 bytes with each committed offset
 _MOST_FAILURES = 60
 _RENEW_S = 3600.0  # Kafka forgets an offset that was committed long ago, however quiet it is: offsets.retention.minutes
 
 
 class PartitionWork:
-    """The work on a partition: which of its records are in the topology, and which are done; and what of that is committed.
-
-    Kafka keeps a text with each committed offset, of up to 4,096 bytes. So what is known beside is committed with it, and after
-    a restart what is done behind the offset is not emitted again.
-
-    `position`: the offset that comes next from the broker; what is before it is in the topology, done, or no record.
-    `epoch`: the latest epoch of a leader that a record was read from, or of the one that said where reading begins.
-    `failures`: by offset how often a record failed that is not done.
-    `topic_id`: the id of the topic: another one of the same name has other records under these offsets.
-    `partitions`: how many partitions the topic had when the group began with it.
-    `is_paused`: whether the client was asked to read nothing more of it for now.
-    """
+    """The work on a partition: which of its records are in the topology, which are done, what of that is committed."""
 
     def __init__(self, start: int, epoch: int) -> None:
-        self.position, self.epoch, self.failures = start, epoch, dict[int, int]()
-        self.topic_id, self.partitions, self.is_paused = "", 0, False
+        self.position = start  # that the broker gives next; what is before it is in the topology, done, or no record
+        self.epoch = epoch  # the latest one of a leader that a record was read from, or that said where reading begins
+        self.failures: dict[int, int] = {}  # by offset, of records that are not done
+        self.topic_id = ""  # another topic of the same name has other records under these offsets
+        self.partitions = 0  # of the topic, when the group began with it
+        self.is_paused = False  # whether the client was asked to read nothing more of it for now
         self._pending: OrderedDict[int, None] = OrderedDict()  # in the topology, in the order of their offsets
         self._ahead: list[tuple[int, int]] = []  # done before a restart and not reached again: each (first, end)
         self._committed: tuple[int, str] | None = None
@@ -68,8 +58,6 @@ class PartitionWork:
         work._ahead = done
         return work
 
-    # ---- which offsets are done ---------------------------------------------------------------------------------------
-
     @property
     def low(self) -> int:
         """The lowest offset that is not done: what may be committed."""
@@ -85,20 +73,16 @@ class PartitionWork:
 
     @property
     def furthest(self) -> int:
-        """What is behind all that was read."""
         return max(self.position, self._ahead[-1][1]) if self._ahead else self.position
 
     def arrive(self, offset: int, epoch: int | None) -> bool:
-        """Note that a record came; whether it is to be processed.
-
-        Offsets in front of it that did not come are no records: they were compacted away, or belong to transactions.
-        """
+        """Note that a record came; whether it is to be processed."""
         if epoch is not None and epoch > self.epoch:
             self.epoch = epoch
         # After an assignment the client may give again what is in the topology already, or done.
         if offset < self.position:
             return False
-        self.position = offset + 1
+        self.position = offset + 1  # offsets that did not come are no records: compacted away, or of transactions
         while self._ahead and self._ahead[0][1] <= offset:
             del self._ahead[0]
         if self._ahead and self._ahead[0][0] <= offset:
@@ -126,10 +110,7 @@ class PartitionWork:
         # The committed offset is no place to go on from any more: where reading begins is committed before anything is read.
         self.epoch, self._committed = epoch, None
 
-    # ---- what is committed --------------------------------------------------------------------------------------------
-
     def begin(self, topic_id: str, partitions: int) -> None:
-        """Note which topic it is of, now that it is known where reading begins."""
         self.topic_id, self.partitions = topic_id, self.partitions or partitions
         self.failures = {offset: count for offset, count in self.failures.items() if offset >= self.low}
 
@@ -144,7 +125,6 @@ class PartitionWork:
         return partition_at(spot, LogPosition(low, self.epoch), text)
 
     def commit_again(self) -> None:
-        """The last commit did not succeed."""
         self._committed = None
 
     def _state(self) -> tuple[int, str]:
@@ -167,24 +147,19 @@ class PartitionWork:
 
 
 class Commits:
-    """The commits of one task.
-
-    `brokers`: of the reader whose consumer commits; its `on_commit` is `take_answer`.
-    `succeeded`: whether a commit has succeeded; the reader sets it back.
-    """
+    """The commits of one task; the `on_commit` of the reader's consumer is `take_answer`."""
 
     def __init__(self, brokers: Brokers, work: Mapping[Spot, PartitionWork]) -> None:
         self._brokers, self._work = brokers, work
         self._every_s, self._most, self._done = brokers.options.commit_every_s, brokers.options.max_pending, 0
         self._renewed = time.monotonic()
         self._due = self._renewed + self._every_s
-        self.succeeded = False
+        self.succeeded = False  # whether a commit has; the reader sets it back
 
     def note_done(self, count: int) -> None:
         self._done += count
 
     def if_due(self) -> None:
-        """Commit, without waiting for the answer, if it is time to."""
         now = time.monotonic()
         if now >= self._renewed + _RENEW_S:
             self._renewed = now
@@ -195,17 +170,13 @@ class Commits:
             self.now(waits=False)
 
     def begin(self, begun: Mapping[Spot, PartitionWork]) -> None:
-        """Commit where partitions begin that are read from now on, and return once that is safe.
-
-        The answer to a commit does not cover each partition, so it is read back.
-
-        Raises `SpoutError`: the commit failed, or what was committed cannot be read, or is another offset.
-        """
+        """Commit where partitions begin that are read from now on; return once that is safe, `SpoutError` if it is not."""
         offsets = _to_commit(begun)
         if not offsets:
             return
         with self._brokers.wrap_errors(f"committing where reading begins to group {self._brokers.options.group_id!r}"):
             self._brokers.consumer.commit(offsets=list(offsets.values()), asynchronous=False)
+        # The answer to a commit does not cover each partition, so it is read back.
         for each in self._brokers.committed(offsets.values()):
             wanted, spot = offsets[Spot(each.topic, each.partition)].offset, Spot(each.topic, each.partition)
             if each.offset != wanted:
@@ -224,7 +195,6 @@ class Commits:
             self.take_answer(error_of(error), offsets)
 
     def take_answer(self, error: KafkaError | None, offsets: Sequence[Any]) -> None:
-        """Take the answer to a commit, which comes in a later call of the consumer."""
         failed = [each for each in offsets if error is not None or each.error is not None]
         self.succeeded |= len(failed) < len(offsets)
         if not failed:

@@ -40,18 +40,13 @@ _OURS = {
 
 @dataclass(frozen=True)
 class Topics:
-    """Which partitions are read.
-
-    `named`: by the name of a topic its partitions, None for all that it has.
-    `pattern`: instead of names, what the whole name of a topic matches.
-    """
+    """Which partitions are read: of topics by name, None for all of one; or of those whose whole name matches a pattern."""
 
     named: Mapping[str, tuple[int, ...] | None]
     pattern: re.Pattern[str] | None = None
 
     @classmethod
     def of(cls, topics: Any) -> Topics:
-        """Make it of what a user gives: a name, several, a compiled pattern, or partitions by topic."""
         if isinstance(topics, re.Pattern) and isinstance(topics.pattern, str):
             return cls({}, topics)
         names = list(topics) if isinstance(topics, (list, tuple, set, frozenset, Mapping)) else [topics]
@@ -137,7 +132,6 @@ class KafkaOptions(Redacted):
 
 
 def columns_of(fields: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the names of fields, which a user gives as a list or with commas between."""
     return tuple(part.strip() for part in fields.split(",")) if isinstance(fields, str) else tuple(fields)
 
 

@@ -1,10 +1,7 @@
 """Where a partition begins, where it goes on if what comes next is gone, and what was lost: decided here for all Kafka spouts.
 
-Of a spout of batches the log of the topology has the positions; a task of `KafkaSpout` takes them from its group.
-
-After an unclean leader election a partition ends earlier than it did, and other records take the numbers of those that are
-lost. Offsets alone do not show that once there are enough of them. So what was read has the epoch of the leader that it was
-read from, and a broker knows at which offset each epoch ended.
+After an unclean leader election other records take the numbers of those that are lost, which offsets alone do not show once
+there are enough of them. So what was read has the epoch of its leader, and a broker knows at which offset each epoch ended.
 """
 
 from __future__ import annotations
@@ -30,28 +27,21 @@ _UNCLEAN = "(an unclean leader election: see unclean.leader.election.enable)"
 
 
 class OffsetRange(NamedTuple):
-    """The records from offset `start` to before offset `end` of a partition, whose topic has the id `topic_id`.
-
-    No record before the end has a leader epoch above `epoch`, and none before the start one above `since`; -1: not known.
-    """
+    """The records from offset `start` to before offset `end` of a partition."""
 
     spot: Spot
-    topic_id: str
+    topic_id: str  # which a topic that was created again does not have
     start: int
     end: int
-    epoch: int
-    since: int = -1
+    epoch: int  # no record before the end has a later one; -1: not known
+    since: int = -1  # the same of the start
 
     @property
     def offsets(self) -> int:
-        """How many offsets it has; not all of them need be records."""
         return self.end - self.start
 
     def __str__(self) -> str:
         return f"the batch was defined as offsets {self.start} to {self.end} of {self.spot}"
-
-
-# ---- what was lost --------------------------------------------------------------------------------------------------------
 
 
 def range_lost(one: OffsetRange, low: int, high: int) -> ReplayMismatchError:
@@ -81,7 +71,7 @@ def lost_before(spot: Spot, position: int, low: int, high: int) -> SpoutError:
             f"{spot} was read up to offset {position}, and begins at {low} now: {low - position} offsets were deleted before "
             f"they were read (retention, or delete-records). {_CHOICES}; and raise retention.ms or retention.bytes"
         )
-    return _replaced(spot, position, high, f"ends at {high} now", "new records take their numbers")
+    return _replaced_error(spot, position, high, f"ends at {high} now", "new records take their numbers")
 
 
 def truncation_error(spot: Spot, position: int, offset: int) -> SpoutError:
@@ -92,10 +82,10 @@ def truncation_error(spot: Spot, position: int, offset: int) -> SpoutError:
             f"read was lost {_UNCLEAN}. {_NEW_LOG}"
         )
     left = f"only what is before offset {offset} is still what was read"
-    return _replaced(spot, position, offset, left, "other records have or take their numbers")
+    return _replaced_error(spot, position, offset, left, "other records have or take their numbers")
 
 
-def _replaced(spot: Spot, position: int, offset: int, found: str, so: str) -> SpoutError:
+def _replaced_error(spot: Spot, position: int, offset: int, found: str, so: str) -> SpoutError:
     return SpoutError(
         f"{spot} was read up to offset {position}, and {found}: {position - offset} offsets that were read were lost in Kafka "
         f'{_UNCLEAN}, and {so}. {_NEW_LOG}, or let on_data_loss="skip" go on at offset {offset}'
@@ -120,15 +110,8 @@ def gone_topic(name: str) -> SpoutError:
     return SpoutError(f"topic {name!r} was read before; {GONE}")
 
 
-# ---- topics ---------------------------------------------------------------------------------------------------------------
-
-
 class TopicWatch:
-    """The topics that are read, as last seen.
-
-    `also`: a topic that must be there too, and is not read even if a pattern finds it.
-    `refuse_compacted`: whether a compacted topic is an error.
-    """
+    """The topics that are read, as last seen; `also` must be there too, and is not read even if a pattern finds it."""
 
     def __init__(self, brokers: Brokers, also: str | None = None, refuse_compacted: bool = False) -> None:
         self._brokers, self._options, self._refuse_compacted = brokers, brokers.options, refuse_compacted
@@ -167,11 +150,7 @@ class TopicWatch:
         self._looked = float("-inf")
 
     def look(self, read: Collection[str]) -> Mapping[str, TopicView]:
-        """Return the topics; asked for after some seconds, and if one that was `read` is not known.
-
-        Raises `SourceAwayError`: no broker answers, or a topic that was read is not there at the moment.
-        Raises `SpoutError`: it has not been there for seconds, or is compacted.
-        """
+        """Return the topics; `SourceAwayError` if no broker answers, or one that was read is not there at the moment."""
         if time.monotonic() - self._looked >= self._options.refresh_s or not self._topics.keys() >= set(read):
             self._look(read)
         missing = [name for name in read if name not in self._topics]
@@ -210,28 +189,20 @@ class TopicWatch:
         }
 
 
-# ---- positions ------------------------------------------------------------------------------------------------------------
-
-
 class KafkaPositions:
-    """Decides where partitions are read, and asks the brokers what it has to know for that.
-
-    `skipped`: how many offsets were left out because of `on_data_loss="skip"`.
-    """
+    """Decides where partitions are read, and asks the brokers what it has to know for that."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._options, self._brokers, self.skipped = brokers.options, brokers, 0
         self._intact: dict[Spot, LogPosition] = {}  # with the epoch under which all before it was there
         self._ended: dict[Spot, int] = {}  # where a partition ended before what was read of it: more records hide that
 
-    def chosen(self, new: Collection[Spot], begun: Mapping[str, int], is_first: bool) -> list[Spot]:
+    def choose(self, new: Collection[Spot], begun: Mapping[str, int], is_first: bool) -> list[Spot]:
         """Return the partitions of which `first_poll` decides where they begin; the others begin at their first record.
-
-        It decides of all topics at first, and later of one that the user names. What is added to Kafka later, a partition or
-        a topic that a pattern finds, begins at its first record.
 
         `begun`: the topics that were begun with, and how many partitions each had then that need not have begun yet.
         """
+        # Of all topics at first, and later of one that the user names; what is added to Kafka later begins at its first record.
         by_option = is_first or self._options.topics.pattern is None
         return [spot for spot in new if (spot.partition < begun[spot.topic] if spot.topic in begun else by_option)]
 
@@ -253,10 +224,7 @@ class KafkaPositions:
     def find_cuts(
         self, read: Mapping[Spot, LogPosition], bounds: Mapping[Spot, OffsetBounds]
     ) -> dict[Spot, int | None]:
-        """Ask, where another leader leads since, at which offset partitions were cut off before what was read of them.
-
-        None: all of it is still there. Partitions that do not say so are left out.
-        """
+        """Return where partitions were cut off before what was read, as far as they say it; None: all is still there."""
         # Only a change of leader can cut a partition off, so as long as the epoch is the same nothing is asked.
         doubtful = {
             spot: place
@@ -277,10 +245,7 @@ class KafkaPositions:
     ) -> tuple[int | None, int]:
         """Return from which offset on other records are than were read, None if from none, and where reading goes on.
 
-        `position`, `furthest`: what comes next, and what is behind all that was read.
-        `cut`: where the partition was cut off, if that is known.
-
-        Raises `SpoutError`: `on_data_loss` does not permit to leave anything out.
+        `position`, `furthest`: what comes next, and what is behind all that was read; `cut`: where it was cut off, if known.
         """
         # A cut comes first: behind it are other records, however well their numbers fit.
         if cut is not None:
@@ -312,18 +277,13 @@ class KafkaPositions:
 
 
 class GroupPositions(KafkaPositions):
-    """Decides which partitions one task of several reads, however many topics there are, and where: always as its group says.
-
-    `brokers`: of a reader whose consumer has the group.
-    `task`, `tasks`: the number of the task in its component, from 0, and how many there are.
-    """
+    """Decides which partitions one task of several reads, and where: always as its group says."""
 
     def __init__(self, brokers: Brokers, task: int, tasks: int) -> None:
         super().__init__(brokers)
         self._task, self._tasks = task, tasks
 
     def own(self, partitions: Mapping[Spot, bool]) -> dict[Spot, bool]:
-        """Return the task's partitions of all that are read."""
         # A checksum and not Python's hash, which differs between processes; with the number, so that one topic spreads evenly.
         return {
             spot: is_led
@@ -334,9 +294,7 @@ class GroupPositions(KafkaPositions):
     def starts(
         self, new: Mapping[Spot, bool], topics: Mapping[str, TopicView], is_first: bool
     ) -> dict[Spot, PartitionWork]:
-        """Return the work on each partition, from where it begins: where the group has committed, or as `first_poll` says.
-
-        Partitions that do not answer are left out. `is_first`: this task has not looked before.
+        """Return the work on each partition that answers, from where it begins: as the group, or `first_poll`, says.
 
         Raises `SourceAwayError`: `first_poll` would choose another beginning later for a partition that does not answer.
         """
@@ -366,13 +324,12 @@ class GroupPositions(KafkaPositions):
     def _begun_by_option(
         self, new: Mapping[Spot, bool], committed: Mapping[Spot, PartitionWork], is_first: bool
     ) -> list[Spot]:
-        """Return the new partitions of which `first_poll` decides where they begin."""
         begun: dict[str, int] = {}
         for spot, work in committed.items():
             if work.partitions:
                 begun[spot.topic] = min(work.partitions, begun.get(spot.topic, work.partitions))
         is_new = is_first and not any(work.partitions for spot, work in committed.items() if spot in new)
-        return self.chosen([spot for spot in new if spot not in committed], begun, is_new)
+        return self.choose([spot for spot in new if spot not in committed], begun, is_new)
 
     def _gone_on(
         self, committed: Mapping[Spot, PartitionWork], bounds: Mapping[Spot, OffsetBounds]
@@ -388,10 +345,7 @@ class GroupPositions(KafkaPositions):
         return found
 
     def move(self, spot: Spot, work: PartitionWork, cut: int | None) -> bool:
-        """Go on with a partition whose next records are gone; `SpoutError` if that is not permitted. Whether it answers.
-
-        `cut`: where it was cut off, if that is known.
-        """
+        """Go on with a partition whose next records are gone, if that is permitted. Whether it answers."""
         bounds = self._brokers.bounds([spot])
         if spot not in bounds:
             return False
@@ -403,7 +357,6 @@ class GroupPositions(KafkaPositions):
         return True
 
     def _move(self, spot: Spot, work: PartitionWork, furthest: int, limits: OffsetBounds, cut: int | None) -> None:
-        """Go on where records are, if those that come next are gone, or those that were read, and that is permitted."""
         position = work.position
         went_on = forgotten, offset = self.go_on(spot, position, furthest, limits, cut)
         if went_on != (None, position):

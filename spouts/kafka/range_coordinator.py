@@ -1,14 +1,9 @@
 """Chooses the offsets that make up a batch, the driver's side of a Kafka spout: what a definition is, and how much it may hold.
 
-A definition is plain data:
-
-``topics``
-    By topic: its ``id``, which a topic that is deleted and created again does not keep, and its ``ranges``: a flat list of
-    partition, start, end and leader epoch. Start is the first offset of the batch, end the first one after it. A partition
-    with nothing in this batch is there too (start and end are equal), because nothing else says how far it was read. No
-    record before the end has a leader epoch above the epoch. ``since`` has one such epoch for each start.
-``bytes``
-    About how many bytes the keys and values have.
+A definition is plain data. ``topics`` has by topic its ``id``, which a topic that is created again does not keep, and its
+``ranges``: a flat list of partition, start, end (the first offset after the batch) and leader epoch, which no record before the
+end exceeds; ``since`` has one such epoch for each start. A partition with nothing in this batch is there too, because nothing
+else says how far it was read. ``bytes``: about how many the keys and values have.
 """
 
 from __future__ import annotations
@@ -36,14 +31,13 @@ _GROWTH = 4  # one batch is at most so many times as large as the speed was meas
 _MEASURE_EVERY_S = 10.0
 _SAMPLE = 50
 
-Measure = Callable[[Mapping[Spot, int], int, float], Mapping[Spot, float]]
+Measure = Callable[
+    [Mapping[Spot, int], int, float], Mapping[Spot, float]
+]  # starts, how many, seconds: mean sizes of records
 
 
 class KafkaCoordinator(BatchCoordinator):
-    """Says which offset ranges make up a batch.
-
-    Only the definition before survives a restart; nothing else here does.
-    """
+    """Says which offset ranges make up a batch. Only the definition before survives a restart; nothing else here does."""
 
     def __init__(self, options: KafkaOptions, spout_type: SpoutType) -> None:
         self._options, self._waits = options, spout_type is SpoutType.TRANSACTIONAL
@@ -61,13 +55,8 @@ class KafkaCoordinator(BatchCoordinator):
         with close_on_error(self._brokers.close):
             self._watch.start()
 
-    # ---- a batch ------------------------------------------------------------------------------------------------------
-
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Fix the ranges of a batch; None if nothing waits, or if no broker answers: then there is a warning.
-
-        Raises `SpoutError`: records that come next are gone.
-        """
+        """Fix the ranges of a batch; None if nothing waits, or if no broker answers: then there is a warning."""
         self._is_unsure = True  # until all is known
         if txid <= self._txid or self._is_waited_for:  # an attempt failed: what was known may be the reason
             self._is_waited_for = False
@@ -87,7 +76,7 @@ class KafkaCoordinator(BatchCoordinator):
         return made
 
     def _define(self, read: dict[Spot, OffsetRange], is_first: bool) -> Definition | None:
-        topics, held, replaced = self._held(read)
+        topics, held, replaced = self._hold_topics(read)
         bounds, cuts, away = self._ask_leaders(held)
         self._warn_away(away)
         if away and (self._waits or is_first):
@@ -122,7 +111,7 @@ class KafkaCoordinator(BatchCoordinator):
     def _ask_leaders(
         self, held: Mapping[Spot, OffsetRange]
     ) -> tuple[dict[Spot, OffsetBounds], Mapping[Spot, int | None], list[Spot]]:
-        """Return the bounds of the partitions that answer, where those were cut off, and which partitions do not answer."""
+        """Return the bounds of those that answer, where those were cut off, and which do not answer."""
         led = {**dict.fromkeys(held, False), **self._watch.partitions()}
         ends = self._ends([spot for spot, has_leader in led.items() if has_leader], held)
         # The ends bring the epochs along, which say whom to ask whether something was cut off.
@@ -132,7 +121,7 @@ class KafkaCoordinator(BatchCoordinator):
         bounds = {spot: end for spot, end in ends.items() if spot not in held or spot in cuts}
         return bounds, cuts, [spot for spot in led if spot not in bounds]
 
-    def _held(
+    def _hold_topics(
         self, read: Mapping[Spot, OffsetRange]
     ) -> tuple[Mapping[str, TopicView], dict[Spot, OffsetRange], set[str]]:
         """Return the topics; how far those that are there were read; which others were created again since."""
@@ -164,21 +153,18 @@ class KafkaCoordinator(BatchCoordinator):
     def _begin(
         self, new: Mapping[Spot, OffsetBounds], away: Iterable[Spot], read: Iterable[Spot], is_first: bool
     ) -> tuple[dict[Spot, int], bool]:
-        """Return where new partitions begin; whether `first_poll` chose any, or that there is none yet.
-
-        It chooses at first (the log knows nothing, not even that there was none), for all partitions of a topic at once.
-
-        An `"earliest"` beginning need not be logged before anything else: asking later would give no other answer.
-        """
-        by_option = self._positions.chosen(new, {spot.topic: 0 for spot in read}, is_first)
+        """Return where new partitions begin; whether `first_poll` chose any, or that there is none yet."""
+        # At first is when the log knows nothing, not even that there was none; then for all partitions of a topic at once.
+        by_option = self._positions.choose(new, {spot.topic: 0 for spot in read}, is_first)
         incomplete = {spot.topic for spot in away}
         complete = [spot for spot in by_option if spot.topic not in incomplete]
         starts = {spot: new[spot].low for spot in new.keys() - by_option}
         starts |= self._positions.choose_starts(complete, new)
+        # An "earliest" beginning need not be logged before anything else: asking later would give no other answer.
         return starts, self._options.first_poll != "earliest" and (is_first or bool(complete))
 
     def _ends(self, wanted: Sequence[Spot], read: Mapping[Spot, OffsetRange]) -> Mapping[Spot, OffsetBounds]:
-        """Return where the partitions begin and end, those that answer; of late, if enough for a batch waits anyway."""
+        """Return where the partitions begin and end that answer; of late, if enough for a batch waits anyway."""
         # While more waits than fits a batch, newer ends would not change the batch, and each question costs a round trip.
         is_known = set(wanted) <= self._bounds.keys() and time.monotonic() - self._asked < _FRESH_S
         if is_known and self._waiting(read.values()) >= self._limits.records:
@@ -194,8 +180,6 @@ class KafkaCoordinator(BatchCoordinator):
 
     def _waiting(self, ranges: Iterable[OffsetRange]) -> int:
         return sum(max(0, self._bounds[one.spot].end - one.end) for one in ranges if one.spot in self._bounds)
-
-    # ---- what is said -------------------------------------------------------------------------------------------------
 
     def _warn_once(self, one: OffsetRange, what: str) -> None:
         if self._warned.get(one.spot) != what:
@@ -217,8 +201,6 @@ class KafkaCoordinator(BatchCoordinator):
             _log.warning("%s; waiting", text)
             self._complaint, self._complained = text, now
 
-    # ---- a defined batch ----------------------------------------------------------------------------------------------
-
     def traits(self, definition: Definition) -> BatchTraits:
         return BatchTraits(is_start_position=not records_of(definition))
 
@@ -238,15 +220,13 @@ class KafkaCoordinator(BatchCoordinator):
         return int(definition["bytes"])
 
     def lag(self, definition: Definition) -> Lag | None:
-        """Say how many offsets were there beyond the batch; None while a partition does not say."""
+        # Of a partition that does not answer it is not known how far it goes.
         return None if self._is_unsure else Lag(self._waiting(ranges_of(definition)), "records")
 
     def refresh(self) -> None:
-        """Ask the brokers again, for topics too, before it is said that there is nothing. For any thread."""
-        self._is_waited_for = True
+        self._is_waited_for = True  # from any thread: the next definition asks the brokers for topics too
 
     def may_have_more(self) -> bool:
-        """Whether there may be records of which nothing is known, because a broker or a partition does not answer."""
         return self._is_unsure
 
     def throttle(self, share: float) -> None:
@@ -256,9 +236,6 @@ class KafkaCoordinator(BatchCoordinator):
         self._brokers.close()
         # Batches that ran in this process have left their readers here, with connections and records fetched ahead.
         READERS.close(self._options)
-
-
-# ---- definitions ----------------------------------------------------------------------------------------------------------
 
 
 def _range_of(spot: Spot, topic_id: str, start: int, count: int, epoch: int, before: OffsetRange | None) -> OffsetRange:
@@ -287,7 +264,6 @@ def ranges_of(definition: Definition) -> Iterator[OffsetRange]:
 
 
 def records_of(definition: Definition) -> int:
-    """Return how many offsets a batch has; not all of them need be records."""
     return sum(one.offsets for one in ranges_of(definition))
 
 
@@ -304,23 +280,12 @@ def parts_of(definition: Definition, parallelism: int) -> list[tuple[OffsetRange
     return [tuple(part_of(*piece) for piece in part) for part in parts]
 
 
-# ---- how much a batch holds -----------------------------------------------------------------------------------------------
-
-
 class BatchLimits:
-    """Divides a batch among partitions.
-
-    The number of records is exact. Kafka does not say how many bytes a range of offsets has, so that is estimated from
-    samples: some records at the beginning of each range, and at its end, every ten seconds; the larger mean counts.
-
-    `records`, `size`, `seconds`: the limits of a batch; `seconds` may be None.
-    `share`: how much of them a batch may have now.
-    `measure`: returns the mean size of some records from an offset on: `(starts, how many, seconds to wait)`.
-    """
+    """Divides a batch among partitions: the number of records is exact, their bytes are estimated from samples."""
 
     def __init__(self, records: int, size: int, seconds: float | None, measure: Measure) -> None:
         self._records, self._size, self._seconds, self._measure = records, size, seconds, measure
-        self.share = 1.0
+        self.share = 1.0  # how much of the limits a batch may have now
         self._mean: dict[Spot, float] = {}
         self._measured = -_MEASURE_EVERY_S
         self._defined: dict[int, tuple[float, int]] = {}
@@ -367,8 +332,6 @@ class BatchLimits:
             found = max(sample.get(spot, 0.0) for sample in samples)
             self._mean[spot] = found or self._mean.get(spot, _UNMEASURED_BYTES)
         self._measured = time.monotonic()
-
-    # ---- speed --------------------------------------------------------------------------------------------------------
 
     def note_defined(self, txid: int, records: int) -> None:
         self._defined[txid] = (time.monotonic(), records)

@@ -38,10 +38,7 @@ _IDLE_S = 10.0  # then a reader that is not lent is closed, with what it has fet
 
 
 class RangeReader:
-    """A consumer that reads one range after the other.
-
-    `options`: of the spout; with `on_data_loss="skip"` records that are gone are left out, with a warning.
-    """
+    """A consumer that reads one range after the other."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._may_skip, self._patience_s = options.on_data_loss == "skip", options.partition_timeout_s
@@ -69,10 +66,7 @@ class RangeReader:
         return kept
 
     def check_topics(self, ids: Mapping[str, str]) -> None:
-        """Make sure that the topics still have the ids that the definition says; `ReplayMismatchError` if not.
-
-        Call it after reading: no topic gets back an id that it had, so it was the same topic all the time.
-        """
+        """Make sure that the topics still have the ids that the definition says; `ReplayMismatchError` if not."""
         found = self._brokers.topics(ids)
         for name, id_ in ids.items():
             if name not in found:
@@ -81,10 +75,7 @@ class RangeReader:
                 raise topic_replaced(name, id_, found[name].id)
 
     def read(self, one: OffsetRange, most: int, make: Callable[[list[Message]], T]) -> Iterator[T]:
-        """Give what `make` makes of the records of a range, of at most `most` at a time.
-
-        Raises `SourceAwayError`: nothing came for as long as the options say.
-        """
+        """Give what `make` makes of the records of a range, at most `most` at a time; `SourceAwayError` if nothing comes."""
         made: T | None
         errors: Sequence[Message]
         position, since, patience_s = one.start, time.monotonic(), self._patience_s
@@ -115,10 +106,8 @@ class RangeReader:
     def _take(
         self, one: OffsetRange, first: Message, most: int, make: Callable[[list[Message]], T]
     ) -> tuple[T | None, int, Sequence[Message]]:
-        """Take what is there after a first message: what is made of it, the offset behind it, and errors.
-
-        Asked for all at once, the client would wait until all are there.
-        """
+        """Take what is there after a first message: what is made of it, the offset behind it, and errors."""
+        # Without waiting: asked for all at once, the client would wait until all are there.
         got = [first, *self._consumer.consume(most - 1, 0)] if most > 1 else [first]
         errors = [each for each in got if each.error()] if any(map(_error, got)) else ()
         records = [each for each in got if not each.error()] if errors else got
@@ -129,10 +118,8 @@ class RangeReader:
         return make(inside) if inside else None, after, errors
 
     def _begin(self, one: OffsetRange, position: int) -> None:
-        """Have the consumer go on at a position: what it has fetched ahead under an earlier epoch may be gone by now.
-
-        A new client compares the epoch with the broker's; of one that knows the leader each record's own epoch tells.
-        """
+        """Have the consumer go on at a position: what it has fetched ahead under an earlier epoch may be gone by now."""
+        # A new client compares the epoch with the broker's; of one that knows the leader each record's own epoch tells.
         if self._next != (one.spot, LogPosition(position, one.epoch)):
             since = one.since if position == one.start else one.epoch
             self._consumer.assign([partition_at(one.spot, LogPosition(position, since))])
@@ -143,7 +130,6 @@ class RangeReader:
         self._consumer.unassign()
 
     def _inside(self, one: OffsetRange, records: list[Message]) -> list[Message]:
-        """Leave out the records behind a range: its last offsets may be no records."""
         if offset_of(records[-1]) >= one.end:
             # It has given away records of the next range, so it must be sent back for that one.
             self._next = None
@@ -156,8 +142,6 @@ class RangeReader:
             _log.warning("on_data_loss=skip: %s; these are left out, and read in the next batch", error)
             records = [each for each in records if (each.leader_epoch() or 0) <= one.epoch]
         return records
-
-    # ---- what is not a record -----------------------------------------------------------------------------------------
 
     def _heed(self, one: OffsetRange, position: int, message: Message) -> int:
         """Return the position after an error: the end of the range, if the partition ends there or later."""
@@ -190,22 +174,19 @@ class RangeReader:
         return position
 
     def _skip(self, one: OffsetRange, position: int, end: int, error: SpoutError) -> int:
-        """Leave out what is gone, up to an offset, if that may be; raise the error if not.
-
-        What has the numbers of the rest of a range now is found when the next batch is defined.
-        """
+        """Leave out what is gone, up to an offset, if that may be; raise the error if not."""
         if not self._may_skip or not isinstance(error, ReplayMismatchError):
             raise error
         _log.warning(
             "on_data_loss=skip: %s; offsets %d to %d of %s are gone and were left out", error, position, end, one.spot
         )
         self._rest()
-        if end < one.end:
+        if end < one.end:  # what has the numbers of the rest now is found when the next batch is defined
             self._begin(one, end)
         return end
 
     def _silence(self, one: OffsetRange, position: int, patience_s: float) -> SpoutError:
-        """Say why nothing comes. It is asked only now: each question is a request, and most silences end by themselves."""
+        """Say why nothing comes."""
         what = f"{one.spot}, offset {position}: no record came within partition_timeout_s={patience_s:g} seconds"
         name, partition = one.spot
         try:

@@ -107,9 +107,6 @@ class RecordTables:
         return table.set_column(at, "timestamp", times.cast(arrow_type("timestamp")))
 
 
-# ---- what messages have -------------------------------------------------------------------------------------------------
-
-
 def _plain_test(ddl: str | None) -> Callable[[Any], bool]:
     """Return what says whether a value would come back from a column of its type as it is; others are sent there."""
     kind = class_of(ddl)

@@ -38,14 +38,7 @@ _WRITE_S = 5.0  # that a dead letter may take
 
 
 class TopicQueue(MessageQueue):
-    """The partitions of one task.
-
-    The consumer joins no group: which task reads what follows from its number, so nothing is rebalanced, and a task that
-    comes back has its partitions at once. Offsets are committed to the group all the same.
-
-    `options`: what is read, and how much it may hold; `group_id` is where offsets are committed.
-    `task`, `tasks`: the number of the task in its component, from 0, and how many there are.
-    """
+    """The partitions of one task."""
 
     def __init__(self, options: KafkaOptions, task: int, tasks: int) -> None:
         self.place = f"Kafka at {options.bootstrap_servers}"
@@ -64,14 +57,14 @@ class TopicQueue(MessageQueue):
             options, {"error_cb": self._error, "on_commit": lambda *answer: self._commits.take_answer(*answer)}
         )
         self._commits: Commits = Commits(self._brokers, self._work)
+        # The consumer joins no group: which task reads what follows from its number, so nothing is rebalanced, and a task that
+        # comes back has its partitions at once. Offsets are committed to the group all the same.
         self._positions = GroupPositions(self._brokers, task, tasks)
         # The topic of dead letters is never read, even if a pattern finds it: what is given up would come again.
         self._watch = TopicWatch(self._brokers, options.dead_letters)
         with close_on_error(self._release):
             self._watch.start()
             self._look()
-
-    # ---- what a queue does --------------------------------------------------------------------------------------------
 
     def describe(self, message: Taken) -> str:
         spot, offset = _where(message.raw)
@@ -107,7 +100,6 @@ class TopicQueue(MessageQueue):
         self._ends, self._ask_at = None, 0.0
 
     def may_have_more(self) -> bool:
-        """Whether a partition does not say where it ends, or was not read up to there."""
         ends = self._ends
         return ends is None or bool(self._silent) or any(self._work[spot].position < ends[spot] for spot in ends)
 
@@ -169,8 +161,6 @@ class TopicQueue(MessageQueue):
     def _drop_letters(self) -> None:
         self._producer.purge()
         self._producer.flush(0)
-
-    # ---- partitions ---------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         self._look_at = time.monotonic() + _LOOK_AWAY_S
@@ -243,7 +233,6 @@ class TopicQueue(MessageQueue):
             raise self._brokers.spout_error(f"reading {spot}", error)
 
     def _recover_position(self, spot: Spot, cut: int | None) -> None:
-        """Go on where there are records, if that is permitted; `SpoutError` if not."""
         work = self._work[spot]
         position = work.position
         answers = self._positions.move(spot, work, cut)
@@ -256,8 +245,6 @@ class TopicQueue(MessageQueue):
         if error.name() == "_ALL_BROKERS_DOWN" and not self._is_down:
             self._is_down, self._look_at = True, time.monotonic() + _LOOK_AWAY_S
         self._brokers.reports.error(error)
-
-    # ---- records -------------------------------------------------------------------------------------------------------
 
     def _messages(self, records: list[Message]) -> list[Taken]:
         messages = []

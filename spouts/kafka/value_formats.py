@@ -21,12 +21,7 @@ _HINT = 'on_bad="null" would read it as None'
 
 
 class BadValue(Exception):
-    """The values of some rows cannot be read.
-
-    `rows`: what is wrong with each of them.
-    `causes`: what a function of the user's raised at them.
-    `at`, `why`: the first of the rows.
-    """
+    """The values of some rows cannot be read: by row what is wrong, and what a function of the user's raised at it."""
 
     def __init__(self, rows: Mapping[int, str], causes: Mapping[int, Exception] | None = None) -> None:
         super().__init__(rows)
@@ -35,10 +30,7 @@ class BadValue(Exception):
 
 
 class Format(ABC):
-    """Turns values into columns. Subclasses are pickled to the workers.
-
-    `replaces_all`: whether the result takes the place of all columns, and not only of the value's.
-    """
+    """Turns values into columns, or, if it `replaces_all`, whole records. Subclasses are pickled to the workers."""
 
     name = "value"
     replaces_all = False
@@ -94,7 +86,7 @@ class Format(ABC):
 
 @dataclass(frozen=True)
 class Plain(Format):
-    """The value as it is, or as UTF-8; `type` is that of its field."""
+    """The value as it is, or as UTF-8."""
 
     type: str
     name = "text in UTF-8"
@@ -104,8 +96,7 @@ class Plain(Format):
         return Fields(f"value: {self.type}")
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        """Check the encoding; the bytes are not copied."""
-        return [values.cast(arrow_type(self.type))]
+        return [values.cast(arrow_type(self.type))]  # checks the encoding; the bytes are not copied
 
     def lists(self, values: Sequence[bytes | None], what: str = "value", hint: str = _HINT) -> list[list[Any]]:
         """Do it without Arrow, which takes longer for a single value; a bad one is told by Arrow."""
@@ -145,8 +136,8 @@ class Json(_Declared):
             raise ConfigError(f"Json({self.declared!r}): {error}") from error
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        """Parse all values in one call, each on a line of its own; one without a value stands for an empty object."""
-        lines = values.cast(pa.string()).fill_null("{}")  # the parser does not look at the encoding
+        # All in one call, each on a line of its own. The cast checks the encoding, which the parser does not look at.
+        lines = values.cast(pa.string()).fill_null("{}")
         text = _join_lines(lines)
         if text.count(b"\n") > len(lines):  # JSON has line ends, and tabs, only around what is in it
             text = _join_lines(pc.replace_substring(pc.utf8_trim(lines, " \t\r\n"), "\n", "\t"))
@@ -255,7 +246,6 @@ class ByColumns(_Declared):
     replaces_all = True
 
     def translate(self, table: pa.Table) -> pa.Table:
-        """Call the function."""
         return self.function(table)
 
 

@@ -1,8 +1,6 @@
 """Redis Streams as sources, in batches for Trident, or entry by entry for bolts.
 
-Begin with `spout.py`: `TransactionalRedisStreamSpout` reads streams as logs, by ids; `id_ranges.py` says what a batch is.
-`RedisStreamRichSpout` emits single entries, each pending in its consumer group until its tuple tree is acknowledged:
-`group_queue.py`. `RedisStreamBolt` writes a stream. `stream_server.py` calls Redis and makes tables of entries.
+Begin with `spout.py`. `id_ranges.py`: streams as logs, a batch a range of ids; `group_queue.py`: a consumer group as a queue.
 """
 
 from spouts.redis.spout import RedisStreamBolt, RedisStreamRichSpout, TransactionalRedisStreamSpout

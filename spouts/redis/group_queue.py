@@ -1,7 +1,6 @@
 """Redis Streams as a queue: a consumer of a group, whose list of pending entries keeps what is not acknowledged.
 
-Redis counts the deliveries of each pending entry. That number less one is how often the entry failed: a failure writes it
-down, and a delivery after a crash adds one.
+Redis counts the deliveries of a pending entry; that less one is how often it failed: a crash adds one, a failure writes it.
 """
 
 from __future__ import annotations
@@ -33,12 +32,7 @@ class GroupReading(NamedTuple):
 
 
 class GroupQueue(MessageQueue):
-    """One consumer of a group over one or several streams.
-
-    `server`, `consumer`, `reading`: where it calls, its name in the group, and what it reads.
-    `tables`: reads the fields of entries.
-    `report`: takes errors to show.
-    """
+    """One consumer of a group over one or several streams."""
 
     def __init__(
         self,
@@ -74,8 +68,7 @@ class GroupQueue(MessageQueue):
             self._server.is_there(self._reading.dead_letters)
 
     def reconnect(self) -> None:
-        """Ask for a sign of life; the client connects by itself."""
-        self._server.call("asking for a sign of life", lambda client: client.ping())
+        self._server.call("asking for a sign of life", lambda client: client.ping())  # the client connects by itself
         # New entries whose answer was lost are pending for this consumer, and no other takes them before `claim_idle_s`.
         self._own = {**self._newest, **self._own}
 
@@ -111,8 +104,6 @@ class GroupQueue(MessageQueue):
                 self._held[stream].pop(each, None)
 
     def note_failures(self, failed: Sequence[Message]) -> None:
-        """Have Redis know how often each has failed, also for the consumer that takes them over."""
-
         def write(client: Any) -> None:
             with client.pipeline(transaction=False) as commands:
                 for message in failed:
@@ -144,10 +135,7 @@ class GroupQueue(MessageQueue):
                     self._call(doing, partial(self._claim_own, stream=stream, ids=some))
 
     def close(self) -> None:
-        """Close the connections; what is pending stays so, for this consumer's next start or for others."""
-        self._server.close()
-
-    # ---- reading ------------------------------------------------------------------------------------------------------
+        self._server.close()  # what is pending stays so, for this consumer's next start or for others
 
     def _own_pending(self, room: int) -> list[Message]:
         """Read what was pending for this consumer when it started or connected again, stream after stream."""
@@ -193,8 +181,6 @@ class GroupQueue(MessageQueue):
 
     def _rows(self, entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
         return list(zip(*map(python_of, self._tables.table(entries).columns), strict=True))
-
-    # ---- calls --------------------------------------------------------------------------------------------------------
 
     def _read(self, positions: dict[str, str], count: int, what: str) -> list[Entry]:
         """Read entries, at most `count` of each stream: new ones behind `>`, this consumer's pending ones behind an id."""

@@ -3,14 +3,10 @@
 An entry is added behind all others, and never changes. So the entries between two ids are the same ones for ever, unless they
 are trimmed or deleted, and that shows in their number.
 
-``ranges``
-    `[after, up to, entries, cuts]` by stream: the batch has the entries behind `after`, up to and including `up to`; `cuts`
-    are ids in between, at which the range may be cut into parts.
-``at``
-    `[id, entries, digest]` by stream: up to where it was read, how many of all entries that were ever added that is (None: not
-    known), and the digest of the entry of that id (empty: there was none).
-``bytes``
-    About the size of the batch.
+A definition is plain data. `ranges`: by stream `[after, up to, entries, cuts]`: the entries behind `after`, up to and including
+`up to`; `cuts` are ids in between, at which the range may be cut into parts. `at`: by stream `[id, entries, digest]`: up to
+where it was read, how many of all entries ever added that is (None: not known), and the digest of the entry of that id (empty:
+there was none). `bytes`: about the size of the batch.
 """
 
 from __future__ import annotations
@@ -76,26 +72,19 @@ class IdRange(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What a stream has now, as `_LOOK` returns it; behind a position `entries` of them are next, up to the last of `cuts`.
-
-    `length`: how many entries.
-    `first`, `last`: the id of the first one (empty: the stream is), and the last id that was ever given.
-    `added`: how many entries were ever added.
-    `deleted`: the greatest id of an entry that was deleted by its id.
-    `of_after`, `of_last`: the digests of the entry at the position, and of the last of those that are next.
-    """
+    """What a stream has now, as `_LOOK` returns it; behind a position `entries` of them are next, up to the last of `cuts`."""
 
     length: int
-    first: str
-    last: str
-    added: int
-    deleted: str
+    first: str  # id; empty: the stream is
+    last: str  # id that was ever given
+    added: int  # entries, ever
+    deleted: str  # the greatest id of an entry that was deleted by its id
     after: str
-    of_after: str
+    of_after: str  # digest of the entry at the position
     entries: int
     size: int
     cuts: list[str]
-    of_last: str
+    of_last: str  # digest of the last of those that are next
 
     def is_of(self, at: str, read: int | None, digest: str) -> bool:
         """Whether this is the stream of which `read` entries up to `at` were read, the last one with this digest."""
@@ -109,14 +98,12 @@ class _Look(NamedTuple):
         return not self.first or order_of(self.first) > order_of(at) or order_of(self.deleted) >= order_of(at)
 
     def missing(self, after: str, read: int | None) -> int:
-        """Say how many entries behind `after` are gone without having been read, as far as that can be known.
-
-        Streams are trimmed from their beginning. So as long as the first entry is not behind `after`, nothing is missing;
-        otherwise all that are there are unread, and the number of entries ever added says how many there should be. A negative
-        number: more were read than were ever added to this stream, so it is another one.
+        """Say how many entries behind `after` are gone without having been read; negative: it is another stream.
 
         `read`: how many of all entries that were ever added come up to `after`; None: not known.
         """
+        # Streams are trimmed from their beginning. So as long as the first entry is not behind `after`, nothing is missing;
+        # otherwise all that are there are unread, and the number of entries ever added says how many there should be.
         if read is None or (self.first and order_of(self.first) <= order_of(after)):
             return 0
         return self.added - read - self.length
@@ -188,7 +175,6 @@ class RangeCoordinator(ThrottledCoordinator):
         return Lag(behind, "records")
 
     def may_have_more(self) -> bool:
-        """Whether entries may be there that cannot be read now, because the server is away."""
         return self._server.is_away
 
     def close(self) -> None:

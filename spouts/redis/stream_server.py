@@ -1,7 +1,4 @@
-"""The Redis that has the streams: what calls raise, what a driver does while it does not answer, and entries as Arrow tables.
-
-Values are bytes in Redis, and get the types of the declared fields here.
-"""
+"""The Redis that has the streams: what calls raise, what a driver does while it is away, and entries as Arrow tables."""
 
 from __future__ import annotations
 
@@ -55,10 +52,7 @@ class RedisServerSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RedisServerOptions(RedisServer):
-    """The Redis that has the streams.
-
-    `retries`: how often a worker tries a read again after a lost connection, before its batch fails and is tried again.
-    """
+    """The Redis that has the streams; `retries`: how often a worker tries a read again before its batch fails."""
 
     forms: ClassVar[str] = (
         "redis://host:port/database, rediss:// (TLS) or unix://path. A stream is on one server, so of a cluster give the "
@@ -72,7 +66,6 @@ class RedisServerOptions(RedisServer):
         return "a Redis stream"
 
     def client(self, retries: int = 0) -> Any:
-        """Return a client, not connected yet, whose calls are sent again after a lost connection, `retries` times."""
         from redis.backoff import ExponentialBackoff
         from redis.retry import Retry
 
@@ -99,19 +92,13 @@ class Entry(NamedTuple):
 
 
 class StreamCalls:
-    """A client, and what its calls raise.
-
-    `retries`: how often a call is sent again after a lost connection.
-    """
+    """A client, and what its calls raise."""
 
     def __init__(self, options: RedisServerOptions, retries: int = 0) -> None:
         self.place, self._client = options.place, options.client(retries)
 
     def call(self, doing: str, function: Callable[[Any], T]) -> T:
-        """Call a function with the client; `SpoutError` says what was tried on which server, and what it found.
-
-        Raises `ServerAway`: the server does not answer.
-        """
+        """Call a function with the client; `ServerAway` if the server does not answer, else `SpoutError` for what it found."""
         try:
             return function(self._client)
         except driver().RedisError as error:
@@ -136,10 +123,7 @@ class StreamCalls:
 
 
 class StreamServer(StreamCalls):
-    """The calls of a driver: it asks a server that is away again after growing pauses, and says so.
-
-    `is_away`: whether the last call was not answered.
-    """
+    """The calls of a driver: it asks a server that is away again after growing pauses, and says so."""
 
     def __init__(self, options: RedisServerOptions) -> None:
         super().__init__(options)
@@ -180,11 +164,7 @@ def order_of(id_: str) -> tuple[int, int]:
 
 
 class EntryTables:
-    """Makes tables of entries; pickled to the workers.
-
-    `declared`: the fields of entries that are read, with their types; an entry without one has null there.
-    `with_stream`: whether the field `stream` follows after `id`.
-    """
+    """Makes tables of entries: the declared fields, null where an entry has none, then `id`, and `stream` if asked for."""
 
     def __init__(self, declared: FieldsLike, with_stream: bool) -> None:
         read = Fields(declared)

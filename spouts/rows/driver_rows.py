@@ -119,7 +119,6 @@ class _FixedBatchCoordinator(BatchCoordinator):
         self._bytes = [int(table.nbytes) for table in tables]
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Return the rows after the batch before; None if there are no more and the rows do not repeat."""
         start = 0 if previous is None else int(previous["end"])
         if start >= self._rows and self._cycle:
             start = 0
@@ -129,7 +128,6 @@ class _FixedBatchCoordinator(BatchCoordinator):
         return {"start": start, "end": end if self._size is None else min(end, start + self._size)}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[TablePart]:
-        """Cut the rows of a definition into views; a few rows make one part, which keeps their order."""
         start, end = int(definition["start"]), int(definition["end"])
         at = bisect_right(self._starts, start) - 1
         if at >= len(self._tables) or end > self._starts[at + 1]:
@@ -140,13 +138,11 @@ class _FixedBatchCoordinator(BatchCoordinator):
         return cut_table(self._tables[at].slice(start - self._starts[at], end - start), parallelism)
 
     def size(self, definition: Definition) -> int:
-        """Say how many bytes the rows of a batch take, as a share of their table."""
         start, end = int(definition["start"]), int(definition["end"])
         at = min(bisect_right(self._starts, start), len(self._tables)) - 1
         return self._bytes[at] * (end - start) // max(1, int(self._tables[at].num_rows))
 
     def lag(self, definition: Definition) -> Lag | None:
-        """Say how many rows come after a batch; None if they begin again after the last."""
         return None if self._cycle else Lag(max(0, self._rows - int(definition["end"])), "records")
 
 
@@ -289,13 +285,11 @@ class _Feeds(BatchCoordinator):
         return None if table is None else int(table.nbytes)
 
     def lag(self, definition: Definition) -> Lag | None:
-        """Say how many batches were fed after this one; None if another process fed it."""
         number = self._number(definition)
         with self._lock:
             return None if number is None else Lag(self._fed - number - 1, "batches")
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Wake up the threads that wait for this feed, and forget its rows."""
         number = self._number(definition)
         if number is not None:
             with self._lock:
@@ -317,9 +311,6 @@ class _Feeds(BatchCoordinator):
         number = self._number(definition)
         with self._lock:
             return None if number is None else self._tables.get(number)
-
-
-# ---- how rows are checked and typed -----------------------------------------------------------------------------------
 
 
 def _infer_type(name: str, values: Iterator[Any]) -> str:

@@ -1,13 +1,8 @@
 """RateSpout: numbered rows at a given rate, for load tests.
 
-A definition is plain data that says all about its rows:
-
-``start``, ``end``
-    The values of the rows: `start` to `end`, without the last.
-``from_row``, ``from_us``, ``rows_per_second``, ``ramp_up_s``
-    When they are due (see `RowSchedule`). The schedule is that of the first batch for as long as the rate is the same, so
-    a restart continues it, with the rows that became due while no driver ran. A start with another rate begins a schedule
-    after the last row of the old one.
+A definition says all about its rows: `start` to `end`, without the last, are their values; `from_row`, `from_us`,
+`rows_per_second`, `ramp_up_s` say when they are due (see `RowSchedule`). The schedule is that of the first batch for as long as
+the rate is the same, so a restart gives the rows that became due while no driver ran; another rate begins a new one.
 """
 
 from __future__ import annotations
@@ -28,25 +23,17 @@ from trident.fields import Fields
 from trident.setting_types import MOST, MOST_S, Limit, NumberBounds, Seconds, Whole, check_arguments
 from trident.spout.interfaces import Definition, Lag, SpoutType, ThrottledCoordinator, TransactionAttempt
 
-# When which row is due: a steady rate after an optional ramp.
-
 _US = 1_000_000
 
 
 @dataclass(frozen=True)
 class RowSchedule:
-    """The rows from number `from_row` on, of which none is due before `from_us`.
-
-    `from_row`: the number of the first row.
-    `from_us`: microseconds since 1970.
-    `rows_per_second`: the rate after the ramp; 0 if all rows are due at `from_us`.
-    `ramp_up_s`: for so many seconds the rate grows from 0 to `rows_per_second`, in proportion to the time.
-    """
+    """The rows from number `from_row` on, of which none is due before `from_us`; then a steady rate after an optional ramp."""
 
     from_row: int
-    from_us: int
-    rows_per_second: float
-    ramp_up_s: float
+    from_us: int  # since 1970
+    rows_per_second: float  # after the ramp; 0: all rows are due at `from_us`
+    ramp_up_s: float  # how long the rate grows from 0, in proportion to the time
 
     def due(self, at_us: int) -> int:
         """Return the number of the first row that is not due yet at a time."""
@@ -160,7 +147,6 @@ class _RateCoordinator(ThrottledCoordinator):
         return _ROW_BYTES * (int(definition["end"]) - int(definition["start"]))
 
     def lag(self, definition: Definition) -> Lag | None:
-        """Say how many rows are due after the batch; None if neither a rate nor an end says so."""
         if not self._rate and self._limits.rows is None:
             return None
         return Lag(max(0, self._end(_schedule_of(definition)) - int(definition["end"])), "records")

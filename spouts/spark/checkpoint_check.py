@@ -1,8 +1,7 @@
 """Decides whether a checkpoint and the log belong together, before the query is started.
 
-Spark's checkpoint says how far the source was read, the log says how far the states are. Each batch of the query has a file
-in the checkpoint, `offsets/N`, which Spark writes before it reads the batch, and a replay uses again. Its time of writing is
-in it, so two files are equal only if they are of one batch.
+Each batch of the query has a file in the checkpoint, `offsets/N`, which Spark writes before it reads the batch, and a replay
+uses again. Its time of writing is in it, so two files are equal only if they are of one batch.
 """
 
 from __future__ import annotations
@@ -42,16 +41,13 @@ class Checkpoint:
 
     @property
     def planned(self) -> int | None:
-        """The last batch that Spark began; None if there is none."""
-        return self._last("offsets")
+        return self._last("offsets")  # that Spark began
 
     @property
     def done(self) -> int | None:
-        """The last batch that Spark completed; None if there is none."""
-        return self._last("commits")
+        return self._last("commits")  # that Spark completed
 
     def digest(self, batch: int) -> str | None:
-        """Return the digest of what was written about a batch, None if there is nothing."""
         offsets = self._text(f"offsets/{batch}")
         return None if offsets is None else digest_of(offsets)
 
@@ -84,11 +80,7 @@ def is_batch(definition: Mapping[str, Any] | None, query: str, batch: int, diges
 
 
 def check_checkpoint(checkpoint: Checkpoint, last: Mapping[str, Any] | None, sources: list[str]) -> None:
-    """Raise `CheckpointMismatchError` if the query would not continue behind the last batch of the log.
-
-    `last`: the definition of the last batch that the log has, None if it has none.
-    `sources`: the sources of the query, as definitions name them.
-    """
+    """Raise `CheckpointMismatchError` if the query would not continue behind `last`, the last batch that the log has."""
     if last is None:
         if (done := checkpoint.done) is not None:
             raise CheckpointMismatchError(

@@ -1,10 +1,8 @@
 """Chunks: rows of a DataFrame as files that Spark's tasks write, and that the tasks of a topology read.
 
 The driver gets one line for each chunk and never the rows. A task that Spark runs twice writes its files twice, under
-different names, and only the files of the run that counts are named in its result. A manifest says which chunks belong
-together, and whose they are. A folder has one; it only changes to "the rows are deleted".
-
-What Spark says when something fails, in one line.
+different names, and only the files of the run that counts are named in its result. A folder has one manifest, which says which
+chunks belong together, and whose they are; it only changes to "the rows are deleted".
 """
 
 from __future__ import annotations
@@ -42,18 +40,13 @@ _LONGEST = 500
 
 
 class Chunk(NamedTuple):
-    """A file with rows.
+    """A file with rows."""
 
-    `file`: its name in the folder of all chunks.
-    `rows`, `bytes`: how many rows it has, and the memory that they take.
-    `length`, `crc`: the length of the file in bytes, and its CRC-32.
-    """
-
-    file: str
+    file: str  # its name in the folder of all chunks
     rows: int
-    bytes: int
-    length: int
-    crc: int
+    bytes: int  # in memory
+    length: int  # of the file
+    crc: int  # of the file
 
 
 class ChunkLimits(NamedTuple):
@@ -70,14 +63,8 @@ class ChunkPart(NamedTuple):
     chunks: tuple[Chunk, ...]
 
 
-# ---- writing --------------------------------------------------------------------------------------------------------
-
-
 def write_dataframe(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits, owner: str) -> Manifest:
-    """Let Spark write a DataFrame into a folder, which all its machines see; return its manifest, or that of a faster process.
-
-    Raises `SpoutError`: this process does not see what the tasks wrote.
-    """
+    """Let Spark write a DataFrame into a folder; return its manifest, or that of a faster process."""
     id_, rows_folder = new_rows_folder(folder)
     return write_manifest(folder, id_, fields, _write_rows(df, rows_folder, fields, limits), owner)
 
@@ -160,9 +147,6 @@ def _write_durably(path: Path, data: bytes | pa.Buffer) -> None:
             raise
 
 
-# ---- reading --------------------------------------------------------------------------------------------------------
-
-
 def cut_chunks(folder: str, chunks: Sequence[Chunk], parallelism: int) -> list[ChunkPart]:
     """Cut chunks into at most `parallelism` parts of about equal size, in their order."""
     whole, before = sum(chunk.bytes for chunk in chunks) or 1, 0
@@ -203,24 +187,15 @@ def _read(path: Path, chunk: Chunk) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
 
 
-# ---- manifests ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Manifest:
-    """The rows of a DataFrame, as they were written once.
+    """The rows of a DataFrame, as they were written once."""
 
-    `id`: unique; also in the name of the folder of the chunks.
-    `fields`: names and types, as text.
-    `consumed`: whether all rows were committed and deleted.
-    `owner`: whose rows they are, as `owner_of` says it; empty if a coordinator was opened by hand.
-    """
-
-    id: str
-    fields: tuple[str, ...]
+    id: str  # unique; also in the name of the folder of the chunks
+    fields: tuple[str, ...]  # names and types
     chunks: tuple[Chunk, ...]
-    consumed: bool = False
-    owner: str = ""
+    consumed: bool = False  # all rows were committed and deleted
+    owner: str = ""  # see `owner_of`
 
     @property
     def rows(self) -> int:
@@ -269,22 +244,20 @@ def read_manifest(folder: str) -> Manifest | None:
 
 
 def write_manifest(folder: str, id_: str, fields: Fields, chunks: Sequence[Chunk], owner: str = "") -> Manifest:
-    """Write the manifest of a folder and return it; if another process was faster, return that one's and delete these rows.
-
-    The rows of others stay: a driver that was replaced does not know which ones its successor is writing.
-    """
+    """Write the manifest of a folder and return it; if another process was faster, return that one's and delete these rows."""
     made = Manifest(id_, tuple(fields.typed), tuple(chunks), owner=owner)
     with suppress(FileExistsError):
         _put(folder, made)
     sync_directory(folder)
     manifest = read_manifest(folder) or made
     if manifest.id != id_:
+        # The rows of others stay: a driver that was replaced does not know which ones its successor is writing.
         shutil.rmtree(made.rows_folder(folder), ignore_errors=True)
     return manifest
 
 
 def _put(folder: str, manifest: Manifest) -> None:
-    """Write a manifest where there is none; `FileExistsError` if there is one."""
+    """Write a manifest; `FileExistsError` if there is one."""
     new, path = _write_beside(folder, manifest), Path(folder, _NAME)
     try:
         path.hardlink_to(new)  # it is there whole or not at all, and unlike a rename this fails if there is one

@@ -1,10 +1,7 @@
-"""DataFrameSpout: a batch DataFrame, a table or the result of a query, in transactional batches.
+"""DataFrameSpout: a batch DataFrame, in transactional batches. StructuredStreamingSpout: a streaming one, by `foreachBatch`.
 
-StructuredStreamingSpout: any streaming DataFrame, batch by batch, through `foreachBatch`.
-
-The driver's side of `DataFrameSpout` writes the rows once, in a thread, and cuts them into batches. A definition is plain data:
-`snapshot` (the id of the written rows), `start` and `end` (numbers of chunks), `of` (how many there are), `rows`, `bytes`,
-`left` (rows behind this batch).
+A definition of `DataFrameSpout`: `snapshot` (the id of the written rows), `start` and `end` (numbers of chunks), `of` (how many
+there are), `rows`, `bytes`, `left` (rows behind this batch).
 """
 
 from __future__ import annotations
@@ -254,14 +251,7 @@ def _is_dataframe(source: Any) -> bool:
 
 
 class DataFrameCoordinator(ThrottledCoordinator):
-    """Cuts the rows of a DataFrame into batches.
-
-    `open_dataframe`: returns the DataFrame; called only if its rows are not written yet.
-    `folder`: where they are written.
-    `limits`: of a batch.
-    `keep`: keep the rows after the last batch.
-    `owner`: whose rows they are; see `owner_of`.
-    """
+    """Has the rows written once, in a thread, and cuts them into batches."""
 
     runs_spark_jobs = True
 
@@ -332,7 +322,6 @@ class DataFrameCoordinator(ThrottledCoordinator):
         return int(definition["bytes"])
 
     def lag(self, definition: Definition) -> Lag:
-        """Say how many rows are behind the batch."""
         return Lag(int(definition["left"]), "records")
 
     def may_have_more(self) -> bool:
@@ -341,10 +330,7 @@ class DataFrameCoordinator(ThrottledCoordinator):
     def close(self) -> None:
         self._writing.cancel()
 
-    # ---- the written rows -------------------------------------------------------------------------------------------
-
     def _load_manifest(self) -> Manifest | None:
-        """Return the manifest, None if the rows are not written yet."""
         if self._manifest is None:
             manifest = read_manifest(self._folder)
             if manifest is not None and manifest.fields != tuple(self._fields.typed):

@@ -1,11 +1,9 @@
 """The driver's side of `StructuredStreamingSpout`: from a batch of the query, in its threads, to a batch of the topology.
 
-Spark calls `foreachBatch` in the query's thread. It writes the rows as chunks, hands them over, and waits until the topology
-has recorded the batch. Only then does it return, and Spark completes the batch in its checkpoint and plans the next one.
-
-A definition is plain data: `query` and `batch` (Spark's ids), `offsets` (the digest of what the checkpoint says of the
-batch), `sources` (what the query reads), `rows`, `bytes`, `snapshot`, the id of the written rows, and `folder`, the name of
-that which they are in.
+Spark calls `foreachBatch` in the query's thread. It writes the rows as chunks, hands them over, and returns when the topology
+has recorded the batch; then Spark completes it in its checkpoint and plans the next one. A definition: `query` and `batch`
+(Spark's ids), `offsets` (the digest of what the checkpoint says of the batch), `sources` (what the query reads), `rows`,
+`bytes`, `snapshot`, the id of the written rows, and `folder`, the name of that which they are in.
 """
 
 from __future__ import annotations
@@ -58,12 +56,7 @@ class QuerySettings(NamedTuple):
 
 
 class QueryCoordinator(BatchCoordinator):
-    """Runs the query, and defines a batch for each of its batches.
-
-    `open_dataframe`: returns the streaming DataFrame; called when the query is started, which is when the first batch is asked
-    for.
-    `owner`: whose rows they are; see `owner_of`.
-    """
+    """Runs the query, from when the first batch is asked for, and defines a batch for each of its batches."""
 
     runs_spark_jobs = True
 
@@ -103,7 +96,6 @@ class QueryCoordinator(BatchCoordinator):
         return cut_chunks(manifest.rows_folder(folder), manifest.chunks, parallelism)
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Delete the rows of the batch, and let Spark complete it."""
         self._remove(definition)  # first: a batch that Spark gives again is deleted again
         self._open = None
         if self._query is not None:
@@ -121,8 +113,6 @@ class QueryCoordinator(BatchCoordinator):
 
     def close(self) -> None:
         self._end()
-
-    # ---- the query --------------------------------------------------------------------------------------------------
 
     def _running(self) -> StreamQuery:
         if self._query is None:
@@ -207,7 +197,6 @@ class StreamQuery:
 
     `start`: checks the checkpoint and starts the query with a function for `foreachBatch`.
     `write`: writes the rows of a batch and returns its definition; or None: the log has committed this very batch.
-    `ends_itself`: whether the query ends when it has read what there is.
     """
 
     def __init__(
@@ -241,13 +230,11 @@ class StreamQuery:
             return None if self._handed == self._recorded else self._handed
 
     def let_complete(self, definition: Definition) -> None:
-        """Let Spark complete this batch, which waits or will be handed over soon."""
         with self._changed:
             self._recorded = definition
             self._changed.notify_all()
 
     def refresh(self) -> None:
-        """Note that someone waits for what the source has now."""
         with self._changed:
             self._looked += 1
 

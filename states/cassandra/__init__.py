@@ -1,8 +1,4 @@
-"""States in Apache Cassandra, exact at QUORUM.
-
-Begin with `state.py`; `map.py` reads and writes rows, `fence.py` has the sentinel and the timestamps of writes,
-`cql_columns.py` the columns of `layout="columns"`.
-"""
+"""States in Apache Cassandra; begin with `state.py`."""
 
 from states.cassandra.state import CassandraOptions, CassandraState
 

@@ -1,8 +1,4 @@
-"""One connection to a cluster per process and account, shared by all states that use it, closed with the last of them.
-
-Requests go out in a window: a limited number is in flight, and the next is sent when the oldest is answered. Errors of the
-driver leave this module as errors of `trident.errors`.
-"""
+"""One connection to a cluster per process and account, shared by all states that use it, closed with the last of them."""
 
 from __future__ import annotations
 
@@ -92,7 +88,6 @@ class CassandraConnection:
                 sleep(_LOOK_S)
 
     def execute(self, statement: Any, doing: str) -> list[tuple[Any, ...]]:
-        """Run one bound statement, or a text, and return its rows."""
         with self.translate_errors(doing):
             return list(self._session.execute(statement))
 
@@ -107,11 +102,7 @@ class CassandraConnection:
             self._session.execute(cql, timeout=_DDL_TIMEOUT_S)
 
     def stream(self, statements: Iterable[Any], width: int, doing: str) -> Iterator[Any]:
-        """Run statements, at most `width` at a time, and give each one's result in order.
-
-        After an error nothing more is sent, and requests in flight are waited for, so that nothing of a failed call
-        happens later.
-        """
+        """Run statements, at most `width` at a time, and give each one's result in order; nothing is sent after an error."""
         under_way: deque[Any] = deque()
         try:
             with self.translate_errors(doing):
@@ -122,12 +113,11 @@ class CassandraConnection:
                 while under_way:
                     yield under_way.popleft().result()
         finally:
-            for future in under_way:
+            for future in under_way:  # so that nothing of a failed call happens later
                 with contextlib.suppress(*_ANY):
                     future.result()
 
     def close(self) -> None:
-        """End the connections and the driver's threads."""
         self._cluster.shutdown()
 
     @contextmanager
@@ -198,10 +188,7 @@ def borrow(options: CassandraOptions) -> CassandraConnection:
 
 
 def give_back(connection: CassandraConnection) -> None:
-    """Close the connection if no other state uses it.
-
-    One of a parent process is left alone, because its threads are not here.
-    """
+    """Close the connection if no other state uses it; one of a parent process, whose threads are not here, is left alone."""
     with _lock:
         known, users = _shared.get(connection.key, (None, 0))
         if known is not connection:

@@ -25,16 +25,11 @@ _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _MS = dt.timedelta(milliseconds=1)
 LENGTH = struct.Struct(">i").pack
 
-Cells = tuple[bytes | None, ...]
-"""Values of a statement or of a row, as they are sent."""
+Cells = tuple[bytes | None, ...]  # values of a statement or of a row, as they are sent
 
 
 class BytesColumns:
-    """A key and a value that are bytes, as the columns of a table.
-
-    `layout`: what the option of the state is.
-    `types`: the type of each column as CQL, in the order of a read or a write; those of the key, `width` of them, come first.
-    """
+    """A key and a value that are bytes, as the columns of a table; the first `width` columns, in `types`, are the key's."""
 
     layout, width = "binary", 1
     types: ClassVar[Mapping[str, str]] = {"key": "blob", "value": "blob"}
@@ -44,39 +39,29 @@ class BytesColumns:
         return encode_keys(keys)
 
     def there(self, names: Sequence[Any]) -> Sequence[Any]:
-        """Return the names that a row may have, each once."""
         return list(dict.fromkeys(names))
 
     def key_cells(self, names: Sequence[Any]) -> list[Cells]:
         return list(zip(names, strict=True))
 
     def cells(self, names: Sequence[Any], values: Sequence[bytes]) -> list[Cells]:
-        """Return rows, of which the columns of the key come first."""
         return list(zip(names, values, strict=True))
 
     def values_by_key(self, rows: Sequence[Any]) -> dict[Any, Any]:
-        """Return what is stored, by name, of rows."""
         return dict(rows)
 
     def keys_of(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
-        """Return the keys of rows that have only these columns."""
         return decode_keys([key for (key,) in rows])
 
 
 class CqlForm(NamedTuple):
-    """How values of a type are stored.
-
-    `cql`: the type of the column.
-    `arrow`: the type of Arrow that checks values.
-    `to_bytes`, `of_driver`: a value as the bytes of its cell; what the driver read as a value, None: it is one.
-    `checked`: the class of which `to_bytes` itself refuses a value that does not fit; None: it has to be checked before.
-    """
+    """How values of a type are stored."""
 
     cql: str
-    arrow: pa.DataType
-    to_bytes: Callable[[Any], bytes]
-    of_driver: Callable[[Any], Any] | None = None
-    checked: type | None = None
+    arrow: pa.DataType  # which checks values
+    to_bytes: Callable[[Any], bytes]  # of a cell
+    of_driver: Callable[[Any], Any] | None = None  # makes a value of what the driver has read
+    checked: type | None = None  # the class of which `to_bytes` itself refuses a value that does not fit
 
 
 def _of_decimal(value: Decimal) -> bytes:
@@ -109,7 +94,6 @@ class CqlColumn(PlainColumn[CqlForm]):
 
     @classmethod
     def form_of(cls, declared: str, is_key: bool) -> CqlForm | None:
-        """Return how the store keeps values of a type; None if it has no plain form there."""
         known = plain_type(declared, is_key)
         if known is None:
             form = None if is_key else json_form(declared)
@@ -139,7 +123,6 @@ class CqlColumn(PlainColumn[CqlForm]):
         return self._encode(plain)
 
     def from_driver(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the values that the driver has read in their one form."""
         if self.form.of_driver is not None:
             values = [None if value is None else self.form.of_driver(value) for value in values]
         return list(map(canonical, values)) if self.is_key and self.form.checked not in _ONE_FORM else values
@@ -162,11 +145,9 @@ class CqlColumns(PlainColumns[CqlColumn]):
 
     @cached_property
     def types(self) -> Mapping[str, str]:
-        """As of `BytesColumns`."""
         return {column.name: column.form.cql for column in self.read}
 
     def there(self, names: Sequence[Any]) -> Sequence[Any]:
-        """Return the names that a row may have, each once."""
         return [key for key in dict.fromkeys(names) if None not in key]
 
     def keys_of(self, rows: Sequence[Sequence[Any]]) -> list[Key]:
@@ -185,7 +166,6 @@ class CqlColumns(PlainColumns[CqlColumn]):
         return list(zip(*(column.cells(part) for column, part in parts), strict=True))
 
     def key_cells(self, names: Sequence[Key]) -> list[Cells]:
-        """Return the cells of keys without nulls."""
         parts = zip(self.keys, zip(*names, strict=True), strict=bool(names))
         return list(zip(*(column.cells(part) for column, part in parts), strict=True))
 
@@ -197,10 +177,7 @@ class CqlColumns(PlainColumns[CqlColumn]):
 
 
 def columns_of(conf: StateConf, kind: StateType, options: CassandraOptions) -> CqlColumns:
-    """Return the columns of a state with `layout="columns"`.
-
-    Raises `ConfigError`: it cannot have the columns that its options ask for.
-    """
+    """Return the columns of a state with `layout="columns"`; `ConfigError`: it cannot have them."""
 
     def why_misnamed(field: str, is_key: bool) -> str | None:
         return f"no column can be called {field!r}" if field.lower().startswith(OWN) or not field else None

@@ -4,11 +4,11 @@ Of two writes of one value Cassandra keeps the one with the higher timestamp. A 
 
     (floor + version) << 18 | number
 
-`version` is `Sentinel.version`, which rises with every commit of one log. `number` counts the puts and deletes of a
-commit, because Cassandra would decide between writes of the same timestamp by their bytes. `floor` is one number for
-the whole state, stored in a register. It rises above everything handed out before when the state is emptied or adopted,
-when another log writes it, or when the same attempt is run again. The register also holds the `ceiling` that no version
-handed out so far has reached, so the floor can be raised without knowing which writer wrote what.
+`version` is `Sentinel.version`, which rises with every commit of one log. `number` counts the puts and deletes of a commit,
+because Cassandra would decide between writes of the same timestamp by their bytes. `floor` is one number for the whole state,
+stored in a register. It rises above everything handed out before when the state is emptied or adopted, when another log
+writes it, or when the same attempt is run again. The register also holds the `ceiling` that no version handed out so far has
+reached, so the floor can be raised without knowing which writer wrote what.
 """
 
 from __future__ import annotations
@@ -25,13 +25,9 @@ from trident.state.encoding.codec import decode, encode
 from trident.state.txid import Sentinel
 from trident.storekit import FieldsCodec, RecordFence, Register, SentinelRecord
 
-FLOOR_BUCKET = -1
-"""The bucket of the register with the floor; sentinels have buckets below it, rows above."""
-
+FLOOR_BUCKET = -1  # the bucket of the register with the floor; sentinels have buckets below it, rows above
 _NUMBER_BITS = 18
-PUTS_PER_COMMIT = 1 << _NUMBER_BITS
-"""How many puts and deletes of one commit can have different timestamps."""
-
+PUTS_PER_COMMIT = 1 << _NUMBER_BITS  # how many puts and deletes of one commit can have different timestamps
 _STAMPS = 1 << (63 - _NUMBER_BITS)
 _STEP = 1 << 24  # the versions between two raises of the ceiling: sixteen starts of a driver
 _TRIES = 8
@@ -41,12 +37,7 @@ CODEC = FieldsCodec(_FIELDS, encode, decode)
 
 
 class CassandraFence:
-    """The sentinel of one partition, which moves by condition only.
-
-    `register_of`: returns the register of a bucket.
-    `partition`: its number.
-    `what`: the state and its place, for messages.
-    """
+    """The sentinel of one partition, which moves by condition only."""
 
     def __init__(self, register_of: Callable[[int], CassandraRegister], partition: int, what: str) -> None:
         self._register, self._what = register_of(FLOOR_BUCKET - 1 - partition), what
@@ -65,10 +56,7 @@ class CassandraFence:
         return None if record is None else record.sentinel
 
     def claim(self, sentinel: Sentinel, force: bool = False) -> int:
-        """Replace the record that was read or claimed last; return the stamp for writes under the sentinel.
-
-        Forward, or anywhere with `force`. The own sentinel, sealed, keeps its stamp.
-        """
+        """Replace the record that was read or claimed last; return the stamp for writes under the sentinel."""
         found, own = self._record.check_move(sentinel, force), self._record.own
         if own is not None and own == found and own.sentinel == sentinel and not own.sentinel.sealed and not force:
             floor, token = own.notes  # the seal of its own commit
@@ -78,7 +66,6 @@ class CassandraFence:
         return int(floor) + sentinel.version
 
     def clear(self) -> None:
-        """Remove the sentinel."""
         self._record.forget()
         data = self._register.read()
         for _ in range(_TRIES):
@@ -144,10 +131,7 @@ class _Range(NamedTuple):
 
 
 class Stamps:
-    """Gives out the ranges of timestamps.
-
-    `register`: the one with the floor.
-    """
+    """Gives out the ranges of timestamps, by the register with the floor."""
 
     def __init__(self, register: Register) -> None:
         self._register = register
@@ -169,10 +153,8 @@ class Stamps:
                 return _Range(incarnation, at_least, at_least + version + _STEP)
             if fits(found):
                 return found
-            if found.incarnation != incarnation or found.floor < at_least:
-                floor = max(found.ceiling, at_least)
-            else:
-                floor = found.floor
+            is_usable = found.incarnation == incarnation and found.floor >= at_least
+            floor = found.floor if is_usable else max(found.ceiling, at_least)
             return _Range(incarnation, floor, floor + version + _STEP)
 
         self._known = self._move(follow)

@@ -1,7 +1,4 @@
-"""CassandraBackingMap: rows, fence and timestamps together, as one backing map; of bytes, or of declared columns.
-
-Rows are read and written in bulk, a window of keys at a time. A bucket of rows is a Cassandra partition.
-"""
+"""CassandraBackingMap: rows, fence and timestamps together, as one backing map; of bytes, or of declared columns."""
 
 from __future__ import annotations
 
@@ -37,14 +34,7 @@ _OF_BUCKET = " AND ".join(f"{name} = ?" for name in PARTITION)
 
 
 class CassandraBackingMap(BackingMap):
-    """One partition of a state in a table: a backing map that keeps its own sentinel. Used by one thread at a time.
-
-    It connects when it is made. In a forked child it connects again when it is first used.
-
-    `conf`: the names of the topology and the state; `read_only`.
-    `partition`: the place of its sentinel. The place of a key does not depend on it.
-    `columns`: None: what it puts and gives are bytes; of declared fields they are what the kind of the state stores.
-    """
+    """One partition of a state in a table: a backing map that keeps its own sentinel. Used by one thread at a time."""
 
     facts = MapFacts(shares_keys=True)
 
@@ -97,7 +87,6 @@ class CassandraBackingMap(BackingMap):
             self._rows.delete(keys, at, self._fence.check)
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys of all partitions of the state, 1,000 a page."""
         self._at_home()
         return self._rows.pages()
 
@@ -146,8 +135,6 @@ class CassandraBackingMap(BackingMap):
             self._closed = True
             give_back(self._connection)
 
-    # ---- inside ---------------------------------------------------------------------------------------------------
-
     def _open(self) -> None:
         options, conf = self._options, self._conf
         self._connection = connection = borrow(options)
@@ -186,11 +173,7 @@ class CassandraBackingMap(BackingMap):
 
 
 class StateRows:
-    """The rows of one state.
-
-    `table`: its name as CQL.
-    `columns`: those of its rows, beside the two that name the state and the bucket.
-    """
+    """The rows of one state, in `columns` beside the two that name the state and the bucket."""
 
     def __init__(
         self,
@@ -220,7 +203,6 @@ class StateRows:
         self._empty = connection.prepare(f"DELETE FROM {table} {at} WHERE {_OF_BUCKET}", write)
 
     def get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read many keys: one entry per key, in the order asked."""
         names, found = self._columns.names(keys), dict[Any, Any]()
         for window in by_count(self._columns.there(names), self._window):
             selects = (_bind(self._get, cells) for cells in self._key_groups(window, self._gets))
@@ -246,12 +228,10 @@ class StateRows:
             self._send((_bind(self._delete, (at, *cells)) for cells in asked), f"delete {len(keys)} keys")
 
     def delete_all(self, timestamp: int) -> None:
-        """Delete every key that was written at or before a timestamp."""
         at = timestamp.to_bytes(8, "big")
         self._send((_bind(self._empty, (at, *partition)) for partition in self._partitions), "delete the keys")
 
     def pages(self) -> Iterator[list[Key]]:
-        """Iterate over all keys; small partitions share a page."""
         page: list[Sequence[Any]] = []
         for partition in self._partitions:
             select = _bind(self._list, partition)
@@ -263,8 +243,6 @@ class StateRows:
                     page = []
         if page:
             yield self._columns.keys_of(page)
-
-    # ---- inside -----------------------------------------------------------------------------------------------------
 
     def _run(self, statements: Iterator[Any], doing: str) -> Iterator[Any]:
         return self._connection.stream(statements, self._concurrency, f"{doing} {self._what}")

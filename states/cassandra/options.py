@@ -98,7 +98,6 @@ class CassandraOptions(Account, Expiring):
 
     @classmethod
     def target(cls, given: Any) -> Any:
-        """Return the contact points of a list, or of one as text."""
         return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list) else given
 
     @property

@@ -14,22 +14,15 @@ from trident.errors import ConfigError, StateError, TopologyError
 from trident.state.interfaces import StateConf
 from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 
-PARTITION = (f"{OWN}state", f"{OWN}bucket")
-"""The columns that rows of one bucket have in common."""
-RECORD = f"{OWN}record"
-"""The record of a bucket below zero, which has no rows: a floor of timestamps, or a sentinel."""
-
+PARTITION = (f"{OWN}state", f"{OWN}bucket")  # the columns that rows of one bucket have in common
+RECORD = f"{OWN}record"  # the record of a bucket below zero, which has no rows: a floor of timestamps, or a sentinel
 _COMMENT = re.compile(r"trident (\w+) table, layout (\d+)(?:, (\d+) buckets)?")
 _LAYOUT = 2
 _making = threading.Lock()
 
 
 class TableForm(NamedTuple):
-    """What a table must be.
-
-    `columns`: of each column its kind, its position and its type, as `system_schema.columns` has them.
-    `layout`, `buckets`: the options of the state; they are in the table's comment.
-    """
+    """What a table must be: the kind, position and type of each column, as `system_schema.columns` has them."""
 
     columns: Mapping[str, tuple[str, int, str]]
     layout: str
@@ -69,14 +62,7 @@ def quote_name(name: str) -> str:
 def open_table(
     connection: CassandraConnection, options: CassandraOptions, table: str, form: TableForm, conf: StateConf
 ) -> str:
-    """Check keyspace and table, create them if they are absent and that is allowed; return the table's full name.
-
-    A table that a former declaration may have made gets the columns that it lacks.
-
-    Raises `ConfigError`: there is no such keyspace, or the consistency levels are too weak for its copies.
-    Raises `StateError`: there is no such table and creating it is not allowed, or it is not a table of this form.
-    Raises `TopologyError`: a column has another type than this declaration gives it.
-    """
+    """Check keyspace and table, create them if they are absent and that is allowed; return the table's full name."""
     full = f'"{options.keyspace}"."{table}"'
     with _making:  # two partitions of one process must not create it at once, because nodes could each create their own
         select = connection.prepare("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?", "ONE")
@@ -203,10 +189,7 @@ def _create_keyspace(options: CassandraOptions) -> str:
 
 
 def check_consistency(options: CassandraOptions, replication: Mapping[str, str]) -> None:
-    """Refuse levels that together do not reach more copies than there are, because a read could miss the last write.
-
-    `replication`: of the keyspace, as `system_schema.keyspaces` has it.
-    """
+    """Refuse levels that together do not reach more copies than there are, because a read could miss the last write."""
     # "3/1": three copies, one of them transient
     copies = {name: int(count.partition("/")[0]) for name, count in replication.items() if name.lower() != "class"}
     levels = options.read_consistency, options.write_consistency

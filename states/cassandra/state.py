@@ -1,24 +1,17 @@
 """States in Apache Cassandra: exact at QUORUM, and safe to repeat after a timeout.
 
-What is stored
-    One row per key in a table `((trident_state, trident_bucket), key columns) -> value columns`. `trident_state` is the key
-    prefix (topology and state name), so states can share a table; `trident_bucket` is the CRC-32 of the key's bytes modulo
-    `buckets`. Key and value are bytes; with `layout="columns"` a state's fields, which are declared and have plain forms, are
-    columns of their own, and those of the framework begin with `trident_`. A bucket below zero has no rows but a record of
-    the state itself, in the static column `trident_record`: the floor of its timestamps (-1) or the sentinel of partition p
-    (-2 - p).
+One row per key in a table `((trident_state, trident_bucket), key columns) -> value columns`. `trident_state` is the key
+prefix, so states can share a table; `trident_bucket` is the CRC-32 of the key's bytes modulo `buckets`. A bucket below zero
+has no rows but a record of the state itself, in the static column `trident_record`: the floor of its timestamps (-1) or the
+sentinel of partition p (-2 - p).
 
-How it is read and written
-    Reads ask for up to 100 keys of one bucket at once; writes are unlogged batches of up to 100 rows of one bucket and
-    40 KiB, so each is one mutation of one replica set. All are prepared, and sent in windows of `max_concurrency`.
+Reads ask for up to 100 keys of one bucket at once; writes are unlogged batches of up to 100 rows of one bucket and 40 KiB, so
+each is one mutation of one replica set.
 
-Fencing
-    The sentinel is replaced by a lightweight transaction, forward only, if it is what was read. It is read again before
-    each window of writes and at the end of a commit, and then sealed by another one. Every write carries a timestamp made
-    of the sentinel it was written under, so later writes of a replaced writer lose against its successor's writes in
-    the storage engine, in whichever order they arrive (`states/cassandra/fence.py`).
-
-The driver is imported when a state is opened.
+The sentinel is replaced by a lightweight transaction, forward only, if it is what was read. It is read again before each
+window of writes and at the end of a commit, and then sealed by another one. Every write carries a timestamp made of the
+sentinel it was written under, so later writes of a replaced writer lose against its successor's in the storage engine
+(`fence.py`).
 """
 
 from __future__ import annotations
@@ -57,7 +50,6 @@ class CassandraMapFactory(StoreMapFactory):
 
     @property
     def facts(self) -> StoreFacts:
-        """Those of a store of bytes, and how a state is stored."""
         return replace(super().facts, layout=self._layout)
 
     def _layout(self, conf: StateConf) -> str:
@@ -86,7 +78,6 @@ class CassandraState(StoreState[str | Sequence[str] | CassandraOptions]):
 
     @staticmethod
     def open_map(options: CassandraOptions, conf: StateConf, partition: int) -> CassandraBackingMap:
-        """Open the map of one partition in the binary layout: connect, and create the table if necessary."""
         with _driver():
             from states.cassandra.map import CassandraBackingMap
         return CassandraBackingMap(options, conf, partition)

@@ -1,7 +1,4 @@
-"""States in Delta tables: one atomic transaction a batch.
-
-Begin with `state.py`; `map.py` commits, `state_table.py` is the table.
-"""
+"""States in Delta tables: one atomic transaction a batch; begin with `state.py`, then `map.py`, which commits."""
 
 from states.delta.map import DeltaBackingMap
 from states.delta.options import DeltaOptions

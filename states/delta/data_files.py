@@ -1,12 +1,11 @@
 """The data files of a Delta table: written whole before any log entry names them, deleted once no version needs them.
 
-A file's name gives the range of `_seq` of its rows. The log holds no bounds of its columns: readers through delta-rs and Arrow
-skip files that have bounds for some columns and not for all, and not every type has bounds.
+A file's name gives the range of `_seq` of its rows. The log holds no bounds of its columns: readers through delta-rs and
+Arrow skip files that have bounds for some columns and not for all, and not every type has bounds.
 
 A version can be read as long as a checkpoint at or before it, the log entries since, and its data files are there. So old
-versions go from the oldest on, up to a checkpoint, which stays. First the data files that their entries removed: no
-later version has them, unless another program has brought them back. Then the entries, oldest first. After a kill in
-between, the entries that are still there name what is left, and the next run deletes that.
+versions go from the oldest on, up to a checkpoint, which stays: first the data files that their entries removed, then the
+entries. After a kill in between, the entries that are still there name what is left.
 """
 
 from __future__ import annotations
@@ -105,10 +104,8 @@ class _LogFile(NamedTuple):
 
 
 def delete_versions_before(system: FileSystem, version: int, used: Collection[str]) -> None:
-    """Delete the versions before the last checkpoint that is not after `version`; nothing if there is none.
+    """Delete the versions before the last checkpoint that is not after `version`, the oldest that must stay readable.
 
-    `system`: the table's folder.
-    `version`: the oldest version that must stay readable.
     `used`: the data files of the newest version: another program may have brought removed files back (RESTORE).
     """
     files = _log_files(system)
@@ -146,7 +143,6 @@ def delete_files(system: FileSystem, names: Sequence[str]) -> None:
 
 
 def _log_files(system: FileSystem) -> list[_LogFile]:
-    """Return the files of the log, oldest version first."""
     files = system.get_file_info(FileSelector(LOG, allow_not_found=True))
     names = ((_LOG_FILE.fullmatch(info.base_name), info.path) for info in files)
     return sorted(_LogFile(int(name[1]), name[2], path) for name, path in names if name is not None)

@@ -27,7 +27,6 @@ class VersionMoved(Exception):
 
 
 def driver() -> Any:
-    """Return the package `deltalake`."""
     with driver_package("Delta", "deltalake", "delta"):
         import deltalake
         import deltalake.exceptions

@@ -1,7 +1,6 @@
 """Says who may commit next, and the note of each commit in the log of its table: batch, attempt, earlier winners.
 
-The notes are custom metadata of the Delta commit. The state itself never depends on them: they are for reading batches
-of the past, and distinguish a commit of rows from a compaction, which changes no content.
+The state never depends on the notes: they are for reading the past, and tell commits of rows from compactions.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _COMMIT = "trident.commit"
 
 
 class CommitNote(NamedTuple):
-    """The commit of a version: its batch, attempt and incarnation, and the winners of the batches before it.
+    """The commit of a version, and the winners of the batches before it.
 
     `incarnation` is None for a commit without a log; `winners` is None if every attempt is treated as the winner.
     """
@@ -102,5 +101,4 @@ def shown_commits(entries: Sequence[Mapping[str, Any]], newest: int) -> Iterator
 
 
 def changes_nothing(entry: Mapping[str, Any]) -> bool:
-    """Whether a version of the table's history changed no content."""
     return COMPACTION in entry or str(entry.get("operation", "")).startswith("VACUUM")

@@ -1,7 +1,4 @@
-"""What a writer holds of one version of its table: the latest values, in memory or beyond it, and the sentinel.
-
-An instance that only reads has a `Reader`: of the newest version, and only of the rows of the keys asked for.
-"""
+"""What a writer holds of one version of its table (`Index`), and what follows it for an instance that only reads (`Reader`)."""
 
 from __future__ import annotations
 
@@ -36,7 +33,6 @@ class IndexedValues:
         self._has_plain_rows = False  # rows of a scan are plain tuples, which no columns take
 
     def get(self, keys: Sequence[RawKey]) -> list[RawValue | None]:
-        """Return a raw value per key, None for an absent one."""
         return self._load_values().get(keys)
 
     def __len__(self) -> int:
@@ -44,15 +40,12 @@ class IndexedValues:
 
     @property
     def is_read(self) -> bool:
-        """Whether the scan was reduced."""
         return self._scan is None
 
     def key_pages(self) -> Iterator[list[RawKey]]:
-        """Iterate over all keys, in a single page."""
         yield self._load_values().keys()
 
     def put(self, puts: Puts) -> None:
-        """Write raw values, and delete the keys whose value marks that."""
         if isinstance(puts, OpaqueTable):
             assert self._values.columns is not None, "nothing was put since the find"
             self._values.columns.put_found(puts)
@@ -91,13 +84,7 @@ class IndexedValues:
 
 
 class Index:
-    """What a writer holds. Only the index itself changes what it holds.
-
-    `tables`, `base`: the state, and its base if it is too large for memory.
-    `note_files`: called with the number of files of a version that was read.
-    `version`: the version; `ABSENT` without a table, None while nothing is held.
-    `values`, `sentinel`, `seq`: the latest values, the sentinel, and the highest `_seq` of this version.
-    """
+    """The latest values, sentinel and `_seq` of `version`: `ABSENT` without a table, None while nothing is held."""
 
     def __init__(self, tables: StateTables, base: OpenedBase, note_files: Callable[[int], None]) -> None:
         self._table, self._layout, self._base, self._note_files = tables.changes, tables.layout, base, note_files
@@ -110,7 +97,6 @@ class Index:
 
     @property
     def large(self) -> LargeIndex | None:
-        """The values, if they are too large for memory."""
         return self.values if isinstance(self.values, LargeIndex) else None
 
     def is_too_large(self) -> bool:
@@ -171,7 +157,6 @@ class Index:
 
     @property
     def next_seq(self) -> int:
-        """The `_seq` of the next commit."""
         # The version alone would do as a number, except for rows that were copied from a table of higher versions, or
         # added by hand.
         return max(self.seq, self._table.version) + 1
@@ -188,10 +173,7 @@ class Index:
         notes: Mapping[str, str],
         more: Callable[[int], Iterable[tuple[str, int]]],
     ) -> bool:
-        """Commit puts and a sentinel as the version after this one, with `more` transactions for its `_seq`.
-
-        Returns False if another commit than a compaction came first: nothing was written.
-        """
+        """Commit the next version, with `more` transactions for its `_seq`; False: another commit came first."""
         for _ in range(_TRIES):
             seq = self.next_seq
             named = (f"{app}/rows", seq) if sentinel is None else (app, sentinel.version)
@@ -212,10 +194,7 @@ class Index:
 
 
 class Reader:
-    """Follows the newest version of a table, and remembers what it answered of this version.
-
-    The changes are read first and the base after them, because a change leaves their table once a base holds it.
-    """
+    """Follows the newest version of a table, and remembers what it answered of this version."""
 
     def __init__(self, tables: StateTables) -> None:
         self._table, self._layout, self._published = tables.changes, tables.layout, tables.at_path(read_only=True)
@@ -224,7 +203,6 @@ class Reader:
         self._at: tuple[int, int] | None = None  # the version, and which table
 
     def get(self, keys: list[RawKey]) -> list[RawValue | None]:
-        """Return a raw value per key, None for an absent one."""
         self._follow()
         missing = list(dict.fromkeys(key for key in keys if key not in self._answers))
         if missing and self._table.version != ABSENT:
@@ -242,7 +220,6 @@ class Reader:
         return [None if value is None or value[0] is None else value for value in values]  # the mark of a deleted key
 
     def key_pages(self) -> Iterator[list[RawKey]]:
-        """Iterate over all keys, some at a time."""
         self._follow()
         at, changes = self._table.version, in_order(self._table.scan())
         self._published.refresh()
@@ -270,6 +247,7 @@ class Reader:
 
     def _read_base(self, keys: list[RawKey]) -> dict[RawKey, RawValue | None]:
         """Return the raw values of keys that have no change, from a newer base if the files of one are gone meanwhile."""
+        # Read after the changes, which leave their table only once a base holds them.
         for left in range(_TRIES if keys else 0, 0, -1):
             self._published.refresh()
             try:

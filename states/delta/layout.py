@@ -1,9 +1,8 @@
 """The columns of a Delta state's change table: how keys and values become its rows, and rows become them again.
 
-In between is their raw form: what the columns hold, as Python objects. A raw key is a tuple of plain values (typed columns) or
-the encoded key (no key types known), a raw value is a tuple with one entry per value column. Reading and compacting use the
-raw form only; a value is unpacked when it is asked for. So an index that holds a million keys is cheap. Opaque numbers go
-between rows and an `OpaqueTable` without a Python object per value.
+In between is their raw form: what the columns hold, as Python objects. A raw key is a tuple of plain values (typed columns)
+or the encoded key, a raw value is a tuple with one entry per value column; it is unpacked when it is asked for, so an index
+that holds a million keys is cheap. Opaque numbers go between rows and an `OpaqueTable` without an object per value.
 """
 
 from __future__ import annotations
@@ -61,12 +60,7 @@ def _check_types(state: str, schema: pa.Schema) -> None:
 
 
 class DeltaLayout:
-    """The columns of one state, derived from its kind and its `StateConf`.
-
-    `schema`, `data_schema`: the columns; those of keys and values alone.
-    `form`: of values that are numbers, or structs of them.
-    `takes_columns`: whether the values are opaque numbers, or structs of them, so that commits may come as columns.
-    """
+    """The columns of one state, derived from its kind and its `StateConf`; `data_schema` has those of keys and values alone."""
 
     def __init__(self, kind: StateType, conf: StateConf) -> None:
         self.kind = kind
@@ -157,11 +151,8 @@ class DeltaLayout:
         is_bare = self.kind is StateType.NON_TRANSACTIONAL
         rows: list[RawValue] = [(value,) for value in values] if is_bare else list(map(tuple, values))
         if self._value_ddl is None:
-            if self.kind is StateType.OPAQUE:
-                return [
-                    (txid, attempt, _encode_or_none(prev), _encode_or_none(curr)) for txid, attempt, prev, curr in rows
-                ]
-            return [(*head, _encode_or_none(value)) for *head, value in rows]
+            ints = self.value_types.count(pa.int64())
+            return [(*row[:ints], *map(_encode_or_none, row[ints:])) for row in rows]
         if self._plain_values or not rows:
             return rows
         raw = zip(*map(python_of, self._value_arrays(rows)), strict=True)
@@ -248,7 +239,7 @@ class DeltaLayout:
     def latest_rows(self, table: pa.Table, drop_deleted: bool) -> pa.Table:
         """Return the latest row of each key and the latest sentinel, in the order of `_seq`, without leaving Arrow.
 
-        With `drop_deleted` the marks of deleted keys are dropped too, which is right if `table` holds all rows of these keys.
+        `drop_deleted`: without the marks of deleted keys, which is right if `table` holds all rows of these keys.
         """
         table = in_order(table)
         numbers = pa.array(range(table.num_rows), pa.int64())

@@ -1,9 +1,8 @@
 """The folder of a Delta table on a local disk: what is synced, and what a power failure may leave behind.
 
-A commit is done once its log entry, the data files that the entry names and all entries before it are synced; the data is
-synced before the entry is made. So a damaged entry at the very end of the log was never acknowledged, and may be renamed. A
-whole entry that lacks its data comes from another program, or from a loss of what was acknowledged; so
-only a writer whose log never recorded that batch may rename it.
+A commit is done once its log entry, the data files that the entry names and all entries before it are synced; data first. So
+a damaged entry at the very end of the log was never acknowledged, and may be renamed. A whole entry that lacks its data comes
+from another program, or from a loss: only a writer whose log never recorded that batch may rename it.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from trident.errors import StateError
 
 _LOGGER = logging.getLogger(__name__)
 LOG = "_delta_log"
-INSIDE = "_trident"
-"""Where the changes of a state are."""
+INSIDE = "_trident"  # where the changes of a state are
 _ENTRY = re.compile(r"(\d{20})\.json$")
 _LOG_FILE = re.compile(r"\d{20}\.(json|checkpoint.*)$")
 # Entries that a killed process may have left unsynced: its last commit, and a compaction beside it.
@@ -39,11 +37,7 @@ TXN_IS_LAST = "trident.txn_is_last"
 
 
 class TableFolder:
-    """The folder of one table.
-
-    `path`: the folder; need not exist.
-    `fsync`: whether commits are synced.
-    """
+    """The folder of one table, which need not exist."""
 
     def __init__(self, path: Path, fsync: bool) -> None:
         self.path, self._log, self._fsync = path, path / LOG, fsync
@@ -78,10 +72,7 @@ class TableFolder:
     # ---- the end of the log ---------------------------------------------------------------------------------------
 
     def first_damaged_version(self, without_data: bool = False) -> int | None:
-        """Return the number of the first of the log entries at the end that are damaged; None if the last is whole.
-
-        With `without_data` an entry is also damaged if a data file that it adds is missing or cut.
-        """
+        """Return the first of the damaged entries at the end of the log; None: the last is whole (and has its data)."""
         damaged = self._damaged_end(without_data)
         return int(damaged[0].stem) if damaged else None
 
@@ -166,7 +157,6 @@ class TableFolder:
                     break
 
     def sync_data(self, name: str) -> None:
-        """Sync a new data file, before a log entry names it."""
         if self._fsync:
             _fsync(self.path / name)
             _fsync(self.path)

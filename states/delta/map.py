@@ -30,28 +30,8 @@ class DeltaBackingMap(BackingMap):
     """The key-value store in one Delta table: a backing map that keeps its own sentinel. Used by one thread at a time.
 
     Within `begin` … `end` puts and deletions are collected and become one Delta version at `end`; outside, each `multi_put`
-    and `multi_delete` is a version of its own.
-
-    The map has the commit: its claim, its puts, and the sentinel that was read. It reads with `Index`, or `Reader` if it only
-    reads. `Publishing` has what other programs may read, `Staging` what tasks staged; `Maintenance` keeps the table small.
-
-    Parameters
-    ----------
-    path
-        Directory or object store URI of the table.
-    kind
-        Decides the value columns and what `multi_get` returns: `OpaqueValue`, `TransactionalValue` or bare values.
-    conf
-        Types of keys and value; `read_only`.
-    partition
-        Number of the state partition.
-    options
-        See `DeltaOptions`.
-
-    Attributes
-    ----------
-    tables, staging
-        The state's two tables, and what tasks have staged of it.
+    and `multi_delete` is a version of its own. Parameters as of `DeltaState`; `kind` decides the value columns and what
+    `multi_get` returns: `OpaqueValue`, `TransactionalValue` or bare values.
     """
 
     # Each read decodes or copies values for this very call; no seal, because rows and sentinel are one Delta transaction.
@@ -100,7 +80,6 @@ class DeltaBackingMap(BackingMap):
         return self._index.values.find(keys if isinstance(keys, KeyColumns) else self._layout.pack_keys(keys))
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys of the newest version, some at a time."""
         if self._reader is not None:
             yield from ([self._layout.unpack_key(key) for key in page] for page in self._reader.key_pages())
             return
@@ -113,7 +92,6 @@ class DeltaBackingMap(BackingMap):
     # ---- puts and deletions ---------------------------------------------------------------------------------------
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write many keys: in a commit collected until `end`, else made durable at once as a version of its own."""
         self._refuse_read_only("write")
         if isinstance(values, OpaqueTable) and values.place is not None:
             if not self._begun:
@@ -148,19 +126,19 @@ class DeltaBackingMap(BackingMap):
         else:
             is_same = self._publishing.by_index() and self._publishing.before(txid, self._index.sentinel)
         if not is_same:
-            raise self._overtaken(self._claim)
+            raise self._overtaken_error(self._claim)
         self._puts, self._begun = {}, True
 
     def end(self, txid: Txid) -> None:
-        """Commit, or stage, the puts and the sentinel as one Delta version.
+        """Commit, or stage, the puts and the sentinel as one Delta version, or nothing.
 
         Raises
         ------
         FencedError
-            A higher attempt has committed since `begin`. Nothing was written.
+            A higher attempt has committed since `begin`.
         BackendError
-            Something else than a compaction has committed since `begin` (nothing was written), or the store refused;
-            the batch may be replayed with a higher attempt.
+            Something else than a compaction has committed since, or the store refused; the batch may be replayed with a
+            higher attempt.
         """
         is_staged = self.staging.is_on
         if not self._begun or (is_staged and self._claim is None):
@@ -180,16 +158,7 @@ class DeltaBackingMap(BackingMap):
             self._drop_commit()
 
     def publish(self, own: Sentinel, txid: Txid, staged: bytes) -> None:
-        """Commit, in the driver, what a task staged for this attempt; its sentinel was read before.
-
-        Raises
-        ------
-        FencedError
-            A higher attempt has committed. Nothing was written.
-        BackendError
-            Something else than a compaction has committed since the task began (nothing was written), or the store
-            refused; the batch may be replayed with a higher attempt.
-        """
+        """Commit, in the driver, what a task staged for this attempt, whose sentinel was read before; raise as `end` does."""
         (found,) = self._seen or (None,)
         check_move(self._what, own, found, found)
         self._publishing.by_tasks()
@@ -227,10 +196,9 @@ class DeltaBackingMap(BackingMap):
         return found
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Claim the partition for the commit that `begin` starts next; `force` writes the sentinel at once.
+        """Claim the partition for the commit that `begin` starts next, on the version in which the sentinel was compared.
 
-        The sentinel of the newest version must be what this instance read or wrote last. The commit is based on this version,
-        and its `end` stores the claim in the version after it or fails.
+        `force` writes the sentinel at once.
         """
         self._refuse_read_only("move the sentinel")
         self._drop_commit()
@@ -239,7 +207,7 @@ class DeltaBackingMap(BackingMap):
             try:
                 self._table.cover()
             except VersionMoved as moved:
-                raise self._overtaken(None) from moved
+                raise self._overtaken_error(None) from moved
             self._evolves = False  # once
         self._index.load()
         self._seen = self._seen or (self._index.sentinel,)
@@ -253,7 +221,6 @@ class DeltaBackingMap(BackingMap):
             self._claim = sentinel
 
     def reset(self) -> None:
-        """Empty the table, sentinel included, in one transaction."""
         self._refuse_read_only("empty the table")
         self._maintenance.close()
         self._publishing.stop()
@@ -265,13 +232,11 @@ class DeltaBackingMap(BackingMap):
             try:
                 self._table.commit(nothing, 0, "overwrite", app, {RESET: "true"}, (TRIMMED, -1))
             except VersionMoved as moved:
-                raise self._overtaken(None) from moved
+                raise self._overtaken_error(None) from moved
             self._index.load()
             self._publishing.publisher.clear()
         self._seen = (None,)
         self.staging.discard_all()
-
-    # ---- the rest -------------------------------------------------------------------------------------------------
 
     def wait_for_maintenance(self) -> None:
         """Return once no compaction is running, and what may be published is."""
@@ -324,10 +289,10 @@ class DeltaBackingMap(BackingMap):
             raise
         if not is_written:
             self._forget()
-            raise self._overtaken(own)
+            raise self._overtaken_error(own)
         self._expiry.confirm_mark()
 
-    def _overtaken(self, own: Sentinel | None) -> Exception:
+    def _overtaken_error(self, own: Sentinel | None) -> Exception:
         """Return the error of a commit that was refused because another writer has committed."""
         self._drop_commit()
         (seen,) = self._seen or (None,)

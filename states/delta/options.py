@@ -1,7 +1,4 @@
-"""The options of a Delta state, and where its two tables are: what people read at its path, its changes in a folder inside.
-
-The name of that folder begins with an underscore, so no reader of the table at the path looks into it, and no VACUUM does.
-"""
+"""The options of a Delta state, and where its two tables are."""
 
 from __future__ import annotations
 
@@ -80,21 +77,17 @@ KEEPING = ("vacuum_after_hours", "retained_versions", "published_hours")
 """The options that say how much of the past stays; what `log_retention_hours` says is in the table itself."""
 
 AT_PATH = ""
-CHANGES = "_trident/changes"
+CHANGES = "_trident/changes"  # no reader and no VACUUM of the table at the path looks into `_…`
 
 
 class Place(NamedTuple):
-    """The place of one table of a state.
-
-    `uri`, `folder`: where delta-rs finds it; its folder on this machine, None on an object store.
-    """
+    """Where delta-rs finds one table of a state, and its folder on this machine; None on an object store."""
 
     uri: str
     folder: TableFolder | None
 
     @staticmethod
     def of(path: str, inside: str, fsync: bool) -> Place:
-        """Return a place of the state at a path: `AT_PATH` or `CHANGES`."""
         local = local_path(path)
         if local is None:
             return Place("/".join([path.rstrip("/"), inside]) if inside else path, None)
@@ -102,10 +95,7 @@ class Place(NamedTuple):
 
 
 def local_path(path: str) -> Path | None:
-    """Return the folder that a path or `file://` URL names; None for the URL of an object store.
-
-    Raises `ConfigError`: a URL that went through `pathlib` and lost a slash.
-    """
+    """Return the folder that a path or `file://` URL names; None for the URL of an object store."""
     if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", path):
         raise ConfigError(
             f"Delta table {redacted(path)!r} looks like a URL without its second slash; give URLs as text"

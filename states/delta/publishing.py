@@ -1,8 +1,7 @@
 """What other programs may read of a state: published beside the commits, or merged into the files of one beyond memory.
 
-The table at the path is brought up to date at most every few seconds, and when the state is closed. It shows committed batches
-only. A state learns which these are when its next commit begins, or when the driver says so (`recorded`). The rows come from
-the version of the change table of that moment.
+The table at the path is brought up to date at most every few seconds, and when the state is closed. It shows committed
+batches only: a state learns which these are when its next commit begins, or when the driver says so (`recorded`).
 
 Two writers may publish at once, if one of them was paused and replaced. So a version is based on the one that was read before
 the sentinel of the changes was compared: the slower of two is refused, and a state of the past replaces no later one.
@@ -33,13 +32,7 @@ _LOOK_S = 0.2  # how soon the thread notices that the program ends
 
 
 class Publishing:
-    """Publishes the committed batches of a state. Used by the thread of the commits.
-
-    The rows are in the index of this process, or in the memory of tasks: then this process publishes what they staged, and
-    reads changes from their table when a merge is due.
-
-    `publisher`: brings the table at the path up to date, while the state fits into memory.
-    """
+    """Publishes the committed batches of a state, from the index of this process, or from what tasks have staged."""
 
     def __init__(self, tables: StateTables, index: Index, base: OpenedBase, maintenance: Maintenance) -> None:
         self._changes, self._index, self._base, self._maintenance = tables.changes, index, base, maintenance
@@ -51,11 +44,7 @@ class Publishing:
     # ---- what is committed ----------------------------------------------------------------------------------------
 
     def before(self, txid: Txid, newest: Sentinel | None) -> bool:
-        """Publish what a commit is based on, the state after the batch before.
-
-        A state that is too large for memory is held in files from then on: at this moment all rows are of committed batches.
-        Returns False if another writer has committed meanwhile.
-        """
+        """Publish the state after the batch before, into files if it is too large; False: another writer has committed."""
         if newest is not None and newest.txid < txid and not self._has_base and self._is_too_large():
             self.publisher.forget()
             self._maintenance.close()
@@ -129,8 +118,6 @@ class Publishing:
         self._merging.drop()
         self._recorded, self._is_unread = None, False
 
-    # ---- inside ---------------------------------------------------------------------------------------------------
-
     @property
     def _large(self) -> LargeIndex | None:
         return None if self._is_unread else self._index.large
@@ -165,7 +152,7 @@ class Publishing:
 
 
 class Publisher:
-    """Publishes one state. It has table objects and a thread of its own, which ends when all is published."""
+    """Brings the table at the path up to date while the state fits into memory, with table objects and a thread of its own."""
 
     def __init__(self, tables: StateTables) -> None:
         self._tables, self._changes, self._published = tables, tables.changes, tables.at_path()
@@ -190,7 +177,6 @@ class Publisher:
             self.finish()
 
     def create(self) -> None:
-        """Make the published table, without rows, if it is absent."""
         self.finish()
         self._published.create()
 
@@ -207,7 +193,6 @@ class Publisher:
             self._try(due)
 
     def forget(self) -> None:
-        """Publish nothing that is due; return when nothing is being published."""
         with self._news:
             self._due = self._last = None
         self.finish()

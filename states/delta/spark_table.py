@@ -45,10 +45,7 @@ _PACKAGES = {
 
 
 def delta_package() -> str:
-    """Return the Maven coordinates of the Delta library for the Spark that is installed.
-
-    Raises `EnvironmentProblem`: no library for that Spark is known.
-    """
+    """Return the Maven coordinates of the Delta library for this Spark; `EnvironmentProblem`: none is known."""
     import pyspark
 
     release = ".".join(pyspark.__version__.split(".")[:2])
@@ -100,12 +97,11 @@ def delta_dataframe(
 ) -> DataFrame:
     """Return a Delta state as a DataFrame of its key columns and `value`, the latest write of each key.
 
-    The session needs `delta_session_conf`. The DataFrame is of the Delta version given or of the newest, which is a
-    whole number of batches; of an opaque state that may include one batch that the log has not recorded yet, unless a
-    `snapshot` of the log says which batches are committed (`version` must not be more than one batch beyond it). A key whose
-    value is None has no row. Of a state beyond memory, give with a `version` also that of the table at the path whose rows
-    are behind the changes of this version. A state whose types are not declared has binary columns here, in the codec of
-    `trident.state.encoding.codec`.
+    The session needs `delta_session_conf`. The DataFrame is of the Delta version given or of the newest, which is a whole
+    number of batches; of an opaque state that may include one batch that the log has not recorded yet, unless a `snapshot` of
+    the log says which batches are committed (`version` must not be more than one batch beyond it). A key whose value is None
+    has no row. Of a state beyond memory, give with a `version` also that of the table at the path behind it. Columns of types
+    that are not declared are binary, in the codec of `trident.state.encoding.codec`.
 
     Raises
     ------

@@ -1,18 +1,13 @@
 """Commits that tasks stage and their driver publishes (`docs/internals/placement.md`).
 
-A task does all of a commit but the transaction: it compares the sentinel, reads, collects puts, and stages them as a data
-file, written whole, which no version shows. It is in a folder inside the table, which readers and clean-ups leave alone; its
-name says which run of which attempt wrote it. The driver moves it to where data files are and adds it to the table, in one
-transaction based on the version that the task read, and does the upkeep. What is left in the folder is of attempts that are
-no longer published, as soon as a later attempt begins.
+A task stages its puts as a data file in a folder inside the table, which readers and clean-ups leave alone; its name says
+which run of which attempt wrote it. The driver moves it to the data files and adds it to the table, in one transaction based
+on the version that the task read. What is left in the folder is of attempts that are no longer published, as soon as a later
+one begins.
 
-A task keeps its index for the next batch: what it staged is in it as soon as the table shows it. If the table shows
-something else, the task reads it again.
-A state may outgrow memory: then a task keeps what changed since the last merge, and the driver merges from the table. If the
-driver commits some batches by itself (small ones, with `engine="auto"`), it has an index for as long as no task stages, and
-merges from that: the index goes on with each base that it has made (`Publishing`).
-
-What a task stages, as its driver hears of it: the name of a file, and what is in it.
+A task keeps its index for the next batch: what it staged is in it as soon as the table shows it; if the table shows something
+else, it is read again. Of a state beyond memory a task keeps what changed since the last merge, and the driver merges from
+the table; or from an index that it has for as long as no task stages (`Publishing`).
 """
 
 from __future__ import annotations
@@ -49,8 +44,7 @@ class Staging:
     def __init__(self, tables: StateTables, partition: int) -> None:
         self._table, self._layout, self._partition = tables.changes, tables.layout, partition
         self._what, self._app = tables.what, tables.app
-        self.is_on = False
-        """Whether the commit that ends is staged."""
+        self.is_on = False  # whether the commit that ends is staged
         self._staged: Staged | None = None
         self._has_looked = False  # for what earlier drivers and their tasks have staged
         self._discarded = 0  # the last attempt whose lost files the driver has looked for
@@ -90,10 +84,7 @@ class Staging:
     # ---- in the driver --------------------------------------------------------------------------------------------
 
     def publish(self, own: Sentinel, txid: Txid, staged: Staged, *more: tuple[str, int]) -> bool:
-        """Add what was staged as one version, with `more` transactions; False: another commit than a compaction came first.
-
-        Raises `BackendError`: the file is gone, or the store refused.
-        """
+        """Add what was staged as one version, with `more` transactions; False: another commit than a compaction came first."""
         table, self._has_looked = self._table, True
         table.refresh()
         if table.version != staged.version and not moved_by_compactions(table, staged.version):
@@ -132,8 +123,6 @@ class Staging:
         if not (once and self._has_looked):
             self._has_looked = True
             self.discard("", 0)
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _names(self) -> Iterator[StagedName]:
         with self._table.or_forgotten("list what is staged for"):
@@ -182,18 +171,13 @@ class StagedName(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """What a task has staged: plain data, which goes through the driver.
-
-    `name`: the file.
-    `size`, `rows`, `seq`: its bytes, its rows, and the `_seq` of all of them.
-    `version`: the version of the table that its values are based on.
-    """
+    """What a task has staged: plain data, which goes through the driver."""
 
     name: str
     size: int = 0
     rows: int = 0
-    seq: int = 0
-    version: int = 0
+    seq: int = 0  # of all its rows
+    version: int = 0  # of the table that its values are based on
 
     def to_bytes(self) -> bytes:
         return json.dumps(self).encode()

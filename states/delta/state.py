@@ -1,37 +1,17 @@
 """A state in a Delta table: one atomic transaction per batch, durable on a local disk, readable by Spark.
 
-What is stored
-    At the path, a table that people read: one row per key, published beside the commits (`states/delta/publishing.py`), and
-    never read back. The state itself is an append-only change table in a folder inside. A state has one partition. A commit
-    appends one file with a row for each key that it wrote: the key columns, the columns of the state's kind
-    (`txid, attempt, prev, curr`; `txid, value`; `value`), and `_seq`, which rises with every commit. Of the rows
-    of one key, the one with the highest `_seq` is valid. Key and value have their own Spark
-    types where the topology declares them, else they are binary columns in the codec of `trident.state.encoding.codec`.
+An append-only change table, inside of the folder that people read, has for each key that a commit wrote a row: the key
+columns, the columns of the state's kind, and `_seq`, which rises with every commit; of one key the row with the highest
+`_seq` is valid. The sentinel is a row of its own (`_sentinel`) in the file of its commit: neither a clean-up of the log, nor
+a compaction, here or by Spark's OPTIMIZE, nor a copy of the table can lose it.
 
-The sentinel
-    is a row of its own, with `_sentinel` set and neither key nor value, in the same file as the commit's rows. It is
-    part of the table's content, so neither the clean-up of the log, nor a compaction, here or by Spark's OPTIMIZE, nor
-    a copy of the table can lose it. The commit also carries `txnAppId` = `trident/<topology>/<state>/<partition>` and
-    `txnVersion` = `Sentinel.version` (made of txid and attempt), for other tools to see.
+Fencing: `move_sentinel` compares the newest sentinel and pins that version; `end` commits rows and sentinel as the very next
+one, which Delta gives to one writer only. Compactions since change no content, and are followed; anything else refuses the
+commit. An older writer that commits between the `begin` and the `end` of its successor makes that try once more: its rows are
+seen with the attempt that lost, and the value rule undoes them. Afterwards it cannot do anything.
 
-Fencing
-    A commit costs one Delta transaction. `move_sentinel` compares the newest sentinel with the one that was read and pins
-    that version; puts are collected in memory; `end` commits rows and sentinel as the very next version. Delta gives each
-    version to one writer only, so if another writer has committed since, nothing is written. If there were only
-    compactions of this state since, which change no content and say so in the log, the commit is based on the version
-    after them. Otherwise this writer gets `FencedError` (a higher attempt was there) or a retryable `BackendError` (anything
-    else: an older attempt that woke up, another program). An older writer that commits between the `begin` and the
-    `end` of its successor makes the successor try once more; then its rows are seen with the attempt that lost, and the
-    value rule undoes them. Afterwards a paused writer cannot do anything.
-
-Elsewhere
-    What tasks commit in executors: `states/delta/staging.py`; what is published, and when: `publishing.py`; which thread
-    merges files and deletes old ones, beside the commits: `upkeep.py`; a state beyond memory: `beyond_memory/`.
-
-Reads
-    A writer keeps all latest rows in memory, valid for one version: if another version is found at `begin`, they are
-    read again. A `read_only` instance keeps no index: it moves to the newest version and reads the rows of the keys
-    asked for. Each version is a whole number of batches, so no read sees half of one.
+`staging.py` has what tasks commit, `publishing.py` what people read, `upkeep.py` the threads beside, `beyond_memory/` large
+states.
 """
 
 from __future__ import annotations
@@ -68,15 +48,7 @@ P = ParamSpec("P")
 
 
 class DeltaStateAt(State):
-    """A Delta state as it was after a batch; read only.
-
-    Attributes
-    ----------
-    txid
-        The batch.
-    version
-        The version of the Delta table that is read.
-    """
+    """A Delta state as it was after the batch `txid`, read from version `version` of its table; read only."""
 
     def __init__(self, tables: StateTables, table: StateTable, snapshot: Snapshot) -> None:
         self.txid, self.version = snapshot.txid, table.version
@@ -127,9 +99,7 @@ class DeltaMapState(SnapshottableMap):
         return DeltaStateAt(self._tables, *_table_at(self._tables, txid))
 
     def to_dataframe(self, spark: SparkSession, snapshot: Snapshot | None = None) -> DataFrame:
-        """Return the table as a DataFrame of its key columns and `value`; see `delta_dataframe`.
-
-        With a snapshot of the log it is as of that batch, whatever an attempt in flight has written.
+        """Return the table as a DataFrame of its key columns and `value`, newest or as of a batch; see `delta_dataframe`.
 
         Raises `EnvironmentProblem`: former declarations have written a part, of which Spark sees the columns that they had.
         """
@@ -196,16 +166,15 @@ def delta_state_at(
     """Read a Delta state as it was after batch `txid`, from any process.
 
     Batches go back as far as the log (`retained_versions`, `log_retention_hours`) and the data files (`vacuum_after_hours`)
-    do; a compaction in between changes nothing. A batch that did not touch the state shows what the one before it left.
+    do. A batch that did not touch the state shows what the one before it left.
 
     Parameters
     ----------
     path, conf, kind, options
         As the state was made.
     txid
-        The batch. Its number is enough for any batch before the last one that touched the state, because the commits note
-        the earlier winners. Only the log knows whether that last one, and later ones, were committed; a `Snapshot` of
-        the log says so.
+        The batch: its number, if it is before the last one that touched the state. Only the log knows whether that one, and
+        later ones, were committed; a `Snapshot` of the log says so.
 
     Raises
     ------
@@ -217,10 +186,7 @@ def delta_state_at(
 
 
 def _base(tables: StateTables, changes: StateTable, txid: int) -> PublishedTable | None:
-    """Return the base behind a version of the changes, as of a batch; None if there was no base yet.
-
-    Raises `StateError`: the base of that time is no longer there.
-    """
+    """Return the base behind a version of the changes, as of a batch; None if there was no base yet."""
     published = tables.at_path(read_only=True)
     published.refresh()
     if published.holds() is None:
@@ -238,13 +204,7 @@ def _base(tables: StateTables, changes: StateTable, txid: int) -> PublishedTable
 
 
 def _table_at(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Snapshot]:
-    """Return the table of the changes at a batch of its history, and the batch with the winners that the newest commit knows.
-
-    The version is the last one before the first commit of a later batch: a compaction in between changed nothing, and its
-    files are kept longer. A table without a commit is returned as it is.
-
-    Raises `StateError`: the batch is gone, there is no commit, or it is later than the last one and given by its number alone.
-    """
+    """Return the table of the changes at a batch, and the batch with the winners that the newest commit knows."""
     table = tables.changes.another(read_only=True)
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
     what = f"read Delta state {table.name} as of batch {number}"
@@ -333,7 +293,7 @@ class _DeltaFactory(Redacted):
         remains = f"in files of earlier versions {until}; in the published table until the next batch is published"
         return StoreFacts(
             on_one_machine=local_path(self.path) is not None, stages_commits=True, expires_after_s=self.options.ttl_s,
-            remains=remains, is_map=True, kept=self.kept, with_kept=self._with_kept,
+            remains=remains, is_map=True, snapshot_key=self.options.snapshot_key, kept=self.kept, with_kept=self._with_kept,
         )  # fmt: skip
 
     def _with_kept(self, kept: Mapping[str, Any]) -> _DeltaFactory:
@@ -341,7 +301,6 @@ class _DeltaFactory(Redacted):
         return replace(self, options=replace(self.options, **kept), kept=kept)
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> DeltaMapState:
-        """Return the map of the kind over the table; nothing is created before the first commit."""
         if num_partitions != 1 and not conf.read_only:  # a reader finds the note of a move to a store with several
             raise ConfigError(
                 f"open Delta state {conf.prefix!r} with {num_partitions} partitions: a table is one partition"

@@ -1,12 +1,10 @@
 """One Delta table of a state through delta-rs: it is followed, read, written and kept small, as its role says.
 
-Every commit names the version that it is based on and is tried once (`max_commit_retries=0`): delta-rs then refuses it
-if another writer has committed since, so what was read in a snapshot is still true at the moment of the commit. Only a
-compaction, which changes no content, tries again on top of what was appended meanwhile. Checkpoints and the clean-up of the
-log are separate steps here and never part of a commit.
+Every commit names the version that it is based on and is tried once (`max_commit_retries=0`): delta-rs then refuses it if
+another writer has committed since. Only a compaction, which changes no content, tries again.
 
-The order of a commit on a local disk: it syncs everything that it is based on, then its data file and the folder that names
-it; then it makes its log entry and syncs it. So after any power failure, an entry has its data.
+On a local disk a commit syncs everything that it is based on, then its data file and the folder that names it; then it makes
+its log entry and syncs it. So after any power failure, an entry has its data.
 """
 
 from __future__ import annotations
@@ -32,12 +30,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-ABSENT = -1
-"""The version of a table that does not exist."""
-
-COMPACTION = "trident.compaction"
-"""The note of a version that changes no content."""
-
+ABSENT = -1  # the version of a table that does not exist
+COMPACTION = "trident.compaction"  # the note of a version that changes no content
 _COLUMNS = "trident-columns"
 _READ_TRIES = 5
 _COMPACTION_TRIES = 15
@@ -45,11 +39,7 @@ _ROWS_PER_GROUP = 1 << 20
 
 
 class StateTable:
-    """A Delta table at the version that this object last saw; a commit is the version after it. Used by one thread at a time.
-
-    `opening`: opens the table in its role.
-    `name`, `schema`: what errors call the table, and its columns.
-    """
+    """A Delta table at the version that this object last saw; a commit is the version after it. For one thread at a time."""
 
     def __init__(self, opening: TableOpening) -> None:
         self.name, self.schema = opening.name, opening.schema
@@ -94,10 +84,7 @@ class StateTable:
         return self.version
 
     def step_back(self) -> bool:
-        """Stay before entries at the end of the log whose data is missing or cut; return whether there are any.
-
-        It is for callers who then compare the state with the log of the topology, which knows whether that is a loss.
-        """
+        """Stay before entries at the end of the log whose data is missing or cut; return whether there are any."""
         with reading(self.name, "read the log of"):
             if not self._opening.step_back():
                 return False
@@ -112,10 +99,7 @@ class StateTable:
         columns: list[str] | None = None,
         files: Sequence[DataFile] | None = None,
     ) -> pa.Table:
-        """Read the rows of the version last seen, or of a newer one if its files were deleted meanwhile.
-
-        With `files`, only the rows of these files of the version.
-        """
+        """Read rows of the version last seen (of some of its `files`), or of a newer one if its files were deleted."""
         for left in range(_READ_TRIES - 1, -1, -1):
             if self._table is None:
                 break
@@ -144,10 +128,7 @@ class StateTable:
         return sorted(map(DataFile.of, facts), key=lambda file: file.first)
 
     def cover(self) -> None:
-        """Let the table have all columns that it should have: a version of the same rows, if a former declaration made it.
-
-        Raises `VersionMoved`: another writer has committed meanwhile.
-        """
+        """Let the table have all columns that it should have; `VersionMoved`: another writer has committed meanwhile."""
         if fits(pa.schema(self._current_table().schema().to_arrow()), self.schema, evolves=False):
             return
         files, app = self.files(), (_COLUMNS, self.version)
@@ -156,7 +137,6 @@ class StateTable:
         self.refresh()
 
     def has_columns(self) -> bool:
-        """Whether the version last seen has the columns that it should have."""
         return bool(self._current_table().schema().to_json() == self._delta_schema().to_json())
 
     def transaction(self, app: str) -> int | None:
@@ -167,10 +147,7 @@ class StateTable:
             return self._current_table().transaction_version(app)
 
     def readable(self) -> bool:
-        """Tell whether the version can still be read: its log entries and all of its data files are there.
-
-        Raises `StoreAwayError`: the object store does not say it.
-        """
+        """Tell whether the version can still be read; `StoreAwayError`: the object store does not say it."""
         try:
             self.refresh()
         except StoreAwayError:
@@ -202,7 +179,6 @@ class StateTable:
     # ---- writing --------------------------------------------------------------------------------------------------
 
     def create(self) -> int:
-        """Make the table if it is absent; return its version."""
         if self.refresh() == ABSENT:
             opening = self._opening
             with writing(self.name, "create"), nullcontext() if self._folder is None else self._folder.sync_created():
@@ -239,10 +215,7 @@ class StateTable:
         self.append([self.data_file(rows, (seq, seq))], mode, app, note, *more)
 
     def replace(self, rows: pa.Table, files: Sequence[DataFile], app: tuple[str, int], note: Mapping[str, str]) -> None:
-        """Replace `files` by `rows`, on top of what was appended meanwhile.
-
-        Raises `VersionMoved`: another writer has replaced these files meanwhile. Nothing was written.
-        """
+        """Replace `files` by `rows`, on top of what was appended since; `VersionMoved`: another writer replaced them."""
         self._current_table()
         seq = min(file.first for file in files), max(file.last for file in files)
         actions = [self.data_file(rows, seq, new_rows=False), *(file.remove_action() for file in files)]
@@ -262,9 +235,7 @@ class StateTable:
     ) -> AddAction | None:
         """Write rows into a file that no version shows yet, durably; return the action that adds it, None without any row.
 
-        `seq`: the lowest and highest `_seq` of the rows.
-        `new_rows`: False for rows that were in the table before.
-        `name`: of a file that is staged.
+        `seq`: the lowest and highest `_seq` of the rows. `name`: of a file that is staged.
         """
         if not rows.num_rows:
             return None
@@ -289,7 +260,8 @@ class StateTable:
         """Make the version after the one last seen: of files that are synced, with transactions and a note.
 
         Raises `VersionMoved`: another writer has committed that version. Nothing was written.
-        Raises `BackendError`: the store refused. Nothing is visible, unless the store failed after it had accepted the commit.
+        Raises `BackendError`: the store refused. Nothing is visible, unless the store failed after it had accepted the
+        commit.
         """
         table, driver = self._current_table(), self._opening.driver
         based_on = table.version()
@@ -312,7 +284,6 @@ class StateTable:
         self._sync(lambda folder: folder.sync(based_on + 1, own=True))
 
     def sync_data(self, name: str) -> None:
-        """Sync a data file and its folder, on a local disk."""
         self._sync(lambda folder: folder.sync_data(name))
 
     @contextmanager
@@ -353,8 +324,6 @@ class StateTable:
             # delta-rs goes by the age of a file, and not by the time of its replacement, where a checkpoint does not hold that.
             needed = data_files.removed_since(self.filesystem(), int((time.time() - hours * 3600) * 1000))
             data_files.delete_files(self.filesystem(), data_files.only_data_files(sorted({*unused} - needed)))
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _current_table(self) -> DeltaTable:
         if self._table is None:

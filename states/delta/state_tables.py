@@ -1,9 +1,8 @@
 """The two tables of a Delta state, and what is fixed of it: columns, options, names.
 
-The table at the path is what people read: a Delta version for each state that it shows. While the state fits into memory its
-rows are written whole, and nothing depends on them: they are made from the changes, and made again if they are missing, damaged
-or changed by another program. Beyond memory they are the *base*, in buckets: it holds all changes up to one `_seq`, which is
-the version of a Delta transaction of it; no changes above are in it, and those up to there need not be anywhere else.
+The table at the path is what people read: a Delta version for each state that it shows. While the state fits into memory
+nothing depends on its rows, which are made from the changes. Beyond memory they are the *base*, in buckets: it holds all
+changes up to one `_seq`, the version of a Delta transaction of it; those up to there need not be anywhere else.
 """
 
 from __future__ import annotations
@@ -53,16 +52,11 @@ _RUNS_PER_CHECKPOINT = 32
 
 
 class Shown(NamedTuple):
-    """What a version of the published table shows, or is to show.
+    """What a version of the published table shows, or is to show."""
 
-    `snapshot`: the last batch that was committed then; who won, if it is still to be shown.
-    `sentinel`: the last commit that touched the state; None without a log.
-    `version`: the version of the change table.
-    """
-
-    snapshot: Snapshot
-    sentinel: Sentinel | None
-    version: int
+    snapshot: Snapshot  # the last batch that was committed then; who won, if it is still to be shown
+    sentinel: Sentinel | None  # of the last commit that touched the state; None without a log
+    version: int  # of the change table
 
     @property
     def txid(self) -> int:
@@ -81,7 +75,6 @@ class Shown(NamedTuple):
         return Shown(Snapshot(txid), None if own is None else Sentinel(*own), version)
 
     def is_same(self, other: Shown) -> bool:
-        """Tell whether both show the same state."""
         if self.sentinel is None or other.sentinel is None:
             return self.sentinel is other.sentinel and self.version == other.version
         return self.sentinel == other.sentinel
@@ -102,11 +95,7 @@ class Holds(NamedTuple):
 
 
 class PublishedTable(StateTable):
-    """The table at the path of a state.
-
-    `opening`: in the role of `AT_PATH`.
-    `of_state`: the name of the state.
-    """
+    """The table at the path of a state, whose name is `of_state`."""
 
     def __init__(self, opening: TableOpening, of_state: str) -> None:
         super().__init__(opening)
@@ -141,18 +130,12 @@ class PublishedTable(StateTable):
         return None if seq is None or seq == _NOTHING else Holds(seq, batch or 0)
 
     def base(self, files: Iterable[BucketFile] | None = None) -> BucketedBase:
-        """Return the rows of the version last seen, or of some files.
-
-        Raises `StateError`: another program has changed the table.
-        """
+        """Return the rows of the version last seen, or of some files; `StateError`: another program has changed the table."""
         files, schema = self._own_files() if files is None else files, self.schema
         return BucketedBase(list(files), schema.append(ATTEMPT), schema.names[:-1], self.filesystem(), name=self.name)
 
     def index(self, layout: DeltaLayout, changes: Iterable[pa.Table] = ()) -> LargeIndex | None:
-        """Return the base of the version last seen, and over it what later rows of some tables change; None without one.
-
-        `changes`: rows of the change table, in the order of `_seq`.
-        """
+        """Return the base of the version last seen under later `changes`, in the order of `_seq`; None without one."""
         holds = self.holds()
         if holds is None:
             return None
@@ -162,10 +145,7 @@ class PublishedTable(StateTable):
         return index
 
     def move(self, before: BucketedBase | None, after: BucketedBase, seq: int, shown: Shown) -> None:
-        """Replace the files of a base by those of another, with all changes up to `seq`, as the next version.
-
-        All rows, if there was none before, or the table has other columns: it gets those of this declaration.
-        """
+        """Replace the files of a base by those of another, with all changes up to `seq`, as the next version."""
         from deltalake.transaction import RemoveAction
 
         gone, new = set[BucketFile]() if before is None else {*before.files}, {*after.files}
@@ -196,8 +176,6 @@ class PublishedTable(StateTable):
                 self.vacuum()
             except (VersionMoved, TridentError, OSError) as error:
                 _LOGGER.warning("the clean-up of the table of %s was postponed: %s", self._of_state, error)
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _app(self, shown: Shown) -> tuple[str, int]:
         return f"trident/{self._of_state}/shown", shown.txid
@@ -233,16 +211,7 @@ def _fingerprint(files: Iterable[BucketFile]) -> int:
 
 
 class StateTables:
-    """One state in Delta tables.
-
-    `path`, `kind`, `conf`, `partition`, `options`: as for `DeltaBackingMap`.
-    `layout`, `rows`: the columns of the changes, and of what people read.
-    `options`: those of the state.
-    `evolves`, `types`: whether former declarations have written a part of it, and what reads their values.
-    `name`: the name of the state, with its topology.
-    `app`, `what`: the application of its Delta transactions, and how messages call it.
-    `changes`: the table of the changes, for the thread that has this.
-    """
+    """One state in Delta tables; parameters as of `DeltaBackingMap`. `changes` is for the thread that has this."""
 
     def __init__(
         self,
@@ -287,11 +256,7 @@ def refuse_reused_names(conf: StateConf, path: str) -> None:
 
 
 class PublishedRows:
-    """The columns of the published table, and how rows of the change table become its rows.
-
-    `schema`: the key's fields, then the value.
-    `keys`, `value`: their names: those that the topology declares, `key` and `value` where it declares none.
-    """
+    """The columns of the published table, and how rows of the change table become its rows."""
 
     def __init__(self, layout: DeltaLayout, conf: StateConf) -> None:
         self._layout = layout
@@ -304,10 +269,7 @@ class PublishedRows:
         self.schema = pa.schema(list(map(pa.field, [*self.keys, self.value], types)))
 
     def of(self, rows: pa.Table, snapshot: Snapshot) -> pa.Table:
-        """Return the state after a committed batch, given the latest row of each key then or one batch later.
-
-        A key whose value is None has no row: it was removed, or a failed attempt made it.
-        """
+        """Return the state after a committed batch, given the latest row of each key then or one batch later."""
         rows = rows.filter(pc.is_null(rows[SENTINEL_COLUMN])).combine_chunks()
         rows, without_value = self._published_rows(rows, snapshot)
         return rows.filter(pa.array(~without_value)).select(self.schema.names)

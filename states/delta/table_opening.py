@@ -1,9 +1,8 @@
 """Opens one Delta table of a state: finds it, refuses what is no table of this state, stays before a damaged end of the log.
 
-Refuses a Delta table inside the folder of another one, because the outer vacuum would delete the inner files.
-
-Two states may be opened in any order and by different programs, so a writer looks above and below when it opens its
-table. And no vacuum deletes files that are not named like the data files of a table (`only_data_files`).
+A Delta table inside the folder of another one is refused, because the outer vacuum would delete the inner files. States may
+be opened in any order, so a writer looks above and below; and no vacuum deletes files that are not named like those of a
+table.
 """
 
 from __future__ import annotations
@@ -32,30 +31,16 @@ _MARK = "trident "
 
 
 class TableRole(NamedTuple):
-    """What a table is opened for.
+    """What a table is opened for."""
 
-    `inside`: which table of the state: `CHANGES`, whose columns must be right; or `AT_PATH`, which the state writes again if it
-    is not as it should be.
-    `read_only`: it repairs nothing: it skips a damaged end of the log, and leaves it there.
-    `at`: it stays at this version.
-    `evolves`: a former declaration may have made it: it may lack fields, or have narrower types.
-    """
-
-    inside: str = CHANGES
-    read_only: bool = False
-    at: int | None = None
-    evolves: bool = False
+    inside: str = CHANGES  # its columns must be right; AT_PATH is written again if it is not as it should be
+    read_only: bool = False  # it repairs nothing: it skips a damaged end of the log, and leaves it there
+    at: int | None = None  # it stays at this version
+    evolves: bool = False  # a former declaration may have made it: it may lack fields, or have narrower types
 
 
 class TableOpening:
-    """Opens a table for one role.
-
-    `path`: directory, or URI of an object store: of the state.
-    `schema`, `description`: the columns, and the line that marks the table.
-    `options`, `role`: of the state, and of the table.
-    `name`: what errors call the table.
-    `driver`, `place`, `storage`: delta-rs, where the table is, and the options of its object store.
-    """
+    """Opens a table of the state at `path` for one role; `description` is the line that marks the table."""
 
     def __init__(self, path: str, schema: pa.Schema, description: str, options: DeltaOptions, role: TableRole) -> None:
         self.role = role
@@ -69,10 +54,7 @@ class TableOpening:
         self._is_alone = self.role.read_only or self.role.inside == AT_PATH
 
     def open(self) -> DeltaTable | None:
-        """Open the newest version, or the role's; None if there is no table.
-
-        Raises `StateError`: there is something else at the path, its columns differ, or its log is damaged.
-        """
+        """Open the newest version, or the role's; None if there is no table. `StateError`: it is another one, or damaged."""
         with reading(self.name, "open"):
             if not self._is_alone:
                 self._refuse_nesting()
@@ -249,7 +231,6 @@ def _is_like(found: pa.DataType, own: pa.DataType, evolves: bool) -> bool:
 
 
 def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Whether each value of one type is a value of the other."""
     old, new = ddl_of(narrow), ddl_of(wide)
     return old is not None and new is not None and widens(old, new)
 

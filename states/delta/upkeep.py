@@ -1,19 +1,13 @@
 """What keeps a Delta state small: files are merged beside its commits, and a commit deletes the rows that have expired.
 
-A commit only leaves a file and a log entry. When there are enough, a thread merges the newest files, so that each remaining
-file has at least twice the rows of all files after it. So there are few files, each row is rewritten only a few times, and at
-most a third of the rows are out of date. The merged rows keep their `_seq`, and commits meanwhile append higher ones. A commit
-that meets a compaction is based on the version after it (`DeltaBackingMap.end`). The thread also writes checkpoints of the log
-and deletes old files, and ends when it has nothing left to do. It is not a daemon, so a process that ends waits for a
-compaction that it has begun.
+When there are enough files, a thread merges the newest, so that each remaining file has at least twice the rows of all after
+it: each row is rewritten only a few times, and at most a third of the rows are out of date. Merged rows keep their `_seq`.
+The thread is not a daemon, so a process that ends waits for a compaction that it has begun.
 
-Each commit gives its rows a higher `_seq` than all before, also after a reset, and no merge of files changes it. So a few marks
-tell the age of all rows: a mark says that the rows up to a `_seq` were written by a time. A mark is part of a version of the
-table, as transactions of Delta's, and the driver makes one when a sixteenth of `ttl_s` has passed since the last. A row has
-expired if there is a mark that covers it, and a later one by `ttl_s`: no other clock counts, so all who read a version agree.
-What has expired is deleted by the next commit, beside its own rows, as any deletion is: fenced, in one version, whoever reads.
-So a row is there, whole, until that version, and gone after it; a key that the commit writes stays. The deletion stands if the
-attempt fails: what has expired does not come back with a replay.
+A few marks tell the age of all rows: a mark says that the rows up to a `_seq` were written by a time. It is part of a version
+of the table, as transactions of Delta's; the driver makes one when a sixteenth of `ttl_s` has passed. A row has expired if a
+mark covers it, and a later one is later by `ttl_s`: no other clock counts, so all who read a version agree. The next commit
+deletes what has expired, beside its own rows: fenced, in one version. The deletion stands if the attempt fails.
 """
 
 from __future__ import annotations
@@ -41,18 +35,12 @@ _APP = "trident-maintenance"
 
 _EXPIRY = "trident/expiry"
 _MARKS_A_TTL = 16
-_KEPT = _MARKS_A_TTL + 2
-"""The newest marks, of which one is older than the last by `ttl_s`."""
-
+_KEPT = _MARKS_A_TTL + 2  # the newest marks, of which one is older than the last by `ttl_s`
 Transaction = tuple[str, int]
 
 
 class Maintenance:
-    """Keeps one table small. The commit at which it is due starts it. It has a table object and a thread of its own.
-
-    `tables`: the state; the thread opens the table of its changes again.
-    `merged_seq`: returns the `_seq` up to which all changes are in a base, which deletions must reach; None without a base.
-    """
+    """Keeps one table small. The commit at which it is due starts it. It has a table object and a thread of its own."""
 
     def __init__(self, tables: StateTables, merged_seq: Callable[[], int | None]) -> None:
         self._source, self._layout, self._options = tables.changes, tables.layout, tables.options
@@ -62,7 +50,6 @@ class Maintenance:
         self._closing = False
 
     def note_files(self, files: int) -> None:
-        """Note the number of files of a table that was read."""
         self._files = files
 
     def after_commit(self) -> None:
@@ -82,7 +69,6 @@ class Maintenance:
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when no maintenance is running."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -158,10 +144,7 @@ class TimeMark(NamedTuple):
 
 
 class Expiry:
-    """The marks of a table, as far as this process knows, and what has expired by them.
-
-    `tables`: the state; its `ttl_s` says how old a row must be.
-    """
+    """The marks of a table, as far as this process knows, and what has expired by them."""
 
     def __init__(self, tables: StateTables) -> None:
         self._table, self._layout, self._ttl_s = tables.changes, tables.layout, tables.options.ttl_s
@@ -170,7 +153,6 @@ class Expiry:
         self._clean = -1  # nothing up to this `_seq` has expired
 
     def forget(self) -> None:
-        """Read the marks again."""
         self._marks, self._made, self._clean = None, None, -1
 
     def follow(self) -> None:
@@ -191,7 +173,6 @@ class Expiry:
         return self._made.transactions()
 
     def confirm_mark(self) -> None:
-        """Take note that the version is made."""
         if self._made is not None:
             self._marks, self._made = [*self._read(), self._made][-_KEPT:], None
 

@@ -1,12 +1,8 @@
 """KafkaTopicState and ToTopic: the tuples of a stream as records of a topic, each batch once, and how one becomes a record.
 
-What is stored
-    The records, in the order of the batches, and the sentinel: the metadata of the offset that the consumer group
-    `topology/state` has in partition 0 of the topic.
-
-What one commit guarantees
-    Records and sentinel are one transaction of Kafka's. A replay of a batch that is there writes nothing. Readers must use
-    `isolation.level=read_committed`: others also see what was aborted.
+Records and sentinel, the metadata of the offset that the consumer group `topology/state` has in partition 0 of the topic, are
+one transaction of Kafka's. A replay of a batch that is there writes nothing. Readers must use
+`isolation.level=read_committed`.
 """
 
 from __future__ import annotations
@@ -38,7 +34,6 @@ class _TopicFactory:
     kind: StateType = StateType.TRANSACTIONAL
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
-        """Open the sink; it connects when it is used."""
         kafka_package()
         from states.kafka.topic_sink import TopicSink
 

@@ -9,18 +9,15 @@ One commit::
 
 The invariant: the topic holds the records of a batch, for readers of committed records, exactly if the sentinel is of that
 batch or of a later one, because both become visible in one transaction. The sentinel was read when no other producer could
-commit any more. So a replay finds either no record of its batch and writes all, or all and writes none. The second happens
-if a driver died after Kafka's commit and before the record in the log, or if the answer to the commit was lost. Then only
-the sentinel moves, to the attempt that the log will record.
+commit any more. So a replay finds either no record of its batch and writes all, or all and writes none: if a driver died
+after Kafka's commit and before the record in the log, or the answer was lost. Then only the sentinel moves, to the attempt
+that the log will record. What was written stays as the first attempt wrote it, so a replay must bring the same tuples.
 
-What was written stays as the first attempt wrote it. So the state is transactional: a replay must bring the same tuples.
+Kafka refuses a producer whose transactional id another one has taken since, and ends its transaction first. So what was read
+after taking the id holds until this producer's own commit.
 
-The sentinel is the metadata of an offset: the one that a consumer group of the sink's own has in partition 0 of the topic.
-Kafka deletes that offset together with the topic, and the sentinel says which topic it belongs to. So a topic that was deleted
-or made again has none.
-
-One producer at a time has the transactional id. Kafka refuses a producer whose id another one has taken since, and ends its
-transaction first. So what was read after taking the id holds until this producer's own commit.
+Kafka deletes the offset that has the sentinel together with the topic, and the sentinel says which topic it belongs to: one
+that was deleted or made again has none.
 """
 
 from __future__ import annotations
@@ -124,17 +121,13 @@ class TopicSink(State):
         self._lay(sentinel)
 
     def reset(self) -> None:
-        """Refuse to empty the topic.
-
-        Raises `UnsupportedOperation`: always. What other programs have read cannot be taken back.
-        """
+        """Refuse to empty the topic (`UnsupportedOperation`): what other programs have read cannot be taken back."""
         raise UnsupportedOperation(
             f"empty {self._what}: other programs may have read its records. To write everything again, give another topic "
             "and a new log_dir"
         )
 
     def close(self) -> None:
-        """Abort an open transaction and close the connections."""
         self._own = None
         self._writer.close()
 
@@ -146,10 +139,8 @@ class TopicSink(State):
 class TopicWriter(Register):
     """One producer with a transactional id, and the register that its transactions replace. Used by one thread at a time.
 
-    Connects when it is used. After an error whose outcome is not known the producer is given up: the next one takes the id,
-    Kafka ends the transaction in one way or the other, and the sentinel says in which.
-
-    `mark`: the committed offset, which nothing reads; the txid shows in tools for consumer groups.
+    After an error whose outcome is not known the producer is given up: the next one takes the id, Kafka ends the transaction
+    in one way or the other, and the sentinel says in which. `mark` is the committed offset, which shows the txid in tools.
     """
 
     def __init__(self, options: KafkaTopicOptions, name: str, what: str, read_only: bool) -> None:
@@ -167,7 +158,6 @@ class TopicWriter(Register):
     # ---- the register ------------------------------------------------------------------------------------------------
 
     def read(self) -> bytes | None:
-        """Return the sentinel; None if the topic has none."""
         self._topic = self._look_up_topic()
         stored = self._held if self._producer is not None and self._held != _UNREAD else self._read_metadata()
         if self._producer is not None:
@@ -210,7 +200,6 @@ class TopicWriter(Register):
         self._in_transaction = True
 
     def write(self, records: Iterable[TopicRecord]) -> None:
-        """Write records in the transaction, in this order."""
         produce, topic = self._producer.produce, self._options.topic
         for key, value, partition, timestamp, headers in records:
             try:
@@ -233,7 +222,6 @@ class TopicWriter(Register):
         self._in_transaction = False
 
     def close(self) -> None:
-        """End an open transaction and close all connections. The next call opens others."""
         self.give_up()
         group, self._group, self._admin = self._group, None, None
         if group is not None:
@@ -371,12 +359,7 @@ _PERMANENT = ("_UNKNOWN_PARTITION", "MSG_SIZE_TOO_LARGE", "_AUTHENTICATION", "SA
 
 
 def backend_error(doing: str, what: str, error: Any, reports: Reports) -> BackendError:
-    """Return the error of Trident for one of Kafka's.
-
-    `doing`, `what`: "commit batch 5", and the state, topic and brokers.
-    `error`: a `KafkaError`.
-    `reports`: what the client said of its connections.
-    """
+    """Return the error of Trident for one of Kafka's, a `KafkaError`, with what the client said of its connections."""
     name, message = error.name(), f"{doing} of {what}: {error.name()}: {error.str()}"
     if is_away(error):
         return StoreAwayError(f"{message} ({reports}); {_AWAY}", what)

@@ -1,7 +1,4 @@
-"""States in Memcached, and Memcached as a cache before another state.
-
-Begin with `state.py`; `fence.py` says who may, and finds losses.
-"""
+"""States in Memcached, and Memcached as a cache before another state; begin with `state.py`."""
 
 from states.memcached.state import MemcachedMap, MemcachedOptions, MemcachedState
 

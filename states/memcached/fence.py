@@ -1,20 +1,18 @@
 """What guards a state in Memcached: the sentinel of a partition, and whether a server has forgotten anything since it began.
 
-The sentinel's record is replaced only if it is what this instance read or laid last, "none" included.
+Memcached forgets when it restarts, on the command `flush_all`, when memory runs out (evictions), and when an item expires.
+Expiry happens only where the user asked for it; the rest leaves traces:
 
-Memcached forgets when it restarts, on the command `flush_all`, when memory runs out (evictions), and when an
-item expires. Expiry happens only where the user asked for it; the rest leaves traces:
-
-- the *epoch*, a record of the state on each server, is gone or another one after a start or a flush. It is also what the client
-  flags of the state's values must be there: values with others count as absent, so a new epoch empties the state;
+- the *epoch*, a record of the state on each server, is gone or another one. The client flags of the state's values must be it:
+  values with others count as absent;
 - the process, its start and the number of flushes are other ones;
 - the counters of dropped items, of whomever on that server, have risen: evicted for want of memory, dropped when a page of
   memory was moved, dropped from the disk of a server with extstore (also under `-M`), or missed there when asked for;
-- the bytes that it has sent, which only rise, are fewer than before: the counters were reset (`stats reset`), and what was
-  dropped before is unknown.
+- the bytes that it has sent, which only rise, are fewer than before: the counters were reset (`stats reset`).
 
-The *baseline* is what they were when the state began; at the begin of a commit the servers must look so, and at its end, after
-all reads and writes. It lies in the sentinel's record, so what is lost between the runs of two drivers is found as well.
+The *baseline* is what they were when the state began; at the begin of a commit the servers must look so, and at its end,
+after all reads and writes. It lies in the sentinel's record, so what is lost between the runs of two drivers is found as
+well.
 """
 
 from __future__ import annotations
@@ -74,8 +72,7 @@ class Health(NamedTuple):
         return Health(epoch, int(statistics[b"pid"]), started, flushes, evictions, sent)
 
 
-Baseline = dict[str, Health]
-"""The health of each server of a state."""
+Baseline = dict[str, Health]  # the health of each server of a state
 
 
 def loss(before: Baseline, now: Baseline, evictions: bool = True) -> str | None:
@@ -143,11 +140,7 @@ def _new_epoch() -> bytes:
 
 
 class CommitGuard:
-    """The sentinel of one partition, and the health of the servers as it sees them.
-
-    `servers`, `names`: of the state.
-    `options`, `conf`, `partition`: as of `MemcachedMap`.
-    """
+    """The sentinel of one partition, and the health of the servers as it sees them."""
 
     def __init__(
         self, servers: Servers, names: Names, options: MemcachedOptions, conf: StateConf, partition: int
@@ -160,12 +153,11 @@ class CommitGuard:
         self._baseline: Baseline = {}  # empty: nothing to compare with
         self._known: SentinelRecord[Baseline] | None = None  # the baseline is this record's, or a later look
         self._loss_reported = False
-        self._inspected, self._tells_dangers = conf.read_only, partition == 0
+        self._inspected, self._is_first = conf.read_only, partition == 0
 
     # ---- the sentinel ------------------------------------------------------------------------------------------------
 
     def begin(self, txid: Txid) -> None:
-        """A commit begins; without a log it takes the servers as they are now."""
         if txid.sentinel is None:
             self.reset()
             self._take_servers()
@@ -173,8 +165,7 @@ class CommitGuard:
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel; one of a foreign incarnation that names the loss, if a server has lost data since.
 
-        Raises `StateLossDetected`: this very instance laid the sentinel, and now finds it gone or a server to have lost data.
-        Raised once: the next read shows the store as it is.
+        Raises `StateLossDetected`, once: the sentinel of this very instance is gone, or a server has lost data since.
         """
         self._inspect()
         record, own = self._fence.read(), self._fence.own
@@ -195,6 +186,8 @@ class CommitGuard:
         self._inspect()
         found = self._fence.check_move(sentinel, force)
         self._learn(found)
+        if found is None and not sentinel.txid and self._is_first:
+            self._lay_epochs()  # a state that begins: what a server has kept of an earlier one must not count
         if found is None or force:
             self._take_servers()
         record = SentinelRecord(sentinel, self._baseline)
@@ -203,15 +196,13 @@ class CommitGuard:
         self._known, self._loss_reported = record, False
 
     def reset(self) -> None:
-        """Forget what this instance knew."""
         self._fence.forget()
         self._known, self._baseline = None, {}
 
     def erase(self) -> None:
         """Lay new epochs, so that no value of the state counts any longer, and delete the sentinel of the partition."""
         self.reset()
-        for connection in self._servers.connections:
-            connection.put(self._epoch_name, b"0", _new_epoch())
+        self._lay_epochs()
         self._register.delete()  # last: until then the old baseline shows that the epochs changed
 
     def check_own(self) -> None:
@@ -241,6 +232,10 @@ class CommitGuard:
         if not self._baseline:
             self._take_servers()
         return b"%d" % self._baseline[connection.name].epoch
+
+    def _lay_epochs(self) -> None:
+        for connection in self._servers.connections:
+            connection.put(self._epoch_name, b"0", _new_epoch())
 
     def _take_servers(self) -> None:
         """Take the servers as they are now, with an epoch on each."""
@@ -287,7 +282,7 @@ class CommitGuard:
                     f"memcached server {connection.name} runs without cas (option -C), so a state cannot be fenced on "
                     "it; start it without -C"
                 )
-            for danger in _dangers(settings, connection.statistics()) if self._tells_dangers else ():
+            for danger in _dangers(settings, connection.statistics()) if self._is_first else ():
                 warn_once(_LOGGER, f"memcached server {connection.name}", f"it {danger} ({self.place})")
 
     def _look_at(self, connection: MemcachedConnection, lay: bool = False) -> Health:

@@ -1,13 +1,8 @@
 """What keys are called in Memcached: at most 250 bytes, without spaces and control characters, another one for each key.
 
-=====================================  =========================================================
-`prefix:the`                           a key of one field that is short plain ASCII text
-`prefix:=AZGhYQ`                       any other: the encoded key as URL-safe base64
-`prefix:#` and 64 hexadecimal digits   a key that would be too long: its BLAKE2b hash
-=====================================  =========================================================
-
-Text that starts with `=` or `#` is not plain. A hash does not give the key back, so the value of such a name starts with the
-encoded key, which is compared when it is read.
+`prefix:the` is a key of one field that is short plain ASCII text, and does not start with `=` or `#`; `prefix:=AZGhYQ` any
+other, the encoded key as URL-safe base64; `prefix:#` and 64 hexadecimal digits one that would be too long, its BLAKE2b hash.
+A hash does not give the key back, so the value of such a name starts with the encoded key, which is compared when it is read.
 """
 
 from __future__ import annotations
@@ -24,9 +19,7 @@ from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.storekit import by_count
 
-MAX_NAME_BYTES = 250
-"""The longest name that a server takes."""
-
+MAX_NAME_BYTES = 250  # the longest name that a server takes
 _LONGEST_PREFIX = 120
 _TOGETHER = 1000
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
@@ -59,12 +52,7 @@ class Named(NamedTuple):
 
 
 def prefix_of(conf: StateConf, prefix: str | None) -> str:
-    """Return what the names of a state start with: `topology/state`, or the given prefix, percent-encoded.
-
-    Encoded so that no prefix is the beginning of another's names, whatever the topology and the state are called.
-
-    Raises `ConfigError`: the prefix is empty, or so long that little room is left for keys.
-    """
+    """Return what the names of a state start with, percent-encoded, so that none is the beginning of another's names."""
     if prefix is None:
         prefix = f"{quote(conf.topology, safe='')}/{quote(conf.state, safe='')}"
     else:
@@ -78,11 +66,7 @@ def prefix_of(conf: StateConf, prefix: str | None) -> str:
 
 
 class Names:
-    """The names of one state.
-
-    `prefix`: of the state, as `prefix_of` makes it.
-    `space`: tells apart what several caches keep under one prefix.
-    """
+    """The names of one state; `space` tells apart what several caches keep under one prefix."""
 
     def __init__(self, prefix: str, space: str = "") -> None:
         self._state = prefix.encode("ascii")

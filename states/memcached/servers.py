@@ -1,11 +1,10 @@
-r"""Memcached's servers: their options, the connection to each, its text protocol in bulk, and the server of each name.
+"""Memcached's servers: their options, the connection to each, its text protocol in bulk, and the server of each name.
 
 pymemcache, which this module alone imports, connects; it sends one `cas` a round trip and reads replies line by line, so
-requests of many keys are framed here. A value may hold any bytes, `\r\nEND\r\n` too: a reply is cut by the length that its
-head line gives, never by what is in it.
+requests of many keys are framed here. A reply is cut by the length that its head line gives, never by what is in it.
 
-Errors of the network and of the driver leave this module as `BackendError`, which names the server. A read is tried
-again over a new connection; a write is not, because it is unknown whether it was done: the batch is replayed.
+Errors leave this module as `BackendError`. A read is tried again over a new connection; a write is not, because it is unknown
+whether it was done: the batch is replayed.
 """
 
 from __future__ import annotations
@@ -72,7 +71,6 @@ class MemcachedOptions(ServerCalls, Expiring):
 
     @classmethod
     def target(cls, given: Any) -> Any:
-        """Return the servers of a list, or of a text with commas."""
         names = given.split(",") if isinstance(given, str) else given
         is_list = isinstance(names, (list, tuple)) and {str}.issuperset(map(type, names))
         return tuple(name.strip() for name in names) if is_list else given
@@ -91,7 +89,6 @@ class Item(NamedTuple):
 
 
 def gets_command(names: Iterable[bytes]) -> bytes:
-    """Ask for items, with their tokens."""
     return b"gets " + b" ".join(names) + _CRLF
 
 
@@ -113,10 +110,7 @@ def store_commands(
 
 
 class Replies:
-    """The replies of one connection, in order.
-
-    `receive`: returns up to so many bytes of what came in, at least one; nothing once the server has closed the connection.
-    """
+    """The replies of one connection, in order; `receive` returns some bytes, nothing once the server has closed it."""
 
     def __init__(self, receive: Callable[[int], bytes]) -> None:
         self._receive = receive
@@ -256,11 +250,9 @@ def _shown_keys(keys: Sequence[Key]) -> str:
 
 
 class MemcachedConnection:
-    """One server.
+    """One server, and the tokens of the items that were read for the commit under way; None where there was no item.
 
-    `name`: as it is written in the options.
-    `tokens`: of the items that this connection read for the commit under way; None where there was none. They end with the
-    connection: a server that restarted counts its tokens from the beginning.
+    Tokens end with the connection: a server that restarted counts from the beginning.
     """
 
     def __init__(self, name: str, options: MemcachedOptions) -> None:
@@ -282,7 +274,6 @@ class MemcachedConnection:
         return self._read(f"read {len(names)} names", ask)
 
     def remember(self, names: Sequence[bytes], found: dict[bytes, Item]) -> None:
-        """Keep the tokens of items just read."""
         if len(found) < len(names):
             self.tokens.update(dict.fromkeys(names))
         self.tokens.update(zip(found, map(itemgetter(2), found.values()), strict=True))
@@ -303,16 +294,12 @@ class MemcachedConnection:
         values: Sequence[bytes],
         tokens: Sequence[bytes | None] | None,
     ) -> list[bytes]:
-        """Store items as `store_commands` says, and return one reply for each: `STORED`, or why not.
-
-        All are sent before the replies are read, so the caller bounds how many there are: what the server answers
-        must find room in the buffers on the way.
-        """
+        """Store items as `store_commands` says, and return one reply for each: `STORED`, or why not."""
         data = store_commands(names, flags, expiration, values, tokens)
+        # All are sent before a reply is read, and replies must find room in the buffers on the way: callers bound how many.
         return self._command(f"write {len(names)} names", data, len(names))
 
     def put(self, name: bytes, flags: bytes, data: bytes) -> None:
-        """Store an item, whatever is there."""
         (reply,) = self.write([name], flags, b"0", [data], None)
         if reply != b"STORED":
             raise BackendError(f"write {name.decode()} to memcached server {self.name}: {reply.decode()}")
@@ -326,7 +313,6 @@ class MemcachedConnection:
                 raise BackendError(f"delete {name.decode()} on memcached server {self.name}: {reply.decode()}")
 
     def close(self) -> None:
-        """Close the connection; the next request opens another."""
         self._client.close()
         self.tokens.clear()
         self._replies = Replies(self._receive)
@@ -381,8 +367,8 @@ class MemcachedConnection:
 class Servers:
     """All servers of a state, and the server of each name.
 
-    A name falls into one of 4,096 slots, and each slot to a server by rendezvous hashing: adding or removing one server
-    moves only the slots that it gets or had.
+    A name falls into one of 4,096 slots, and each slot to a server by rendezvous hashing: adding or removing one server moves
+    only the slots that it gets or had.
     """
 
     def __init__(self, options: MemcachedOptions) -> None:

@@ -1,28 +1,17 @@
 """MemcachedState: a state in Memcached, which may forget, and says so when it did; or a cache before a durable state.
 
-What is stored under which name
-    `<prefix>:<key>` holds the value of a key in the bytes of the serializer (`key_names.py` has the names of keys that
-    are no short plain text). `<prefix>!sentinel-<partition>` holds the last commit of a partition, and what each server
-    looked like when the state began. `<prefix>!epoch`, on every server, holds the number that the client flags of all
-    values of the state must have there: a reset changes it, and so empties the state.
+`<prefix>:<key>` holds a value (`key_names.py`), `<prefix>!sentinel-<partition>` the last commit of a partition and what each
+server looked like when the state began, `<prefix>!epoch`, on every server, the number that the client flags of all values
+must have there: a reset changes it, and so empties the state. A loss (`fence.py`) fails the batch and every later one, until
+a start with `state_recovery` decides.
 
-What one put guarantees
-    Keys are written one by one, each only if no other client wrote it since this writer read it, and only while the sentinel is
-    this writer's own. There is no write of many keys at once.
-
-Why a writer that was replaced does no harm
-    Every write carries the token that the item had when this writer read it (`cas`; `add` where there was no item), and
-    each chunk is preceded by a look at the sentinel *after* its tokens were read. A successor moves the sentinel before
-    it writes. So if the look found the sentinel to be this writer's, every write of a successor comes after the tokens
-    were read, changes them, and makes the late `cas` or `add` fail: what a successor wrote is never overwritten. What
-    is left is the time between the look and the arrival of that one chunk: in it a replaced writer can still write keys
-    that its successor has not written. Those values carry an attempt that lost, so an opaque state uses the value
-    before them; in a transactional state they are what the successor's own replay writes.
-
-Limits of the server
-    Names of 250 bytes, values of 1 MB (`-I` sets more), no list of the keys. Values are in memory only: see
-    `fence.py` for how a loss is found. A loss fails the batch (`StateLossDetected`) and every later one, until
-    a start with `state_recovery` decides.
+Every write carries the token that the item had when this writer read it (`cas`; `add` where there was no item), and each
+chunk is preceded by a look at the sentinel *after* its tokens were read. A successor moves the sentinel before it writes. So
+if the look found the sentinel to be this writer's, every write of a successor comes after the tokens were read, changes them,
+and makes the late `cas` or `add` fail: what a successor wrote is never overwritten. What is left is the time between the look
+and the arrival of that one chunk: in it a replaced writer can still write keys that its successor has not written. Those
+values carry an attempt that lost, so an opaque state uses the value before them; in a transactional state they are what the
+successor's own replay writes.
 """
 
 from __future__ import annotations
@@ -56,14 +45,7 @@ _FLAGS = b"0"
 class MemcachedMap(BackingMap):
     """A map of bytes that keeps its own sentinel. Used by one thread at a time; connects on first use.
 
-    Parameters
-    ----------
-    options
-        See `MemcachedOptions`.
-    conf
-        The prefix of the state.
-    partition
-        Its number; only the sentinel's name depends on it.
+    Only the sentinel's name depends on the partition.
     """
 
     facts = MapFacts(shares_keys=True)
@@ -94,7 +76,6 @@ class MemcachedMap(BackingMap):
                         [stored[at] for at in chunk], self._expiration)  # fmt: skip
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete many keys that are there; fenced as `multi_put` is."""
         self._refuse_read_only(f"delete {len(keys)} keys")
         names, _ = self._names.of(keys)
         for connection, chunk in self._servers.chunks(names):
@@ -177,7 +158,6 @@ class MemcachedMap(BackingMap):
         self._guard.move_sentinel(sentinel, force)
 
     def reset(self) -> None:
-        """Forget every key of the state, in all partitions, and the sentinel of this one."""
         self._refuse_read_only("empty the state")
         self._committing = False
         self._forget_tokens()
@@ -268,11 +248,7 @@ class _CachedMapFactory:
 
 
 class MemcachedCache(SpacedCache[Any]):
-    """Entries of what a map of one kind stores, in the codec; what is lost is read from the durable map again.
-
-    `options`: those for states (sentinel, evictions) do not matter here.
-    `conf`: the names of topology and state, which the entries' names start with unless the options have a `prefix`.
-    """
+    """Entries of what a map of one kind stores, in the codec; what is lost is read from the durable map again."""
 
     def __init__(self, options: MemcachedOptions, conf: StateConf, kind: StateType) -> None:
         self._prefix = prefix_of(conf, options.prefix)

@@ -1,11 +1,9 @@
 """MemoryMapState and LRUMemoryMapState: state in the memory of the process, exact while the process runs.
 
-The data belong to the factory, not to the state object: a process-wide registry keeps them by the factory's id (made when the
-factory is made, kept by pickling) and state, so a state that is built again in the same process finds them. Partitions share
-the keys; each has a sentinel. Values are stored by reference. Every `MemoryBackingMap` is one *writer* over its partition's
-data: once another writer has moved the sentinel, its puts raise `FencedError` (R9). An opaque state whose aggregate is a
-`Count`, `Sum`, `Min` or `Max`, or several of these and of `Avg`, is kept in arrays, anything else in a dict
-(`trident/state/number_table.py`).
+The data belong to the factory, not to the state object: a process-wide registry keeps them by the factory's id (kept by
+pickling) and state, so a state that is built again in the same process finds them. Values are stored by reference. Every
+`MemoryBackingMap` is one *writer* over its partition's data: once another has moved the sentinel, its puts raise
+`FencedError` (R9). An opaque state of numbers is kept in arrays, anything else in a dict (`trident/state/number_table.py`).
 """
 
 from __future__ import annotations
@@ -35,16 +33,9 @@ V = TypeVar("V")
 
 
 class MemoryData:
-    """The values and the sentinel of one partition.
+    """The sentinel of one partition, and the values, which it shares with the one `beside`.
 
-    Parameters
-    ----------
-    max_size
-        How many entries are kept; the least recently used ones are dropped beyond it. 0: all.
-    beside
-        Another partition of the same state, whose values this one shares.
-    form
-        Of the values; see `KeptValues`.
+    `max_size`: how many entries are kept, those used last; 0: all.
     """
 
     def __init__(self, max_size: int = 0, beside: MemoryData | None = None, form: NumberForm | None = None) -> None:
@@ -87,7 +78,6 @@ class LastUsedValues(KeptValues):
         return values
 
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write a value per key, and drop those that were used least recently."""
         super().put(keys, values)
         for key in keys:
             self.entries.move_to_end(key)
@@ -186,10 +176,7 @@ def this_process() -> str:
 def data_of(
     factory_id: str, home: str, max_size: int, conf: StateConf, partition: int, num_partitions: int
 ) -> MemoryData:
-    """Return the data of a partition, made if there are none; all partitions of a state share its values.
-
-    Raises `UnsupportedOperation`: the data are in another process.
-    """
+    """Return the data of a partition, made if there are none; all partitions of a state share its values."""
     if home != this_process():
         raise UnsupportedOperation(
             f"open memory state {conf.prefix!r} in process {os.getpid()}: its data are in the process that declared "

@@ -1,12 +1,12 @@
 """What stands beside the table of a state: the changes that are kept of it, and the view of its committed values.
 
 `<table>_changes` has the columns of the state's table and the time of the commit: a row for each row that a commit writes, in
-the same statement. A row says what `OpaqueValue` says, so the log decides which rows count. `trident_changes_gone` has, by the
-name of the state's table, the last batch that was deleted.
+the same statement. A row says what `OpaqueValue` says, so the log decides which rows count. `trident_changes_gone` has, by
+the name of the state's table, the last batch that was deleted.
 
-`<table>_committed` is made where the log is in the same database. It has the columns of the key and of the value, and says of
-each row what a reader of Trident says: the value, if its batch is recorded and its attempt won or counts as found, else the
-value before. One SELECT sees table and log as of one moment. A view of that name which is not Trident's is left alone.
+`<table>_committed` is made where the log is in the same database. It says of each row what a reader of Trident says: the
+value, if its batch is recorded and its attempt won or counts as found, else the value before. One SELECT sees table and log
+as of one moment. A view of that name which is not Trident's is left alone.
 """
 
 from __future__ import annotations
@@ -74,10 +74,7 @@ _RULES = {StateType.OPAQUE: _OPAQUE, StateType.TRANSACTIONAL: _TRANSACTIONAL}
 
 
 class ChangeTable:
-    """The table of one state's changes.
-
-    `kept`: how long rows stay.
-    """
+    """The table of one state's changes, and how long rows stay (`kept`)."""
 
     def __init__(
         self, session: Session, options: PostgresOptions, conf: StateConf, columns: Columns, kept: Retention, what: str
@@ -89,7 +86,7 @@ class ChangeTable:
     def create(self, connection: PostgresConnection) -> None:
         """Make the tables, unless they are there: a statement that makes one waits for writers; refuse other columns."""
         found = self._read_columns(connection)
-        columns = ", ".join(f"{column.quoted} {column.form.sql}" for column in self._columns.all)
+        columns = ", ".join(f"{column.quoted_name} {column.form.sql}" for column in self._columns.all)
         for statement in () if found else _TABLES:
             make(connection, self._sql(statement, columns=columns), self._state)
         found = found or self._read_columns(connection)
@@ -120,7 +117,6 @@ class ChangeTable:
         return f", changed AS ({self._names.sql(statement, names=names, test=test)})"
 
     def let_go(self, txid: int) -> None:
-        """Delete what need not be kept at batch `txid`."""
         by_number = "%(txid)s - %(batches)s + 1"
         end = by_number if self._kept.batches is not None else self._names.sql(_FIRST_YOUNG)
         given = {**self._state, "txid": txid, "batches": self._kept.batches, "s": (self._kept.ms or 0) / 1000}
@@ -128,7 +124,6 @@ class ChangeTable:
         self._session.run("delete old changes", lambda opened: opened.execute(statement, given))
 
     def last_gone(self) -> int:
-        """Return the last batch of which rows were deleted."""
         query = self._sql("SELECT txid FROM {gone} WHERE state = %(state)s")
         with suppress(errors.UndefinedTable):
             row = self._session.run("look for changes", lambda opened: opened.execute(query, self._state).fetchone())
@@ -136,16 +131,12 @@ class ChangeTable:
         return 0
 
     def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        """Iterate over what batches changed; see `KeptChanges.read`."""
         while some := self._session.run("read changes", partial(self._some, after=after, until=until)):
             yield from some
             after = some[-1][0]
 
     def _some(self, connection: PostgresConnection, after: int, until: int) -> list[tuple[int, list[tuple[Key, Any]]]]:
-        """Return the batches after `after`, some thousand rows of them; `until` is the last that may come.
-
-        Raises `BackendError`: the state has a table, and none with its changes.
-        """
+        """Return the batches after `after`, some thousand rows of them; `until` is the last that may come."""
         if not self._read_columns(connection):
             ((is_there,),) = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (self._names.table,)).fetchall()
             if is_there:
@@ -198,10 +189,7 @@ class ChangeTable:
 
 
 class CommittedView:
-    """Makes the view of one state, or removes it where the log is elsewhere.
-
-    `database`: where the state's table is.
-    """
+    """Makes the view of one state, whose table is in `database`, or removes it where the log is elsewhere."""
 
     def __init__(self, options: PostgresOptions, conf: StateConf, columns: Columns, database: Database) -> None:
         self._names = options.names(conf)
@@ -255,7 +243,9 @@ class CommittedView:
         def committed_value(name: str, before: str) -> str:
             return f"CASE WHEN trident_stands THEN own.{name} ELSE own.{before} END" if is_opaque else f"own.{name}"
 
-        pairs = [(one.quoted, before.quoted) for one, before in zip(columns.values, columns.befores, strict=False)]
+        pairs = [
+            (one.quoted_name, before.quoted_name) for one, before in zip(columns.values, columns.befores, strict=False)
+        ]
         is_there = f"{committed_value(*pairs[0])} IS NOT NULL"
         if columns.shape.is_struct:
             is_there = f"{committed_value(identifier(NULL), identifier(BEFORE_NULL))} IS NOT TRUE"

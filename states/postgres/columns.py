@@ -1,8 +1,7 @@
 """The columns of a state: which there are, and keys and values as their parameters and back.
 
-A declared field that has a plain form in PostgreSQL is a column of its own name and type. Columns are sent as arrays in
-PostgreSQL's binary format, which Arrow and NumPy make without a Python object for each value. A read of opaque numbers of many
-keys, or of structs of them, is one row of such arrays, too.
+Columns are sent as arrays in PostgreSQL's binary format, which Arrow and NumPy make without a Python object for each value. A
+read of opaque numbers of many keys, or of structs of them, is one row of such arrays, too.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ from trident.storekit.plain_columns import (
 )
 from trident.types import TYPES, class_of
 
-AT = f"{OWN}at"
-"""When a row was written: of a state that expires, and of changes."""
+AT = f"{OWN}at"  # when a row was written: of a state that expires, and of changes
 _SYSTEM = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
 _NUL, _ESCAPE = "\0", "\ue000"  # text has no NUL; in its place a character that no one uses, and a 0
 
@@ -54,19 +52,13 @@ class Packed(bytes):
 
 
 class _Form(NamedTuple):
-    """How values of a type are stored, and sent.
+    """How values of a type are stored, and sent."""
 
-    `sql`: the type of the column, as `format_type` writes it.
-    `element`: the oid of the elements of the array that is sent.
-    `arrow`, `wire`: the type of Arrow that they go through, and NumPy's type of the bytes of a number; None: they are bytes.
-    `epoch`: PostgreSQL's day or moment 0 in the days or microseconds of Arrow.
-    """
-
-    sql: str
-    element: int
+    sql: str  # the type of the column, as `format_type` writes it
+    element: int  # the oid of the elements of the array that is sent
     arrow: pa.DataType
-    wire: str | None = None
-    epoch: int = 0
+    wire: str | None = None  # NumPy's type of the bytes of a number; None: they are bytes
+    epoch: int = 0  # PostgreSQL's day or moment 0 in the days or microseconds of Arrow
 
     @property
     def array_type(self) -> str:
@@ -89,7 +81,6 @@ class Column(PlainColumn[_Form]):
 
     @classmethod
     def form_of(cls, declared: str, is_key: bool) -> _Form | None:
-        """Return how the store keeps values of a type; None if it has no plain form there."""
         known = plain_type(declared, is_key)
         if known is None:
             is_json = "<" in declared and not is_key and _fits_json(arrow_type(declared))
@@ -101,7 +92,7 @@ class Column(PlainColumn[_Form]):
         return _Form(stored.sql, _OIDS[stored.sql], large_type(stored.arrow), wire, epoch)
 
     @property
-    def quoted(self) -> str:
+    def quoted_name(self) -> str:
         """The name as SQL; with twice the percent sign, because every statement has arguments."""
         return identifier(self.name).replace("%", "%%")
 
@@ -124,7 +115,6 @@ class Column(PlainColumn[_Form]):
         return _escape(array) if self.declared == "string" else array
 
     def from_driver(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the values that the driver has read in their one form."""
         if self.declared == "string":
             return list(map(_unescape, values)) if _ESCAPE in "".join(filter(None, values)) else values
         if self.declared == "timestamp":
@@ -138,10 +128,7 @@ class Column(PlainColumn[_Form]):
 
 
 class Columns(PlainColumns[Column]):
-    """The columns of one state.
-
-    `is_bytes`: they are the key and the value of a state without columns of its own; its sentinels are among the rows.
-    """
+    """The columns of one state; `is_bytes`: `key` and `value`, of a state without columns of its own."""
 
     is_bytes: ClassVar[bool] = False
 
@@ -153,9 +140,9 @@ class Columns(PlainColumns[Column]):
     def alterations(self, found: Mapping[str, str], lacking: Sequence[Column]) -> str:
         """Return the changes of the table, as SQL, by which it has the columns that it lacks."""
         return ", ".join(
-            f"ALTER COLUMN {one.quoted} TYPE {one.form.sql}"
+            f"ALTER COLUMN {one.quoted_name} TYPE {one.form.sql}"
             if one.name in found
-            else f"ADD COLUMN IF NOT EXISTS {one.quoted} {one.form.sql}"
+            else f"ADD COLUMN IF NOT EXISTS {one.quoted_name} {one.form.sql}"
             for one in lacking
         )
 
@@ -180,8 +167,10 @@ class Columns(PlainColumns[Column]):
             f"{name}{at}": pack_array(column.form, array)
             for at, (column, array) in enumerate(zip(columns, arrays, strict=True))
         }
-        tests = [f"own.{column.quoted} IS NULL" for column, is_null in zip(self.keys, nulls, strict=True) if is_null]
-        tests += [f"own.{column.quoted} = asked.{place}" for column, place in zip(columns, given, strict=True)]
+        tests = [
+            f"own.{column.quoted_name} IS NULL" for column, is_null in zip(self.keys, nulls, strict=True) if is_null
+        ]
+        tests += [f"own.{column.quoted_name} = asked.{place}" for column, place in zip(columns, given, strict=True)]
         sent = ", ".join(column.parameter(place) for column, place in zip(columns, given, strict=True))
         table = f"unnest({sent}) AS asked ({', '.join(given)})" if given else "(SELECT) AS asked"
         return table, " AND ".join(tests), given
@@ -244,14 +233,11 @@ def _declared_type(sql: str) -> str:
 
 
 def column_list(columns: Iterable[Column], of: str = "") -> str:
-    return ", ".join(of + column.quoted for column in columns)
+    return ", ".join(of + column.quoted_name for column in columns)
 
 
 def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Columns | str:
-    """Return the columns of a state; if it has none, what they fail by.
-
-    Raises `ConfigError`: it cannot have the columns that its options ask for, or need.
-    """
+    """Return the columns of a state; if it has none, why. `ConfigError`: its options ask for them, or need them."""
     shape: PlainShape | str = "layout='binary'"
     if options.layout != "binary":
         shape = (shape_of if options.layout == "auto" else asked_shape)(conf, options, Column.form_of, _why_misnamed)
@@ -370,11 +356,11 @@ def number_form(columns: Columns, conf: StateConf) -> NumberForm | None:
 
 def select_list(columns: Columns) -> str:
     """Return what a read selects: how many rows are foreign, the keys (of texts the lengths, too), the values."""
-    txid, attempt, *befores = [f"own.{column.quoted}" for column in columns.own]
-    values = [f"own.{column.quoted}" for column in columns.read[len(columns.keys) + len(columns.own) :]]
+    txid, attempt, *befores = [f"own.{column.quoted_name}" for column in columns.own]
+    values = [f"own.{column.quoted_name}" for column in columns.read[len(columns.keys) + len(columns.own) :]]
     parts = [f"count(*) FILTER (WHERE {txid} IS NULL OR {attempt} IS NULL)"]
     for key in columns.keys:
-        name = f"own.{key.quoted}"
+        name = f"own.{key.quoted_name}"
         if key.declared == "string":  # bytes as they are sent: those of the database may be in another encoding
             parts += [f"array_agg(octet_length(convert_to({name}, 'UTF8')))", f"string_agg({name}, '')"]
         else:
@@ -390,10 +376,7 @@ def select_list(columns: Columns) -> str:
 def found_table(
     columns: Columns, form: NumberForm, keys: Sequence[pa.Array], answers: Sequence[Sequence[bytes]]
 ) -> OpaqueTable | None:
-    """Return what reads have found for keys; None if a row does not say which batch wrote it.
-
-    `answers`: what each read selected.
-    """
+    """Return what the answers of reads have for keys; None if a row does not say which batch wrote it."""
     if any(any(foreign) for foreign, *_ in answers):
         return None
     made = absent_numbers(form, len(keys[0]))

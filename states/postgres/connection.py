@@ -72,7 +72,6 @@ class FencedWrite:
         return True
 
     def clause(self) -> Clause | None:
-        """Return the only clause; None if there are several."""
         return self.clauses[0] if len(self.clauses) == 1 else None
 
 
@@ -87,10 +86,7 @@ class Session:
         self._process = 0
 
     def run(self, doing: str, work: Callable[[PostgresConnection], T]) -> T:
-        """Return what `work` does with the connection; it is called again after a failure that may be over.
-
-        Raises `BackendError`: the server refused, or did not answer. A write may have been made.
-        """
+        """Return what `work` does with the connection; it is called again after a failure that may be over."""
 
         def attempt() -> T:
             try:
@@ -126,7 +122,6 @@ class Session:
         return InTransaction(within, write.clause)
 
     def close(self) -> None:
-        """Close the connection. The next call opens another one."""
         connection, self._connection = self._connection, None
         if connection is not None and self._process == os.getpid():  # a forked child leaves the parent's alone
             connection.close()

@@ -41,12 +41,10 @@ class TypedMap(WholeCommitMap):
         self.facts = replace(self.facts, keeps_columns=rows.form is not None)
 
     def begin(self, txid: Txid) -> None:
-        """Begin a commit; what it writes with its own txid are changes."""
         super().begin(txid)
         self._typed.batch = int(txid)
 
     def end(self, txid: Txid) -> None:
-        """End the commit; now and then delete what need not be kept."""
         super().end(txid)
         self._typed.batch = -1
         if self._sweeps.due(txid):
@@ -113,7 +111,6 @@ class ByteRows(TypedRows):
 
 
 def byte_map(options: PostgresOptions, conf: StateConf, partition: int) -> WholeCommitMap:
-    """Return the map of a partition whose keys and values are bytes."""
     what = _what(options, conf, partition)
     return WholeCommitMap(ByteRows(options, conf, what, ByteColumns.of_bytes(), None), conf, partition, what)
 

@@ -63,13 +63,9 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
         """Return the names of what a state has, in the schema if one is given."""
         at, table = [self.schema] if self.schema is not None else [], self.table or table_name(conf.prefix)
         index = identifier(table_name(f"{table}_changes_txid"))  # which is where its table is
-        others = [
-            f"{OWN}sentinels",
-            table_name(f"{table}_changes"),
-            f"{OWN}changes_gone",
-            table_name(f"{table}_committed"),
-        ]
-        return TableNames(table, index, *(identifier(*at, name) for name in (table, *others)))
+        changes, committed = (table_name(f"{table}_{beside}") for beside in ("changes", "committed"))
+        names = table, f"{OWN}sentinels", changes, f"{OWN}changes_gone", committed
+        return TableNames(table, index, *(identifier(*at, name) for name in names))
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -83,10 +79,7 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
 
 @dataclass(frozen=True)
 class TableNames:
-    """The names, as SQL, of what a state has: its table, and what is beside it.
-
-    `bare`: the table by its name alone, as `trident_sentinels` and `trident_changes_gone` know it.
-    """
+    """The names, as SQL, of what a state has; `bare`: its table by its name alone, as the tables of all states know it."""
 
     bare: str
     changes_index: str
@@ -97,10 +90,7 @@ class TableNames:
     committed: str
 
     def sql(self, statement: str, **parts: str) -> str:
-        """Fill the names and `parts` into a statement, which must be run with arguments: percent signs of names are doubled.
-
-        All at once: a name may have braces.
-        """
+        """Fill names and `parts` into a statement that is run with arguments, all at once: a name may have braces."""
         return statement.format(**self._quoted_names, **parts)
 
     @cached_property
@@ -109,7 +99,6 @@ class TableNames:
 
 
 def identifier(*names: str) -> str:
-    """Return a name as SQL, its schema first."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 

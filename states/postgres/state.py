@@ -1,15 +1,11 @@
 """PostgresState: a table for each state, and each commit of a partition one transaction with its sentinel in it.
 
-What is stored
-    A table named after topology and state. Declared fields that have plain forms are columns, those of the framework begin with
-    `trident_`, and the sentinels are in `trident_sentinels`. Else the table is `(key bytea PRIMARY KEY, value bytea)`, with
-    the codec's encoding of the grouping values, what the serializer writes, and a row `sentinel:P` for each partition. Keys do
-    not move when the number of partitions changes.
+Declared fields that have plain forms are columns, and the sentinels are in `trident_sentinels`; else the table is `(key bytea
+PRIMARY KEY, value bytea)`, with a row `sentinel:P` for each partition.
 
-What one commit guarantees
-    Puts are collected and sent at the end of the commit, as one statement that replaces the sentinel if it is what the
-    writer read, and writes the rows only then; a commit of many rows is several statements in one transaction. So a commit
-    is seen whole or not at all, and a writer that was replaced writes nothing.
+Puts are sent at the end of the commit, as one statement that replaces the sentinel if it is what the writer read, and writes
+the rows only then; a commit of many rows is several statements in one transaction. So a commit is seen whole or not at all,
+and a writer that was replaced writes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +40,6 @@ class PostgresMapFactory(StoreMapFactory):
 
     @property
     def facts(self) -> StoreFacts:
-        """Those of a store of bytes, and how a state is stored."""
         return replace(super().facts, layout=self._layout, database=self._database)
 
     @property
@@ -72,7 +67,6 @@ class PostgresState(StoreState[str | PostgresOptions]):
 
     @staticmethod
     def open_map(options: PostgresOptions, conf: StateConf, partition: int) -> IBackingMap[bytes]:
-        """Open the map of one partition in the binary layout; it connects when it is used."""
         with _driver():
             from states.postgres.map import byte_map
         return byte_map(options, conf, partition)

@@ -1,8 +1,8 @@
 """Reads and writes of a state whose fields are columns, and its sentinels (R8, R9).
 
-`trident_sentinels` has a row for each partition of each state in its schema. The row has a witness: a key that the
-partition's last commit wrote, and its batch. A sentinel whose witness is not in the table any more counts as none, so a
-table that was emptied, dropped or brought back from a backup is found although its sentinels are still there.
+A row of `trident_sentinels` has a witness: a key that the partition's last commit wrote, and its batch. A sentinel whose
+witness is not in the table any more counts as none, so a table that was emptied, dropped or brought back from a backup is
+found.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ from trident.state.table import KeyColumns, OpaqueTable
 from trident.storekit import InTransaction, Puts, StoredRows, by_count, by_size
 from trident.storekit.plain_columns import TXID
 
-LAYOUT = 1
-"""The version of the layout, in each row of `trident_sentinels`."""
+LAYOUT = 1  # the version of the layout, in each row of `trident_sentinels`
 _READ_SENTINEL = """
     SELECT layout, sentinel, witness, {is_there} FROM {sentinels} WHERE state = %(state)s AND partition = %(partition)s
 """
@@ -65,8 +64,7 @@ _PUT = """,
         ON CONFLICT ({keys}) DO UPDATE SET {put}{returning}
     ){changed}
 """
-_MANY_KEYS = 64
-"""From this many keys on arrays are faster than rows."""
+_MANY_KEYS = 64  # from this many keys on arrays are faster than rows
 Statement = tuple[str, dict[str, Any]]
 
 
@@ -141,7 +139,7 @@ class TypedRows(StoredRows):
 
     def pages(self) -> Iterator[Sequence[Any]]:
         """Iterate over the keys page by page, those with nulls in the same fields together."""
-        are_null = ", ".join(f"{column.quoted} IS NULL" for column in self._columns.keys)
+        are_null = ", ".join(f"{column.quoted_name} IS NULL" for column in self._columns.keys)
         query = self._names.sql("SELECT DISTINCT {are_null} FROM {table}", are_null=are_null)
         for nulls in self._rows("list the keys", query, {}):
             last: Key | None = None
@@ -285,10 +283,12 @@ class TypedRows(StoredRows):
         columns = self._columns.read
         places = [f"c{at}" for at in range(len(columns))]
         arrays = ", ".join(column.parameter(place) for column, place in zip(columns, places, strict=True))
-        changes = ", ".join(f"{column.quoted} = excluded.{column.quoted}" for column in columns if not column.is_key)
+        changes = ", ".join(
+            f"{column.quoted_name} = excluded.{column.quoted_name}" for column in columns if not column.is_key
+        )
         changes += f', "{AT}" = now()' if self._options.ttl_s is not None else ""
         keys = self._columns.keys
-        order = (f"given.{key.quoted}" + (' COLLATE "C"' if key.form.sql == "text" else "") for key in keys)
+        order = (f"given.{key.quoted_name}" + (' COLLATE "C"' if key.form.sql == "text" else "") for key in keys)
         kept = self.changes
         return self._names.sql(
             _PUT,
@@ -335,20 +335,20 @@ class TypedRows(StoredRows):
         rows = self._rows("read the sentinel", query, {**self._place_of(key), **given}, over_table=False)
         return rows[0] if rows else None
 
-    # ---- the rest -------------------------------------------------------------------------------------------------
-
     def _select_query(self, what: str, nulls: Sequence[bool], asked: tuple[str, str, dict[str, Packed]]) -> Statement:
         """Return the query of `what` of the rows that are asked for, as `Columns.asked_keys` says."""
         table, tests, given = asked
         if nulls == (False,):  # faster than a join
             (key,) = self._columns.keys
-            table, tests = "", f"{key.quoted} = ANY({key.parameter('asked0')})"
+            table, tests = "", f"{key.quoted_name} = ANY({key.parameter('asked0')})"
         query = "SELECT {what} FROM {asked}{table} AS own WHERE {tests}"
         return self._names.sql(query, what=what, asked=table and f"{table}, ", tests=tests), given
 
     def _page(self, nulls: Sequence[bool], last: Key | None, *more: str) -> list[Key]:
         keys = self._columns.keys
-        tests = [f"{key.quoted} IS {'' if is_null else 'NOT '}NULL" for key, is_null in zip(keys, nulls, strict=True)]
+        tests = [
+            f"{key.quoted_name} IS {'' if is_null else 'NOT '}NULL" for key, is_null in zip(keys, nulls, strict=True)
+        ]
         tests += more
         there = [key for key, is_null in zip(keys, nulls, strict=True) if not is_null]
         given: dict[str, Any] = {"most": self._options.max_keys_per_call}

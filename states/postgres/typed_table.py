@@ -38,11 +38,7 @@ _EQUAL_NULLS = 150_000  # the version from which an index may take nulls for equ
 
 
 class TypedTable:
-    """Makes sure of a state's table.
-
-    `expires`: whether rows say when they were written.
-    `view`, `changes`: what is to be beside it.
-    """
+    """Makes sure of a state's table, and of what is to be beside it; `expires`: rows say when they were written."""
 
     def __init__(
         self,
@@ -61,8 +57,7 @@ class TypedTable:
     def prepare(self, connection: PostgresConnection) -> None:
         """Make sure that the table is one for this state; add the columns that a table of the user's lacks.
 
-        Raises `BackendError`: it is another one: nothing was written.
-        Raises `psycopg.errors.UndefinedTable`: there is none, or the state has never been written to it.
+        Raises `BackendError`: it is another one: nothing was written. `psycopg.errors.UndefinedTable`: there is none yet.
         """
         if self._is_known:
             return
@@ -104,9 +99,9 @@ class TypedTable:
             rest, unique = " NOT NULL", "PRIMARY KEY"  # by which a subscription of PostgreSQL's knows the rows
         # A collation that no upgrade of the system changes.
         texts = {column: ' COLLATE "C"' for column in keys if column.form.sql == "text"}
-        types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
+        types = [f"{column.quoted_name} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
         value_rest = rest if is_bytes else ""
-        types += [f"{column.quoted} {column.form.sql}{value_rest}" for column in self._columns.all[len(keys) :]]
+        types += [f"{column.quoted_name} {column.form.sql}{value_rest}" for column in self._columns.all[len(keys) :]]
         table = self._names.sql(_CREATE, columns=", ".join(types), unique=unique, keys=column_list(keys))
         for statement in (table, *(() if is_bytes else (self._names.sql(_SENTINELS),))):
             make(connection, statement.encode())

@@ -1,8 +1,8 @@
 """The changes of a state in Redis: a stream for each bucket, beside the keys; an entry for each call that writes.
 
-An entry is called `txid-number`, so a range of batches is a range of the stream. It has `attempt`, `at` (the time of the commit
-in milliseconds since 1970) and `rows`, in the codec: the keys, the values before and the values. The log decides which count.
-The field `changes:gone` beside the sentinels has the last batch whose entries were deleted.
+An entry is called `txid-number`, so a range of batches is a range of the stream. It has `attempt`, `at` (the time of the
+commit in milliseconds since 1970) and `rows`, in the codec: the keys, the values before and the values. The log decides which
+count. The field `changes:gone` beside the sentinels has the last batch whose entries were deleted.
 """
 
 from __future__ import annotations
@@ -64,11 +64,7 @@ return redis.call('XTRIM', KEYS[2], 'MINID', string.format('%d-0', last + 1))"""
 
 
 class ChangeStreams:
-    """The streams of one state.
-
-    `fence`: that of the partition that writes.
-    `kept`: how long entries stay.
-    """
+    """The streams of one state, under the fence of the partition that writes."""
 
     def __init__(self, wire: Wire, layout: RedisLayout, fence: RedisFence, kept: Retention, what: str) -> None:
         self._wire, self._layout, self._fence, self._kept, self._what = wire, layout, fence, kept, what
@@ -79,14 +75,11 @@ class ChangeStreams:
         by = self._fence.own
         if by is None or by.sealed:
             return
-        own = [(key, value) for key, value in zip(keys, values, strict=True) if value.txid == by.txid]
+        changed = zip(keys, values, strict=True)
+        own = [(list(key), value.prev, value.curr) for key, value in changed if value.txid == by.txid]
         if own:
-            columns = [
-                [list(key) for key, _ in own],
-                [value.prev for _, value in own],
-                [value.curr for _, value in own],
-            ]
-            given = [b"%d" % by.txid, b"%d" % by.attempt, b"%d" % (time.time() * 1000), encode(columns)]
+            columns = encode(list(map(list, zip(*own, strict=True))))
+            given = [b"%d" % by.txid, b"%d" % by.attempt, b"%d" % (time.time() * 1000), columns]
             yield partial(self._fence.command, _ADD, bucket, Words([self._layout.change_keys[bucket]]), Words(given))
 
     def end(self, txid: Txid) -> None:

@@ -1,9 +1,8 @@
 """The nodes of a cluster: which node has which bucket, and whether all keys of a bucket are where its slot is.
 
-While a slot is being moved, its keys are at two nodes. As long as both know of the move, they refuse a call that would miss a
-key (TRYAGAIN, ASK). A replica that replaces the old node does not know of it, and would answer that the moved keys are absent.
-So whenever the nodes are looked up, as after each failover, a slot whose keys come from a node that no longer has it is
-refused.
+While a slot is being moved, its keys are at two nodes, which refuse a call that would miss a key (TRYAGAIN, ASK). A replica
+that replaces the old node does not know of the move, and would answer that the moved keys are absent. So whenever the nodes
+are looked up, as after each failover, a slot whose keys come from a node that no longer has it is refused.
 """
 
 from __future__ import annotations
@@ -24,12 +23,7 @@ _SLOTS, _NODES = (b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES")
 
 
 class Cluster(Server):
-    """Asks any node which node has which slots, and keeps a connection to each that is needed.
-
-    `options`: the URL, which names some of the nodes.
-    `stems`: the beginning of the names of each bucket.
-    `greet`: called with each link that was opened.
-    """
+    """Asks any node which node has which slots, and keeps a connection to each that is needed."""
 
     def __init__(self, options: RedisOptions, stems: Sequence[bytes], greet: Callable[[Link], None]) -> None:
         user, at, hosts = urlsplit(options.url).netloc.rpartition("@")
@@ -55,10 +49,7 @@ class Cluster(Server):
         return [self._link_at(*address) for address in dict.fromkeys(address for _, _, address, _ in self._ranges)]
 
     def placement(self) -> Hashable:
-        """Return which nodes have the slots of the buckets, and since when.
-
-        Raises `TryAgainError`: one of them is being moved.
-        """
+        """Return which nodes have the slots of the buckets, and since when; `TryAgainError`: one of them is being moved."""
         nodes = self._find()
         ours = frozenset(self._slots)
         for node in nodes:
@@ -77,14 +68,11 @@ class Cluster(Server):
         target.send(_ASKING, call)
 
     def forget(self) -> None:
-        """Close all connections; look the nodes up again before the next call."""
         for link in self._links.values():
             link.drop()
         self._links.clear()
         self._of_bucket = []
         self._broken += 1
-
-    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _link_at(self, host: str, port: int) -> Link:
         link = self._links.get((host, port))
@@ -168,22 +156,14 @@ _OPEN = re.compile(r"\[(\d+)-([<>])-(\w+)\]")
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """One line of CLUSTER NODES.
-
-    `id`, `host`, `port`: its name in the cluster, and its address; the host is empty if it is unknown.
-    `epoch`: grows whenever slots come to this node.
-    `own`: this is the node that was asked. A node lists moving slots only for itself.
-    `reachable_primary`: it may have keys, and can be asked.
-    `slots`: ranges of the slots that it serves: first and last.
-    `arriving`, `leaving`: (slot, the other node's id) of each slot that is being moved.
-    """
+    """One line of CLUSTER NODES; a node lists moving slots, each with the other node's id, only for itself."""
 
     id: str
     host: str
     port: int
-    epoch: int
-    own: bool
-    reachable_primary: bool
+    epoch: int  # grows whenever slots come to this node
+    own: bool  # it is the node that was asked
+    reachable_primary: bool  # it may have keys, and can be asked
     slots: tuple[tuple[int, int], ...]
     arriving: tuple[tuple[int, str], ...]
     leaving: tuple[tuple[int, str], ...]

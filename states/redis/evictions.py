@@ -37,12 +37,7 @@ _OF_A_NEW_RUN = _Counters(0, sys.maxsize)
 
 
 class Evictions:
-    """The known evictions of each server, and what else each may lose.
-
-    `options`: whether keys expire, and whether evictions are accepted.
-    `what`: the state, for messages.
-    `risks`: servers and what they may lose, until it is known whether the state is new.
-    """
+    """The known evictions of each server, and what else each may lose: `risks`, until it is known whether the state is new."""
 
     def __init__(self, options: RedisOptions, what: str) -> None:
         self._options, self._what = options, what
@@ -65,9 +60,7 @@ class Evictions:
                 self._seen[server] = (run, counted if before is None else _OF_A_NEW_RUN)
 
     def check(self, wire: Wire, buckets: int) -> None:
-        """Ask each server of so many buckets, all at once, how many keys it has evicted.
-
-        Each commit asks, because memory may be limited at any time.
+        """Ask each server of so many buckets, all at once, how many keys it has evicted: memory may be limited at any time.
 
         Raises `StateLossDetected`: keys were evicted since this writer connected, or the counters restarted so that it cannot
         be known; and `allow_eviction` was not given.
@@ -94,8 +87,6 @@ class Evictions:
         if info.get("maxmemory", "0") == "0":
             return False
         return policy.startswith("allkeys") or (policy.startswith("volatile") and self._options.ttl_s is not None)
-
-    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _judge(self, name: str, now: _Counters, before: _Counters, memory: dict[str, str]) -> None:
         # A volatile policy evicts keys that expire. Any other policy may have been changed back by now.
@@ -144,11 +135,7 @@ def inspect_server(evictions: Evictions, link: Link) -> None:
 
 
 def persistence_risk(info: dict[str, str], config: dict[str, str | None]) -> str:
-    """Return what a crash of the server loses; empty for nothing, or if the server does not say.
-
-    `info`: INFO.
-    `config`: `save` and `appendfsync` of CONFIG GET; None if that is forbidden.
-    """
+    """Return what a crash of the server loses, by INFO and CONFIG GET; empty for nothing, or if the server does not say."""
     if info.get("aof_enabled", "") == "1":
         fsync = config["appendfsync"]
         if fsync == "everysec":

@@ -1,13 +1,12 @@
 """The sentinel of one partition: read, moved, and compared by every write (R8, R9). The Lua is beside its callers.
 
 A copy of the sentinel is in each bucket; one server has one bucket. Bucket 0 decides between two writers: both move it there
-first. A read returns the copy that is farthest behind, so a loss of one node is found. A move replaces only what was read in
-each bucket; before it, `trident.state.sentinel` decides which sentinel may follow which.
+first. A read returns the copy that is farthest behind, so a loss of one node is found.
 
-Two things in addition to the sentinel's fields guard a commit through broken connections. The record has a renewal number: a
-broken connection may still deliver writes late, so before writes are sent again the record gets the next number, and writes
-with the old one are refused. And each bucket counts the writes of the commit: a server that came back without the latest of
-them, with everything else in place, has counted fewer than it had acknowledged.
+Two things guard a commit through broken connections. The record has a renewal number: a broken connection may still deliver
+writes late, so before writes are sent again the record gets the next number, and writes with the old one are refused. And
+each bucket counts the writes of the commit: a server that came back without the latest of them has counted fewer than it had
+acknowledged.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ if ARGV[3] ~= '' and tonumber(redis.call('HGET', KEYS[1], calls) or '0') < tonum
 
 
 def fenced_script(source: str) -> bytes:
-    """Return a script that acts only while the sentinel is the writer's own, and counts its calls.
-
-    A writer without a sentinel has '' for its record and is not compared.
-    """
+    """Return a script that acts only while the sentinel is the writer's own ('': of none), and counts its calls."""
     return script(f"{_FENCE}{source} return 1")
 
 
@@ -88,14 +84,7 @@ return 1"""
 
 
 class RedisFence:
-    """The partition's sentinel as this writer knows it.
-
-    `wire`, `layout`: where the sentinel is.
-    `partition`: its number.
-    `what`: the state and partition, for messages.
-    `own`: the sentinel that this writer laid last; None: it is no writer.
-    `is_layout_checked`: whether nothing has to be compared before keys are read; see `check_layout`.
-    """
+    """The partition's sentinel as this writer knows it: `own` is what it laid last; None: it is no writer."""
 
     def __init__(self, wire: Wire, layout: RedisLayout, partition: int, what: str) -> None:
         self._wire, self._layout, self._what = wire, layout, what
@@ -104,7 +93,6 @@ class RedisFence:
         self.forget()
 
     def forget(self) -> None:
-        """Stop being the writer."""
         self.own: Sentinel | None = None
         self._renewal, self._record = 0, b""  # of `_own`
         self._acknowledged = [0] * self._layout.buckets  # the writes of the commit
@@ -141,10 +129,7 @@ class RedisFence:
         self._check_buckets(self._wire.ask(f"read the layout of {self._what}", [command]))
 
     def move(self, sentinel: Sentinel, force: bool) -> None:
-        """Replace what was read or written last by this sentinel, in each bucket; this is the writer from now on.
-
-        Raises `BackendError` also if it seals a commit of which Redis has lost writes.
-        """
+        """Replace what was read or written last by this sentinel, in each bucket; this is the writer from now on."""
         doing, own = "move the sentinel", self.own
         if self._seen is None:
             self.read()
@@ -189,8 +174,6 @@ class RedisFence:
             calls = [Call(b, partial(self.command, _DROP, b), lambda _answer: None) for b in buckets]
             self._run("remove the sentinel", calls)
         self.forget()
-
-    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _run(self, doing: str, calls: Iterable[Call]) -> None:
         self._wire.run(f"{doing} of {self._what}", calls)

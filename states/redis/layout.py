@@ -1,30 +1,17 @@
 r"""The names of the keys of a Redis state, on one server and in a cluster, and its hashes. Nothing here talks to a server.
 
-One string for each key, P being the prefix::
+P being the prefix, `P:<key>` is a string with the value; `<key>` is the key's encoding, whose first byte is a control
+character. The hash `P:sentinels` has for each partition JSON `[incarnation, txid, attempt, renewal, sealed, place, run]`,
+and, while a commit is under way, `<partition>:calls`, the number of its writes. The stream `P:changes` has what batches have
+changed.
 
-    P:<key>              the value; <key> is the key's encoding, whose first byte is a control character
-    P:sentinels          hash: partition number -> JSON [incarnation, txid, attempt, renewal, sealed, place], and run if it
-                         is of a task of Spark's; and, while a commit is under way, "<partition>:calls" -> the number of
-                         its writes
+With `layout="fields"` `P:<text of the key>` is a hash of texts: the fields of the value, `_batch` ("txid/attempt") and
+`_before`, or `_txid`; a null has no field. Fields of a key are joined by ":"; in a text a backslash is written twice, and a
+":" in one of several fields has a backslash before it; null is `\N`. So `P:\sentinels` and `P:\changes` are no keys.
 
-One hash for each key that its owner can read (`layout="fields"`)::
-
-    P:<text of the key>  hash: <field of the value> -> text, _batch ("txid/attempt"), _before; a null has no
-                         field. Transactional: _txid in their place
-    P:\sentinels        hash, as P:sentinels; no text of a key has a backslash before a letter but N
-
-The text of a key is that of its field, or of several, joined by ":", as oslo:7. In a text a backslash is written twice, and,
-so that no two keys have one name, a ":" in one of several fields has a backslash before it; null is `\N`.
-
-What batches have changed, with `changes=` (`change_stream.py`)::
-
-    P:changes, P:\changes with layout="fields"    stream: an entry for each call that writes
-
-No prefix has control characters, so no state's keys start like another's.
-
-In a cluster there are these keys for each bucket b, with the hash tag `{P:b}`, and so a slot of its own, in place of P; one
-server has one bucket. The sentinels are copied to each bucket, because a write is fenced in the slot where it happens; the hash
-of sentinels also has the field "buckets", the number of buckets.
+In a cluster there are these keys for each bucket b, with the hash tag `{P:b}`, and so a slot of its own, in place of P. The
+sentinels are copied to each bucket, because a write is fenced in the slot where it happens, with the number of buckets in the
+field "buckets".
 """
 
 from __future__ import annotations
@@ -55,12 +42,7 @@ _GLOB = re.compile(rb"([\\*?\[\]^-])")
 
 
 class RedisLayout:
-    """The names of one state's keys.
-
-    `prefix`: P.
-    `buckets`: how many there are in a cluster; None: on one server there is one, which has no tag.
-    `plain`: the names of keys in `layout="fields"`.
-    """
+    """The names of one state's keys, which begin with its prefix; in so many buckets of a cluster, None on one server."""
 
     def __init__(self, prefix: str, buckets: int | None = None, plain: PlainHashes | None = None) -> None:
         tag = prefix.replace("%", "%25").replace("}", "%7D")  # a closing brace would end the tag too early
@@ -202,8 +184,7 @@ class PlainHashes:
     def decode(self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]) -> list[Any]:
         """Return what is stored in hashes, of which the fields are given; None for a key without one.
 
-        Raises `CorruptValueError`: another program wrote a hash: it does not say which batch did, or has a text that is no
-        value of the type.
+        Raises `CorruptValueError`: another program wrote a hash.
         """
         there, columns = self._present_columns(keys, stored)
         made: list[Any] = [None] * len(keys)
@@ -348,10 +329,7 @@ def _encode_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def hashes_of(conf: StateConf, kind: StateType, options: RedisOptions) -> PlainHashes | None:
-    """Return the names and hashes of a state; None if its layout is strings.
-
-    Raises `ConfigError`: it cannot have the hashes that its options ask for.
-    """
+    """Return the names and hashes of a state; None if its layout is strings. `ConfigError`: it cannot have hashes."""
     if options.layout != "fields":
         return None
 

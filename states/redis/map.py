@@ -1,12 +1,9 @@
 """The state in Redis, and the backing map of one partition: reads, fenced writes, and what begins and ends a commit.
 
 A call of at most `max_keys_per_call` keys is one Lua script: it compares the partition's sentinel with the writer's own and
-writes all of its keys or none. A put of more keys is several such calls, several in flight; after an error any of them may
-be written, which the value rules undo at the replay.
-
-A commit of several calls is not atomic, so its sentinel is sealed only when the last of them is acknowledged. A loss
+writes all of its keys or none. A put of more keys is several such calls, several in flight; after an error any of them may be
+written, which the value rules undo at the replay. So a sentinel is sealed only when the last of them is acknowledged: a loss
 of acknowledged writes moves the sentinel back, breaks its seal or removes it, and the next commit finds it at the latest.
-What is stored under which name is in `states/redis/layout.py`. Keys do not move when the number of partitions changes.
 """
 
 from __future__ import annotations
@@ -79,11 +76,7 @@ end"""
 
 @dataclass(frozen=True)
 class KeyGroup:
-    """The keys of one call: keys of one bucket, at most as many as a call may have.
-
-    `where`: their positions in the caller's list.
-    `names`: what they are called in Redis.
-    """
+    """The keys of one call, all of one bucket: their positions in the caller's list, and their names in Redis."""
 
     bucket: int
     where: slice | list[int]
@@ -115,19 +108,8 @@ class RedisBackingMap(BackingMap):
     """One partition's view of a map in Redis, with the partition's sentinel. Used by one thread at a time.
 
     Nothing is connected before the first call. Each call's values are encoded and decoded while Redis works on other calls.
-
-    Parameters
-    ----------
-    options
-        See `RedisOptions`.
-    conf
-        The default prefix; `read_only`.
-    partition
-        Number of the state partition. Partitions share the keys; each has a sentinel of its own.
-    serializer
-        Of the values; None: they are bytes.
-    plain
-        The forms of keys and values in `layout="fields"`, in place of a serializer.
+    Partitions share the keys; each has a sentinel of its own. Without a `serializer`, and `plain` forms in its place
+    (`layout="fields"`), values are bytes.
     """
 
     facts = MapFacts(gives_copies=True, shares_keys=True)  # each read decodes values for this very call
@@ -241,10 +223,7 @@ class RedisBackingMap(BackingMap):
             run(doing, [_removal(bucket, found) for bucket, found in buckets.items()])
 
     def close(self) -> None:
-        """Close the connections. The next call opens them again."""
         self._wire.servers.forget()
-
-    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _refuse_other_layout(self) -> None:
         layout, doing = self._layout, f"look for {self._what}"
@@ -343,14 +322,8 @@ class RedisBackingMap(BackingMap):
         seconds = [] if ttl is None else [b"%d" % ttl]
         if plain is not None:
             names = [name for name in plain.stored_fields if name not in common]
-            head = [
-                b"".join(seconds),
-                b"%d" % len(common),
-                b"%d" % len(names),
-                *itertools.chain(*common.items()),
-                *names,
-            ]
-            given = Words([*head, *itertools.chain.from_iterable(values)])
+            counts = b"".join(seconds), b"%d" % len(common), b"%d" % len(names)
+            given = Words([*counts, *itertools.chain(*common.items()), *names, *itertools.chain.from_iterable(values)])
             return partial(self._fence.command, _PLAIN_PUT, group.bucket, group.words, given)
         script = PUT if ttl is None else _PUT_TTL
         return partial(self._fence.command, script, group.bucket, group.words, Words([*seconds, *values]))
@@ -361,10 +334,7 @@ def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
 
 
 def _key_groups(layout: RedisLayout, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
-    """Group keys for calls of at most `size`, taking enough keys at a time to fill a call for each bucket.
-
-    They are encoded as the calls are made.
-    """
+    """Group keys for calls of at most `size`, enough at a time to fill a call for each bucket; encoded as calls are made."""
     if layout.buckets == 1:
         for first in range(0, len(keys), size):
             names = layout.named(keys[first : first + size], layout.starts[0])
@@ -399,7 +369,6 @@ class _RedisMapFactory(StoreMapFactory):
 
     @property
     def facts(self) -> StoreFacts:
-        """Those of a store of bytes, and how a state is stored if it was asked to be readable."""
         return replace(super().facts, layout=self._layout if self.options.layout == "fields" else None)
 
     def _layout(self, conf: StateConf) -> str:

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 from trident.servers.redis_server import RedisServer
 from trident.storekit import Account, Changing, Expiring, ServerCalls, whole
 
-MAX_KEYS_PER_CALL = 3_900
-"""A Lua call of Redis takes up to 7,999 arguments on its stack: two for each key."""
+MAX_KEYS_PER_CALL = 3_900  # a Lua call of Redis takes up to 7,999 arguments on its stack: two for each key
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -61,17 +60,17 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
             raise self.refused("prefix", "give a text without control characters")
         if self.layout == "fields" and prefix is not None and ":" in prefix:
             raise self.refused("prefix", "in layout='fields' a ':' ends the prefix; take another character")
-        if self.clustered and self.database:
+        if self.is_cluster and self.database:
             raise self.refused("database", "a Redis cluster has database 0 only")
-        if self.clustered and self.scheme == "unix":
+        if self.is_cluster and self.scheme == "unix":
             raise self.refused("cluster", f"a Unix socket leads to one server; write {self.forms}")
 
     @property
-    def clustered(self) -> bool:
+    def is_cluster(self) -> bool:
         """Whether the server is a cluster."""
         return self.cluster or self.scheme.endswith("+cluster")
 
     @property
     def buckets(self) -> int | None:
         """The number of hash tags; None without a cluster, where keys have no tag."""
-        return self.cluster_buckets if self.clustered else None
+        return self.cluster_buckets if self.is_cluster else None

@@ -24,15 +24,11 @@ from trident.storekit import Retries
 
 Result = TypeVar("Result")
 
-Command = tuple[Any, ...]
-"""The words of a command: bytes, texts, whole numbers, and `Words`."""
-
+Command = tuple[Any, ...]  # the words of a command: bytes, texts, whole numbers, and `Words`
 _HEADS = [b"\r\n$%d\r\n" % size for size in range(1024)]
 _PAGE, _START, _PASSES = 1000, b"0", 5  # of a listing
 _WAITING = attrgetter("waiting")
-_WINDOW = 8
-"""Calls in flight on a connection: the server works on one while the next is packed and the last is read."""
-
+_WINDOW = 8  # calls in flight on a connection: the server works on one while the next is packed and the last is read
 _LUA: dict[bytes, bytes] = {}
 _MOVING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"})
 _AWAY = frozenset({"", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS"})
@@ -50,11 +46,7 @@ _LOST = "is the server up, can it be reached, and is its address right?"
 
 
 class Words:
-    """Many words, packed.
-
-    `count`: their number.
-    `packed`: for each the end of the line before, its length, and itself.
-    """
+    """Many words, packed: for each the end of the line before, its length, and itself."""
 
     __slots__ = ("count", "packed")
 
@@ -112,12 +104,7 @@ class Call:
 
 
 class Link:
-    """One connection to one server, and the calls on it whose answers are outstanding.
-
-    `connection`: redis-py's, not connected yet.
-    `name`: the server, for messages.
-    `greet`: called with the link whenever a connection was made.
-    """
+    """One connection to one server, and the calls on it whose answers are outstanding; `greet` is called when it was made."""
 
     def __init__(self, connection: Any, name: str, greet: Callable[[Link], None]) -> None:
         self.name = name
@@ -200,7 +187,6 @@ class Server:
         self.name, self._one, self._broken = one.name, one, 0
 
     def link(self, bucket: int) -> Link:
-        """Return the connection to the server of a bucket."""
         return self._one
 
     def links(self) -> Collection[Link]:
@@ -226,11 +212,7 @@ class Server:
 
 
 class Wire:
-    """Runs calls to their end, through lost connections.
-
-    `servers`: where to send.
-    `options`: how often to try, and how long to wait in between.
-    """
+    """Runs calls to their end, through lost connections."""
 
     def __init__(self, servers: Server, options: RedisOptions) -> None:
         self.servers, self._at = servers, servers.name
@@ -301,8 +283,8 @@ class Wire:
     def names(self, doing: str, match: tuple[bytes, ...]) -> Iterator[list[bytes]]:
         """Iterate over pages of the names that match, as SCAN is told; a name may occur twice, and others may occur too.
 
-        A cursor is valid in one server process only, and a key may move from a server that is not yet listed to one that is. So
-        if a connection broke or a slot was moved meanwhile, everything is listed once more.
+        A cursor is valid in one server process only, and a key may move to a server that was listed already. So if a
+        connection broke or a slot was moved meanwhile, everything is listed once more.
         """
         for _ in range(_PASSES):
             before = self.persist(doing, self.servers.placement)
@@ -311,8 +293,6 @@ class Wire:
             if self.persist(doing, self.servers.placement) == before:
                 return
         raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
-
-    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _names_of(self, server: str, match: tuple[bytes, ...], doing: str) -> Iterator[list[bytes]]:
         cursor = _START

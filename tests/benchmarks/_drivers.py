@@ -1,4 +1,4 @@
-"""Starts benchmarks as drivers of their own, in this tree or in another one, and gives back what they print.
+"""Starts benchmarks as drivers of their own, and gives back what they print.
 
 What a driver and the processes that it started use, by role: memory, watched from outside; processor time.
 """
@@ -33,17 +33,17 @@ class DriverFailed(Exception):
 class _Driver:
     """A process; a context manager that ends it."""
 
-    def __init__(self, module: str, arguments: list[str], tree: Path = ROOT) -> None:
-        # The folder of the tree comes first on the path of the driver and of its workers, before the installed one.
+    def __init__(self, module: str, arguments: list[str]) -> None:
+        # The folder of this tree comes first on the path of the driver and of its workers, before the installed one.
         paths = {
-            "PYTHONPATH": str(tree),
+            "PYTHONPATH": str(ROOT),
             "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed by __exit__
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
-            cwd=tree, env={**os.environ, **paths}, text=True,
+            cwd=ROOT, env={**os.environ, **paths}, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
 
@@ -70,10 +70,10 @@ class _Driver:
         return json.loads(out.strip().splitlines()[-1])
 
 
-def wordcount(tree: Path = ROOT, **options: Any) -> dict[str, Any]:
-    """Run `tests.benchmarks.wordcount` of a tree."""
+def wordcount(**options: Any) -> dict[str, Any]:
+    """Run `tests.benchmarks.wordcount`."""
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
-    with _Driver("tests.benchmarks.wordcount", arguments, tree) as driver:
+    with _Driver("tests.benchmarks.wordcount", arguments) as driver:
         figures: dict[str, Any] = driver.answer()
     return figures
 

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks._measuring import apart, in_turns, tell
-from tests.benchmarks._raw_clients import rust_merge, spark_merge
-from tests.benchmarks._stores import MEASURED
+from tests.benchmarks._stores import MEASURED, rust_merge, spark_merge
 from tests.benchmarks._writers import Writer, keys_of, milliseconds, peak_rss_growth_mb, stored_bytes
 
 GROWTH = (1_000, 10_000, 100_000, 1_000_000)

@@ -1,4 +1,4 @@
-"""What limits a topology's size, measured: `python -m tests.benchmarks.scale [ROW …] [--size 1.0] [--rounds 3] [--base PATH]`.
+"""What limits a topology's size, measured: `python -m tests.benchmarks.scale [ROW …] [--size 1.0] [--rounds 3]`.
 
 Each row starts drivers of its own, in turns, watches them from outside, and prints one JSON line: what was wanted, which its
 function begins with, the figures, and whether they are as wanted. Compare ratios; they are taken in one run, and are medians
@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tests.benchmarks._drivers import LOCAL_CLUSTER, DriverFailed, on_redis, scale_run, wordcount
@@ -24,28 +23,16 @@ from tests.benchmarks._measuring import run_rows
 Figures = dict[str, Any]
 
 
-class NotAsked(Exception):
-    """The row needs an option that was not given."""
-
-
 @dataclass(frozen=True)
 class Sizes:
     """The options of a run."""
 
     size: float
     rounds: int
-    base: Path | None
     state: str = "redis"
 
     def __call__(self, number: int) -> int:
         return max(1, round(number * self.size))
-
-    @property
-    def base_tree(self) -> Path:
-        """The tree to compare with."""
-        if self.base is None:
-            raise NotAsked("it compares with another tree: give --base PATH, a worktree of the commit before")
-        return self.base.resolve()
 
 
 def driver(sizes: Sizes) -> Figures:
@@ -144,41 +131,11 @@ def delta(sizes: Sizes) -> Figures:
     }  # fmt: skip
 
 
-def backlog(sizes: Sizes) -> Figures:
-    """10 k sentences a batch with a backlog, memory and Redis: ≥ 2 × the base's words/s."""
-    tree, found = sizes.base_tree, {}
-    for state in ("memory-opaque", "redis-opaque"):
-        options = {"state": state, "batch": 10_000, "sentences": sizes(1_000_000)}
-        found[state] = _compared(sizes, 2, _in(None, options), _in(tree, options))
-    return {"ok": all(one["ok"] for one in found.values()), **found}
-
-
 def smallest(sizes: Sizes) -> Figures:
     """smallest batch, executors: ≤ 2.5 × the driver's time."""
     options = {"state": "redis-opaque", "batch": 1, "sentences": sizes(300), "pending": 1}
     figures = _compared(sizes, 1 / 2.5, *(_placed(place, options) for place in ("executors", "driver")))
     return {**figures, "times_the_driver": round(1 / figures["ratio"], 2)}
-
-
-def base(sizes: Sizes) -> Figures:
-    """driver placement, all sizes: ≥ 0.95 × the base's words/s."""
-    tree, found = sizes.base_tree, {}
-    for engine, batch, sentences in _BASE:
-        options = {
-            "engine": engine,
-            "state": "memory-opaque",
-            "batch": batch,
-            "sentences": max(batch, sizes(sentences)),
-        }
-        found[f"{engine} {batch}"] = _compared(sizes, 0.95, _in(None, options), _in(tree, options))
-    return {"ok": all(one["ok"] for one in found.values()), **found}
-
-
-_BASE = [
-    ("spark", 1, 400), ("spark", 1_000, 300_000), ("spark", 10_000, 2_000_000), ("spark", 100_000, 6_000_000),
-    ("in_process", 1, 5_000), ("in_process", 1_000, 1_000_000), ("in_process", 10_000, 4_000_000),
-    ("in_process", 100_000, 6_000_000),
-]  # fmt: skip
 
 
 # ---- pairs ---------------------------------------------------------------------------------------------------------------
@@ -188,10 +145,6 @@ Way = Callable[[], Figures]
 
 def _placed(placement: str, options: Figures) -> Way:
     return lambda: wordcount(placement=placement, **options)
-
-
-def _in(tree: Path | None, options: Figures) -> Way:
-    return lambda: wordcount(**options) if tree is None else wordcount(tree, **options)
 
 
 def _compared(sizes: Sizes, at_least: float, this: Way, other: Way) -> Figures:
@@ -222,16 +175,16 @@ def _told(figures: Figures) -> Figures:
 
 ROWS: dict[str, Callable[[Sizes], Figures]] = {
     "driver": driver, "distinct": distinct, "persist": persist, "huge": huge, "skewed": skewed, "delta": delta,
-    "backlog": backlog, "smallest": smallest, "base": base, "flat": flat, "resident": flat_resident,
+    "smallest": smallest, "flat": flat, "resident": flat_resident,
 }  # fmt: skip
 
 
 def _row(measure: Callable[[Sizes], Figures]) -> Callable[..., Figures]:
-    def row(size: float = 1.0, rounds: int = 3, base: str = "", state: str = "redis") -> Figures:
+    def row(size: float = 1.0, rounds: int = 3, state: str = "redis") -> Figures:
         began = time.monotonic()
         try:
-            figures = measure(Sizes(size, rounds, Path(base) if base else None, state))
-        except (DriverFailed, NotAsked) as error:
+            figures = measure(Sizes(size, rounds, state))
+        except DriverFailed as error:
             figures = {"ok": False, "error": str(error)}
         return {"wanted": measure.__doc__, "size": size, **figures, "took_s": round(time.monotonic() - began)}
 
@@ -240,7 +193,7 @@ def _row(measure: Callable[[Sizes], Figures]) -> Callable[..., Figures]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure rows; `--size` is of everything, `--base` a tree of the commit to compare with, `--state` of the row distinct."""
+    """Measure rows; `--size` is of everything, `--state` of the row distinct."""
     return run_rows(__doc__, {name: _row(each) for name, each in ROWS.items()}, argv)
 
 

@@ -76,17 +76,10 @@ def test_an_unknown_row_is_refused_with_those_that_there_are(capsys: pytest.Capt
     assert "no row bigger; there are driver, distinct" in capsys.readouterr().err
 
 
-def test_a_row_that_cannot_be_measured_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["base"]) == 1
-    line = json.loads(capsys.readouterr().out)
-    assert (line["row"], line["ok"]) == ("base", False)
-    assert "give --base PATH" in line["error"]
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(ROWS.keys() - {"flat", "resident"}))
 def test_each_row_can_be_measured(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    main([name, "--size", "0.002", "--rounds", "1", "--base", "."])
+    main([name, "--size", "0.002", "--rounds", "1"])
     line = json.loads(capsys.readouterr().out)
     assert "error" not in line
 

@@ -15,7 +15,8 @@ import pytest
 
 from tests.harness.commands import started, trident, write_module
 from tests.harness.servers import Server
-from trident.cli.changes import print_changes
+from trident.cli.changes import ChangeServer, print_changes
+from trident.errors import ConfigError, LogError
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
@@ -112,6 +113,16 @@ def test_a_browser_follows_events_and_comes_back_behind_the_last(folder: Path) -
         connection.close()
         serving.signal(signal.SIGTERM)
         assert serving.end()[0] == 143
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError(), 400), (ConfigError("no"), 400), (LogError("away"), 503)])
+def test_a_client_is_told_whether_its_request_or_the_server_is_at_fault(error: Exception, status: int) -> None:
+    def open_feed(since: str | None) -> Any:
+        raise error
+
+    with ChangeServer(open_feed) as server:
+        assert ask(server.url, "/changes?since=1")[0] == status
+        assert "GET /changes and GET /snapshot" in ask(server.url, "/no-such")[1]["error"]
 
 
 def ask(address: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any]:

@@ -26,7 +26,7 @@ from tests.crash.driver_runs import (
     run_killed_at_random,
 )
 from tests.crash.fuse import POINTS
-from tests.crash.matrix import DIES, PAIRINGS, delta_cases, in_turn, memory_cases, run_all, table
+from tests.crash.matrix import DIES, PAIRINGS, delta_cases, in_turn, memory_cases, table
 from trident.errors import InexactPairingError
 from trident.log.log_reader import LogReader
 from trident.run.running import start
@@ -159,14 +159,3 @@ def test_the_table_counts_what_ended_exact() -> None:
         "|---|---|---|",
         "| P0 before the definition | 2/2 | 0/1 |",
     ]
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("pairing", [*EXACT, REPEATING_TRANSACTIONAL], ids=str)
-def test_the_whole_matrix_with_other_sources(
-    pairing: Pairing, seed: int, tmp_path: Path, server: DriverServer, outcomes: list[Outcome]
-) -> None:
-    for outcome in run_all([*memory_cases(pairing, seed), *delta_cases(pairing, seed)], server):
-        check(outcome, outcomes)

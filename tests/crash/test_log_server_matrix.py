@@ -76,19 +76,6 @@ def test_no_death_or_pause_in_one_process_is_counted_twice_or_lost(
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("pairing", EXACT, ids=str)
-def test_the_whole_matrix(
-    pairing: Pairing, log_at: str, tmp_path: Path, server: DriverServer, outcomes: list[Outcome]
-) -> None:
-    for number, case in enumerate(on_server([*memory_cases(pairing), *delta_cases(pairing)], log_at)):
-        directory = tmp_path / str(number)
-        directory.mkdir()
-        run = run_here(case, directory) if case.store == "memory" else run_in_processes(case, directory, server)
-        check(run, outcomes)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_driver_killed_by_the_clock_loses_nothing(
     seed: int, log_at: str, tmp_path: Path, server: DriverServer, outcomes: list[Outcome]
@@ -127,16 +114,3 @@ def test_no_killed_or_replaced_driver_writes_a_state_without_its_record_or_twice
     cases = in_database(store, EXACT[number % len(EXACT)], [1 + 2 * (number % 2)], database)
     (case,) = (case for case in cases if case.point == point)
     check(run_in_processes(case, tmp_path, drivers), outcomes)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("store", ["postgres", "postgres apart"])
-@pytest.mark.parametrize("pairing", EXACT, ids=str)
-def test_the_whole_matrix_in_one_database(
-    pairing: Pairing, store: str, database: str, tmp_path: Path, drivers: DriverServer, outcomes: list[Outcome]
-) -> None:
-    for number, case in enumerate(in_database(store, pairing, (1, 3), database)):
-        directory = tmp_path / str(number)
-        directory.mkdir()
-        check(run_in_processes(case, directory, drivers), outcomes)

@@ -148,36 +148,3 @@ def test_a_waiting_topology_can_be_stopped_and_the_next_counts_all_once(
         assert again.txid in (TXID - 1, TXID)
         again.process_all_available()
     finished(case, tmp_path, outcomes)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(600)
-def test_an_ensemble_whose_members_are_killed_one_by_one_and_then_two_at_once(
-    tmp_path: Path, outcomes: list[Outcome]
-) -> None:
-    zookeeper = start_zookeeper(tmp_path / "zookeeper", members=3)
-    case, away = Case("any", EXACT[3], "delta", pending=3, log_at=f"zookeeper://{zookeeper.hosts}/crash"), list[int]()
-
-    def observe(at: str, attempt: TransactionAttempt) -> None:
-        if at != "committed" or attempt.txid in away:
-            return
-        away.append(attempt.txid)
-        if attempt.txid == TXID + 1:  # its majority, for 20 seconds
-            for member in zookeeper.members[:2]:
-                member.kill()
-            threading.Timer(20, zookeeper.restart).start()
-        elif attempt.txid <= TXID:
-            zookeeper.restart()
-            while zookeeper.leader() is None:
-                threading.Event().wait(0.1)
-            zookeeper.members[attempt.txid - 1].kill()
-
-    try:
-        since = time.monotonic()
-        with started(case, tmp_path, observe=observe) as running:
-            running.process_all_available()
-            assert running.status["failures"] == 0
-        assert time.monotonic() - since > 20
-        finished(case, tmp_path, outcomes)
-    finally:
-        zookeeper.stop()

@@ -222,6 +222,17 @@ def test_ctrl_c_ends_a_move_with_what_to_do(world: Make) -> None:
     )
 
 
+def test_a_move_that_is_done_is_so_though_a_driver_has_died_in_a_commit_since(world: Make) -> None:
+    words = world("Redis, PostgreSQL")
+    assert words.process("run", 15).returncode == -signal.SIGKILL
+    assert words.process("move").returncode == 0
+    assert words.process("run new", 5).returncode == -signal.SIGKILL
+    done = words.process("move")
+    assert (done.stderr, done.stdout.partition(",")[0]) == ("", "count: is in words.py:new already")
+    assert words.process("run new").returncode == 0
+    assert words.rows("new") == (8, words.counts(8))
+
+
 def test_a_store_that_is_full_is_told_and_the_move_goes_on_when_it_has_room(world: Make, tmp_path: Path) -> None:
     full = start_redis(tmp_path, "--maxmemory", 1, "--maxmemory-policy", "noeviction")
     try:

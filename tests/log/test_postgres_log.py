@@ -22,6 +22,7 @@ from tests.log.test_log_contract import LogContract, OwnerContract
 from trident.errors import ConfigError, EnvironmentProblem, LogError, LogHeldError
 from trident.log import postgres_records
 from trident.servers.log_addresses import PostgresAddress, log_address_of
+from trident.servers.postgres_connection import passes
 
 
 @pytest.fixture
@@ -103,6 +104,12 @@ def test_what_a_user_or_database_has_set_harms_no_log(setting: str, home: Postgr
     assert reopened(home).txid == 19
 
 
+def test_a_transaction_that_the_server_ends_after_its_time_is_tried_again(home: PostgresHome) -> None:
+    with closing(home.open()) as log, pytest.raises(psycopg.Error) as ended:
+        connection_of(log).execute("DO $$ BEGIN RAISE 'too long' USING ERRCODE = '25P04'; END $$")
+    assert passes(ended.value)
+
+
 def test_the_session_that_holds_a_log_does_not_end_because_no_batch_comes(home: PostgresHome) -> None:
     with closing(PostgresHome(f"{home.address}&options=-cidle_session_timeout%3D60s").open()) as log:
         assert connection_of(log).execute("SHOW idle_session_timeout").fetchone() == ("0",)
@@ -156,6 +163,26 @@ def test_two_first_starts_at_once_make_the_tables_once(home: PostgresHome) -> No
             assert [state.epoch for state in threads.map(reopened, homes)] == [1] * 6
     finally:
         home.ask(f"DROP SCHEMA {schema} CASCADE")
+
+
+def test_a_log_that_begins_beside_one_in_another_schema_says_so(
+    home: PostgresHome, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema, foreign = f"beside_{os.getpid()}", f"foreign_{os.getpid()}"
+    home.ask(f"CREATE SCHEMA {schema}")
+    home.ask(f"CREATE SCHEMA {foreign} CREATE TABLE trident_log_heads (another int)")
+    beside = PostgresHome(f"{home.address}&options=-csearch_path%3D{schema}")
+    try:
+        reopened(home)
+        assert caplog.messages == []
+        reopened(beside)
+        (said,) = caplog.messages
+        assert "and schema public of that database has one of it: if it is to go on with that" in said
+        assert "options=-csearch_path%3Dpublic in the address" in said
+        reopened(beside)
+        assert len(caplog.messages) == 1
+    finally:
+        home.ask(f"DROP SCHEMA {schema}, {foreign} CASCADE")
 
 
 def test_tables_of_another_version_are_refused_by_name(home: PostgresHome) -> None:

@@ -39,7 +39,7 @@ class SharedNodes(LeasedNodes):
     def look(self) -> None:
         self._look_at_sessions(False)
 
-    def _seen(self, look: Callable[[SqlTable], T]) -> T:
+    def _read_nodes(self, look: Callable[[SqlTable], T]) -> T:
         return look(self.table)
 
     def _transact(self, work: Callable[[SqlTable], T], durable: bool = True) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ BATCH = RunningBatch(31, "process", 91.0, 1, "words/each", "execute (steps.py, l
 
 def page(at_work: AtWork | None = None, **told: Any) -> dict[str, Any]:
     """What the page of a topology tells that does well, but for what is given."""
-    work = (at_work or AtWork()).as_mapping()
+    work = asdict(at_work or AtWork())
     return {"kind": "trident", "status": "ACTIVE", "health": {"failures": 0}, "atWork": work, **told}
 
 
@@ -261,8 +262,8 @@ def test_nothing_is_well_that_has_work_and_has_not_moved(at_work: AtWork, trend:
 
 @given(works)
 def test_what_is_at_work_crosses_to_another_process(at_work: AtWork) -> None:
-    assert AtWork.of(json.loads(json.dumps(at_work.as_mapping()))) == at_work
-    assert AtWork.of({**at_work.as_mapping(), "of a later version": 1}) == at_work
+    assert AtWork.of(json.loads(json.dumps(asdict(at_work)))) == at_work
+    assert AtWork.of({**asdict(at_work), "of a later version": 1}) == at_work
 
 
 def test_what_stalls_is_logged_once_and_again_when_it_stalls_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.delta import DeltaState
-from states.memory import MemoryMapState
+from states.memory import MemoryBackingMap, MemoryMapState
+from states.redis import RedisState
 from tests.harness.topology_runs import Keep, RowsState, run_all
 from trident import Stream, TridentTopology
 from trident.errors import TopologyChangedError
@@ -33,6 +34,7 @@ from trident.operations import (
 )
 from trident.plan.meaning import Meaning, compare, meaning_of
 from trident.spout import SpoutType
+from trident.state import map_state
 from trident.state.txid import renamed_facts
 
 
@@ -407,3 +409,41 @@ def test_what_keeps_rows_gets_its_names_back_in_a_step(kind: str, tmp_path: Path
         declared(5, "m").start(engine="in_process", **log)
     running = run_all(declared(5, "m", step=True), "in_process", **log)
     assert running.state("all").multi_get(["a"]) == [60 if kind == "join" else 15]
+
+
+@pytest.mark.parametrize(
+    "store", [DeltaState, RedisState, lambda place, **options: map_state(lambda *_: MemoryBackingMap[Any](), **options)]
+)
+def test_a_total_under_another_key_would_begin_with_nothing_and_is_refused(store: Any) -> None:
+    def total(grouped: bool = False, **options: Any) -> Meaning:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("words", FixedBatchSpout("word: string", 1, ["a"]))
+        of = stream.group_by("word") if grouped else stream
+        of.persistent_aggregate(store("redis://localhost", **options), Count(), "n", state_name="total")
+        return meaning_of(topology.graph())
+
+    (refused,) = compare(total(), total(snapshot_key="all")).refused
+    assert refused.text == "state 'total': snapshot_key '$GLOBAL$' -> 'all'"
+    assert "declare it with snapshot_key='$GLOBAL$'" in refused.remedy
+    (refused,) = compare(total(snapshot_key=("all", 1)), total()).refused
+    assert "snapshot_key=('all', 1)" in refused.remedy
+
+    assert not compare(total(snapshot_key="all"), total(snapshot_key=("all",))).refused, "one key, given in two ways"
+    assert not compare(total(True), total(True, snapshot_key="all")).refused, "a state with keys has no such total"
+    earlier = Meaning({"total": {**total().states["total"], "snapshot_key": None}}, total().streams)
+    assert not compare(earlier, total(snapshot_key="all")).refused, "a log that does not know it"
+
+
+def test_a_total_goes_on_under_its_key_once_the_advice_is_followed(tmp_path: Path) -> None:
+    def run(*words: str, **options: Any) -> int:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("words", FixedBatchSpout("word: string", 1, *([word] for word in words)))
+        stream.persistent_aggregate(DeltaState(tmp_path / "total", **options), Count(), "n", state_name="total")
+        with topology.start(engine="in_process", log_dir=tmp_path / "log") as running:
+            running.process_all_available()
+            return cast("int", running.state("total").get())
+
+    assert run("a", "b") == 2
+    with pytest.raises(TopologyChangedError, match="it begins with nothing"):
+        run("a", "b", "c", snapshot_key="all")
+    assert run("a", "b", "c", snapshot_key="$GLOBAL$") == 3

@@ -29,7 +29,7 @@ from tests.harness.cluster_machines import MOVED_AFTER_S, MachineCluster
 from tests.harness.commands import environment, until
 from tests.harness.kafka_topics import Topics
 from tests.proof.proof_table import RowServers, Trial
-from tests.spouts import test_killed_drivers
+from tests.spouts import test_bolt_kills
 from tests.spouts.kafka import test_kafka_driver_kills
 from tests.spouts.kafka.broker_kills import POINTS, kill_a_broker
 from tests.spouts.redis import test_redis_stream_crashes
@@ -151,7 +151,7 @@ def _made(folder: Path) -> Path:
 
 
 def _of_files(folder: Path, seed: int) -> Mapping[str, int]:
-    test_killed_drivers.test_sums_are_exact_after_kills_at_random_while_the_sources_change(folder, seed)
+    test_bolt_kills.test_sums_are_exact_after_kills_at_random_while_the_sources_change(folder, seed)
     return {"kills": 8}
 
 

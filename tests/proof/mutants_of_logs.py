@@ -9,8 +9,8 @@ OF_LOGS = mutants(
 @ trident/log/log_state.py
 ? tests/log/test_log_records.py::test_only_the_next_batch_can_be_committed
 # log: a batch is recorded although the one before is not
--isinstance(record, CommitRecord) and record.txid != self.txid + 1:
-+isinstance(record, CommitRecord) and record.txid <= self.txid:
+-isinstance(record, records.CommitRecord) and record.txid != self.txid + 1:
++isinstance(record, records.CommitRecord) and record.txid <= self.txid:
 # log: a definition that was logged is replaced
 -if record.spout in known and known[record.spout] != record.definition:
 +if False:
@@ -35,7 +35,7 @@ OF_LOGS = mutants(
 ? tests/log/test_log_records.py
 ? tests/log/test_log_contract.py
 @ trident/log/framing.py
-? tests/log/test_log_damage.py::test_of_two_records_not_durable_a_crash_may_leave_a_part_of_the_second
+? tests/log/test_log_files.py::test_of_two_records_not_durable_a_crash_may_leave_a_part_of_the_second
 # log in files: a torn record is accepted
 -if _checksum(payload, base + at) == checksum else None
 +if checksum or True else None
@@ -44,11 +44,11 @@ OF_LOGS = mutants(
 -        reason
 +    if follower == -1:
 +        reason
-? tests/log/test_log_damage.py::test_a_record_after_a_sync_tells_that_one_before_it_is_damaged
+? tests/log/test_log_files.py::test_a_record_after_a_sync_tells_that_one_before_it_is_damaged
 # log in files: the checksum does not know its place
 -return crc32(payload, crc32(_PLACE.pack(offset, len(payload))))
 +return crc32(payload, crc32(_PLACE.pack(0, len(payload))))
-? tests/log/test_log_damage.py::test_a_definition_that_holds_pieces_of_a_log_is_torn_like_any_other
+? tests/log/test_log_files.py::test_a_definition_that_holds_pieces_of_a_log_is_torn_like_any_other
 @ trident/log/log_reader.py
 ? tests/log/test_log_files.py::test_a_reader_passes_over_a_record_that_a_claim_may_have_fenced
 # log in files: a record of a fenced driver is read
@@ -92,12 +92,12 @@ OF_LOGS = mutants(
 # log in files: the segment before is removed as well
 -names = [each.file for each in listing.segments if each < keep]
 +names = [each.file for each in listing.segments if each <= keep and each != self._segment]
-? tests/log/test_log_damage.py::test_a_definition_that_holds_pieces_of_a_log_is_torn_like_any_other
+? tests/log/test_log_files.py::test_a_definition_that_holds_pieces_of_a_log_is_torn_like_any_other
 # log in files: a failed record stays in the file
 -                self._file.cut(self._size)
 +                pass
 @ trident/log/lock.py
-? tests/log/test_log_damage.py::test_a_cut_record_is_reported_and_does_not_come_back
+? tests/log/test_log_files.py::test_a_cut_record_is_reported_and_does_not_come_back
 # claim: an epoch is used twice
 -        epoch = before.epoch + 1
 +        epoch = len(before.claims) + 1

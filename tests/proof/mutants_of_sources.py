@@ -52,7 +52,7 @@ OF_SOURCES = mutants(
 +part.partition, metadata)
 ? tests/spout/test_partitioned_engines.py::test_an_emitter_may_change_metadata_in_place
 @ spouts/files/file_coordinator.py
-? tests/spouts/files/test_text_files.py::test_a_definition_that_was_never_logged_is_made_again_from_the_one_before
+? tests/spouts/test_all_spouts.py::TestTextFileSpout::test_a_failed_batch_is_defined_again_from_the_same_place
 # files: a replay goes on where the failed attempt had ended
 -if not self._loaded or previous != self._last:
 +if not self._loaded:

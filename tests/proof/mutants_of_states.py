@@ -113,7 +113,7 @@ OF_STATES = mutants(
 +begun is None or begun != txid:
 ? tests/state/test_maps.py::test_a_commit_needs_its_own_begin
 # maps: readers are given the stored objects themselves
--return values if self.backing.facts.gives_copies else owned(values)
+-return values if self.backing.facts.gives_copies else own_all(values)
 +return values
 ? tests/state/test_snapshot_readers.py::test_a_read_value_is_the_readers_own
 # removals: a removed key is deleted at once

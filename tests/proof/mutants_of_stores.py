@@ -59,7 +59,7 @@ OF_STORES = mutants(
 # Redis: writes that the server lost are not missed
 -< tonumber(ARGV[3]) then return 0 end
 +< 0 then return 0 end
-? tests/states/redis/test_redis_rollback.py::test_writes_that_a_server_lost_within_the_commit_are_written_again
+? tests/states/redis/test_redis_faults.py::test_writes_that_a_server_lost_within_the_commit_are_written_again
 # Redis: of the copies of a sentinel the one that is farthest ahead counts
 -return min(found, key=lambda one
 +return max(found, key=lambda one
@@ -80,12 +80,12 @@ OF_STORES = mutants(
 -            if now not in (found, new):
 -                return now
 @ states/delta/map.py
-? tests/states/delta/test_delta_sentinel.py
+? tests/states/delta/test_delta_staging.py
 # Delta: a commit that was refused counts as made
 -        if not is_written:
 +        if is_written is None:
 @ states/delta/fence.py
-? tests/states/delta/test_delta_sentinel.py::test_a_paused_writer_is_fenced_once_its_successor_has_committed
+? tests/states/delta/test_delta_staging.py::test_a_paused_writer_is_fenced_once_its_successor_has_committed
 # Delta: another writer's commit is taken for a compaction
 -return unchanged.issuperset(range(since + 1, newest + 1))
 +return True

@@ -1,27 +1,35 @@
-"""Topologies that are deactivated and activated, with batches in flight."""
+"""A topology that is paused, drained or slowed down."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from spouts import FeederBatchSpout
+from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import GATES, QUICK, WAIT_S, GatedState, Keep, Points, keep, start, touch
+from tests.harness.topology_runs import GATES, QUICK, WAIT_S, GatedState, Keep, OneSpout, Points, keep, start, touch
 from tests.run.test_loop import letters
 from trident import Config, FailedException, Fields, TridentCollector, TridentTopology, TridentTuple
 from trident.errors import BatchFailedError, TridentError
 from trident.operations import Count, Function
 from trident.run.running import RunningTopology
 from trident.run.running import start as start_graph
+from trident.run.sources import BackPressure
+from trident.spout.interfaces import Lag, SpoutType
 
 
 class GatedThenFailing(Function):
@@ -310,3 +318,253 @@ def test_a_forked_process_leaves_the_topology_to_its_parent(tmp_path: Path) -> N
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
         feeder.feed([["a"]])
         assert running.state(counts).multi_get(["a"]) == [2]
+
+
+# ---- how much the spouts may read ------------------------------------------------------------------------------------
+
+
+TARGET_S = 10.0
+Store = Callable[[float], float]
+"""From the share of a batch to the seconds that it takes."""
+
+
+def store(fixed_s: float, read_s: float, noise: float = 0.0, seed: int = 0) -> Store:
+    draw = random.Random(seed)
+    return lambda share: (fixed_s + read_s * share) * (1 + draw.uniform(-noise, noise))
+
+
+def run(pressure: BackPressure, takes: Store, batches: int, in_flight: int = 1) -> list[float]:
+    """Let batches run, several of them defined ahead; return the share after each."""
+    shares, flying = [], deque([pressure.share] * (in_flight - 1))
+    for _ in range(batches):
+        flying.append(pressure.share)
+        defined_with = flying.popleft()
+        pressure.took(defined_with, takes(defined_with))
+        shares.append(pressure.share)
+    return shares
+
+
+def test_fast_batches_change_nothing() -> None:
+    assert set(run(BackPressure(TARGET_S), store(0.5, 9.4, noise=0.005), 50)) == {1.0}
+
+
+@pytest.mark.parametrize("in_flight", [1, 3, 5])
+@pytest.mark.parametrize("slow_s", [20.0, 60.0, 1_000.0])
+def test_a_slow_store_shrinks_batches_within_few_to_what_it_can_take(slow_s: float, in_flight: int) -> None:
+    shares = run(BackPressure(TARGET_S), store(0.0, slow_s), 40, in_flight)
+    assert shares[0] == pytest.approx(
+        max(TARGET_S / slow_s, 0.25)
+    )  # a single batch never costs more than three quarters
+    settled = 1 + 4 * in_flight
+    assert all(share * slow_s == pytest.approx(TARGET_S, rel=0.15) for share in shares[settled:])
+
+
+@pytest.mark.parametrize("in_flight", [1, 3, 5])
+def test_a_store_that_is_fast_again_gets_whole_batches_again_step_by_step(in_flight: int) -> None:
+    pressure = BackPressure(TARGET_S)
+    run(pressure, store(0.0, 1_000.0), 40, in_flight)
+    low = pressure.share
+    shares = run(pressure, store(0.01, 1.0), 40 * in_flight, in_flight)
+    assert shares[-1] == 1.0
+    steps = [after / before for before, after in zip([low, *shares], shares, strict=False)]
+    assert all(1.0 <= step <= 1.25**in_flight + 1e-9 for step in steps)
+
+
+@pytest.mark.parametrize("fixed_s", [5.0, 9.0, 30.0, 200.0])
+def test_batches_are_not_cut_where_less_to_read_does_not_make_them_faster(fixed_s: float) -> None:
+    """Else a store that takes a minute for any commit would get a thousandth of the rows per minute."""
+    read_s = 20.0
+    shares = run(BackPressure(TARGET_S), store(fixed_s, read_s), 60)[20:]
+    rate = sum(shares) / sum(fixed_s + read_s * share for share in shares)
+    assert rate >= 0.4 / (fixed_s + read_s)  # of what whole batches would give
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_does_not_make_it_swing(seed: int) -> None:
+    shares = run(BackPressure(TARGET_S), store(0.3, 40.0, noise=0.3, seed=seed), 200, in_flight=3)[30:]
+    assert 0.1 < min(shares) <= max(shares) < 0.55  # a quarter would be right
+
+
+def test_a_batch_in_flight_that_was_large_does_not_cut_the_small_ones_again() -> None:
+    pressure = BackPressure(TARGET_S)
+    for _ in range(5):
+        pressure.took(1.0, 40.0)
+        assert pressure.share == 0.25
+
+
+def test_a_batch_that_is_not_done_in_time_is_too_large_whatever_the_target() -> None:
+    pressure = BackPressure(TARGET_S)
+    for _ in range(3):  # all that were in flight
+        pressure.timed_out(1.0)
+        assert pressure.share == 0.25
+    pressure.timed_out(pressure.share)
+    assert pressure.share == 0.0625
+    assert run(pressure, store(0.01, 1.0), 40)[-1] == 1.0
+
+
+@given(st.lists(st.floats(0, 1e6) | st.sampled_from([0.0, TARGET_S])), st.integers(1, 5), st.booleans())
+def test_whatever_happened_before_fast_batches_lead_back_to_all(
+    before: list[float], in_flight: int, late: bool
+) -> None:
+    pressure = BackPressure(TARGET_S)
+    for took in before:
+        pressure.timed_out(pressure.share) if late else pressure.took(pressure.share, took)
+        assert 0.001 <= pressure.share <= 1
+    assert run(pressure, store(0.01, 1.0), 60 * in_flight, in_flight)[-1] == 1.0
+
+
+def test_batches_that_spill_are_halved_and_grow_slowly_beyond_the_size_that_spilled() -> None:
+    pressure, shares = BackPressure(TARGET_S), []
+    for _ in range(200):
+        share = pressure.share
+        shares.append(share)
+        pressure.took(share, 0.1)
+        if share > 0.4:
+            pressure.note_spill(share)
+    assert shares[:3] == [1.0, 0.5, 0.25]
+    assert sum(share > 0.4 for share in shares[3:]) < 20
+    assert min(shares) >= 0.1
+
+
+# ---- in a topology ---------------------------------------------------------------------------------------------------
+
+
+WORDS = [f"word{number % 600:03}" for number in range(60_000)]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    return folder
+
+
+class Told(TextFileSpout):
+    """Notes what its coordinator is told and asked."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.calls: list[Any] = []
+
+    def get_coordinator(self, conf: Any, clock: Any = None) -> Any:
+        made, calls = super().get_coordinator(conf), self.calls
+        throttle, define = made.throttle, made.initialize_transaction
+
+        def told(share: float) -> None:
+            calls.append(share)
+            throttle(share)
+
+        def asked(txid: int, previous: Any) -> Any:
+            calls.append("define")
+            return define(txid, previous)
+
+        made.throttle, made.initialize_transaction = told, asked  # type: ignore[method-assign]
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "calls": []}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(("target_s", "throttled"), [(1e-9, True), (0.0, False), (30.0, False)])
+def test_a_spout_is_told_before_it_is_asked_and_only_when_the_share_changes(
+    texts: Path, target_s: float, throttled: bool
+) -> None:
+    topology, spout = TridentTopology("told"), Told(str(texts), max_batch_bytes=len(WORDS) * 2)
+    topology.new_stream("lines", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
+    with start(topology, "in_process", target_batch_s=target_s, max_spout_pending=1) as running:
+        running.process_all_available()
+        share = running.status["share"]
+    shares = [call for call in spout.calls if call != "define"]
+    assert (shares != [], share < 1) == (throttled, throttled)
+    assert spout.calls[0] == "define"
+    assert all(before != after for before, after in pairwise(shares))
+    if throttled:
+        assert spout.calls[:3] == ["define", 0.25, "define"]
+        assert min(shares) >= 0.001
+
+
+class Shrinking(OneSpout):
+    """An opaque spout of 400 numbers that emits all that are left, or a share of 400."""
+
+    fields, spout_type, is_quick, most = Fields("n: bigint"), SpoutType.OPAQUE, True, 400
+
+    def throttle(self, share: float) -> None:
+        self.most = int(400 * share)
+
+    def initialize_transaction(self, txid: int, previous: Any) -> Any:
+        start = previous["end"] if previous else 0
+        return {"start": start, "end": min(400, start + self.most)} if start < 400 else None
+
+    def emit(self, part: dict[str, int]) -> Iterator[pa.Table]:
+        yield pa.table({"n": pa.array(range(part["start"], part["end"]), pa.int64())})
+
+
+def slow(n: int) -> int:
+    threading.Event().wait(0.005)  # what slow work is
+    return n
+
+
+def test_an_opaque_batch_that_is_too_large_for_its_time_is_tried_again_with_less() -> None:
+    topology = TridentTopology("t")
+    numbers = topology.new_stream("numbers", Shrinking()).each("n", slow, "m: bigint")
+    state = numbers.persistent_aggregate(MemoryMapState(), Count(), "count")
+    with start(topology, "in_process", message_timeout_s=1.0, max_spout_pending=2) as running:
+        running.process_all_available()
+        assert running.state(state).get() == 400
+        assert running.status["failures"] >= 1  # all 400 take two seconds
+        assert running.last_progress is not None
+        assert running.last_progress["numInputRows"] < 400
+
+
+def test_each_source_says_its_rows_its_rates_and_how_far_it_is_behind(engine: str) -> None:
+    topology = TridentTopology("t")
+    one = topology.new_stream("one", FixedBatchSpout("x: string", 2, ["a"], ["b"], ["c"], ["d"], ["e"]))
+    other = topology.new_stream("other", fed := FeederBatchSpout("x: string"))
+    for number in range(4):
+        fed.feed_nowait([[str(number)]])
+    topology.merge(one, other).persistent_aggregate(MemoryMapState(), Count(), "count")
+    with start(topology, engine) as running:
+        running.process_all_available()
+        batches, status = running.recent_progress, running.status
+    told = [
+        [(each["description"], each["numInputRows"], each["lag"]) for each in batch["sources"]] for batch in batches
+    ]
+    assert [batch["numInputRows"] for batch in batches] == [3, 3, 2, 1]
+    records, fed_batches = Lag(0, "records")._asdict(), Lag(0, "batches")._asdict()
+    assert told[0] == [("one", 2, {**records, "amount": 3}), ("other", 1, {**fed_batches, "amount": 3})]
+    assert told[3] == [("one", 0, records), ("other", 1, fed_batches)]
+    assert all(each["processedRowsPerSecond"] > 0 for each in batches[0]["sources"])
+    assert [batch["sources"][0]["inputRowsPerSecond"] > 0 for batch in batches] == [False, True, True, False]
+    assert status["sources"] == [
+        {"description": "one", "numInputRows": 5, "lag": records},
+        {"description": "other", "numInputRows": 4, "lag": fed_batches},
+    ]
+    assert (status["share"], status["tuples"]) == (1.0, 9)
+
+
+class Confused(FixedBatchSpout):
+    """Its coordinator's lag raises."""
+
+    def get_coordinator(self, conf: Any) -> Any:
+        made = super().get_coordinator(conf)
+
+        def confused(definition: Any) -> Any:
+            raise RuntimeError("lost count")
+
+        made.lag = confused  # type: ignore[method-assign]
+        return made
+
+
+def test_a_lag_that_raises_is_told_of_once_and_costs_no_batch(caplog: pytest.LogCaptureFixture) -> None:
+    topology = TridentTopology("t")
+    spout = Confused("x: string", 1, ["a"], ["b"])
+    topology.new_stream("s", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
+    with start(topology, "in_process") as running:
+        running.process_all_available()
+        assert running.status["sources"] == [{"description": "s", "numInputRows": 2, "lag": None}]
+    assert [record.getMessage() for record in caplog.records] == [
+        "spout s: its lag is not known any more: RuntimeError: lost count"
+    ]

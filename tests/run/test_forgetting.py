@@ -21,12 +21,14 @@ from tests.harness.commands import write_module
 from tests.harness.servers import Server
 from tests.harness.topology_runs import start
 from trident import Config, TridentTopology
-from trident.errors import FencedError, LogHeldError, UnsupportedOperation, WrongKeyError
+from trident.errors import BatchFailedError, FencedError, LogHeldError, UnsupportedOperation, WrongKeyError
 from trident.log.log_reader import LogReader
 from trident.operations import BaseFunction, Count, Sum
 from trident.read.open_partitions import open_state
+from trident.run.dead_letters import DeadLetters, waiting
 from trident.state import StateSpec, Txid
 from trident.state.txid import RETRY_BITS
+from trident.testing import TopologyTestDriver
 from trident.testing.backend.schedules import Add
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
@@ -55,10 +57,10 @@ class Visits:
         counted.group_by("user").persistent_aggregate(self.spec, "n", Sum(), "visits", state_name="visits")
         return topology
 
-    def run(self, *rows: tuple[Any, ...]) -> None:
+    def run(self, *rows: tuple[Any, ...], on_poison: str = "dead_letter") -> None:
         config: dict[str, Any] = {
             "log_dir": str(self.folder / "log"),
-            "on_poison": "dead_letter",
+            "on_poison": on_poison,
             "max_batch_attempts": 1,
         }
         with start(self.topology(*rows), "in_process", **config) as running:
@@ -136,6 +138,30 @@ def test_a_key_takes_no_letters_along_that_do_not_name_it(visits: Visits) -> Non
     visits.run(*ROWS)
     found = [visits.forget(key).letters for key in ("", None, "exampl", "nn@example.com", BOB, ANN)]
     assert found == [0, 0, 0, 0, 1, 1]
+
+
+def test_letters_that_were_forgotten_wait_no_more(visits: Visits) -> None:
+    visits.run(*ROWS)
+    visits.forget(ANN)
+    done = command("dead-letters", "list", "log", cwd=visits.folder)
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["2-0"]
+    assert (done.stderr, waiting(LogReader(visits.folder / "log").refresh())) == ("", 1)
+
+
+def test_a_batch_in_flight_goes_on_without_the_letter_that_was_forgotten(visits: Visits) -> None:
+    visits.run(*ROWS)
+    log = visits.folder / "log"
+    folder = DeadLetters(log / "dead_letters")
+    with TopologyTestDriver(visits.topology(*ROWS), log_dir=str(log)) as driver:
+        folder.request(driver.log_state, {3: [[0, 1]]})
+        with pytest.raises(BatchFailedError, match="negative visits of ann"):
+            driver.step()
+    visits.forget(ANN)
+    visits.run(*ROWS, (BOB, 20), on_poison="stop")
+    assert visits.rows() == {BOB: 22, "x": 5}
+    topology = visits.topology(*ROWS, (BOB, 20))
+    (verified,) = trident.verify_state(topology, "visits", conf={"log_dir": str(log), "on_poison": "dead_letter"})
+    assert [row.key for row in verified.wrong] == [(ANN,)]
 
 
 def test_a_driver_that_runs_is_not_disturbed(visits: Visits) -> None:

@@ -285,28 +285,3 @@ def test_moments_of_a_column_have_the_form_that_moments_of_user_code_get() -> No
     assert [repr(key) for key in keys] == [repr(canonical_key((one,))) for one in given]
     in_berlin = pa.array(given[1:3], pa.timestamp("us", "Europe/Berlin"))
     assert [repr(key) for key in keys_of(pa.table({"k": in_berlin}), ["k"])] == [repr(key) for key in keys[1:3]]
-
-
-# ---- a reducer ---------------------------------------------------------------------------------------------------------
-
-
-def test_nan_null_and_zero_are_one_key_each_in_all_groupings() -> None:
-    rows = [(nan, 1) for nan in NANS] + [(None, 1), (None, 1), (0.0, 1), (-0.0, 1)]
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout("k: double, n: bigint", {1: rows, 2: rows[::-1]}))
-    states = [
-        stream.group_by("k").persistent_aggregate(MemoryMapState(), each(), "c", state_name=name)
-        for name, each in AGGREGATES.items()
-    ]
-    batch = [
-        keep(stream.group_by("k").aggregate(each(), "c"), f"batch{at}") for at, each in enumerate(AGGREGATES.values())
-    ]
-    with start(topology, "in_process") as running:
-        running.process_all_available()
-        for state in states:
-            rows = sorted((repr(key), value) for key, value in running.state(state).get_tuples())
-            assert rows == [("0.0", 4), ("None", 4), ("nan", 4)]
-    for kept in batch:
-        assert [sorted(map(repr, rows)) for rows in kept.batches.values()] == [
-            ["(0.0, 2)", "(None, 2)", "(nan, 2)"]
-        ] * 2

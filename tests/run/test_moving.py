@@ -174,6 +174,9 @@ def test_a_single_value_moves_to_another_key(log: str, tmp_path: Path) -> None:
     move_state(total("old", "one"), "count", total("new", "other"), log_dir=log)
     with open_state(total("new", "other"), "count", log_dir=log) as state:
         assert state.get() == 6
+    run(total("new", "other"), log)
+    with pytest.raises(TopologyChangedError, match="declare it with snapshot_key='other'"):
+        run(total("new", "one"), log)
 
 
 class PutOdd(BaseStateUpdater[Any]):

@@ -1,15 +1,18 @@
-"""States that tasks of Spark commit: the same values as a plain dict, or as those that the driver commits."""
+"""States that tasks of Spark commit: as a plain dict or the driver has them; and what their workers keep open."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from pyspark import TaskContext
 
 import trident
@@ -17,13 +20,21 @@ from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.redis import RedisState
 from tests.harness.commands import until
+from tests.harness.crashing_stores import DictMap
+from tests.harness.servers import Server
 from tests.harness.topology_runs import QUICK
 from tests.run.test_partitions_of_states import AddUp, totals
-from trident import TridentCollector, TridentTopology, TridentTuple
+from tests.windows import lives
+from tests.windows.lives import BY_TIME, DELAYS, LEFT, RIGHT, SESSIONS, SLIDING, WITHIN
+from tests.windows.test_timers import Ends
+from trident import Config, TridentCollector, TridentTopology, TridentTuple
 from trident.errors import BatchFailedError, ConfigError, FencedError
-from trident.operations import BaseStateUpdater, Count, MapGet, Sum
-from trident.state import StateConf, StateFactory
+from trident.operations import BaseStateUpdater, Count, MapGet, Sum, TumblingCountWindow, TumblingDurationWindow, col
+from trident.plan import make_plan
+from trident.run.committing import MOST_KEPT, WorkerStates
+from trident.state import StateConf, StateFactory, StateSpec, map_state
 from trident.state.txid import RETRY_BITS, Txid, epoch_of
+from trident.storekit import record_fence as guards
 from trident.testing.backend.schedules import Add
 
 ROWS = [(f"user{number % 7}", number) for number in range(40)]
@@ -234,3 +245,152 @@ def test_a_query_that_sees_its_batch_leaves_the_state_to_the_driver(spark: Any, 
     words.state_query(counts, "word", MapGet(), "now", sees="this_batch")
     with pytest.raises(ConfigError, match="cannot be committed in executors: a query of it sees its own batch"):
         topology.start(**QUICK, engine="spark", log_dir=str(tmp_path / "log"), state_placement="executors")
+
+
+# ---- windows and joins over time -------------------------------------------------------------------------------------
+
+
+TIMED = "key: string, n: bigint, at: bigint"
+DAY = TumblingDurationWindow.of(timedelta(days=1), zone="Europe/Berlin").by_event_time("at", delay=timedelta(hours=2))
+
+
+def declare(name: str, url: str, partitions: int) -> tuple[TridentTopology, list[Any]]:
+    topology, state = TridentTopology(name), RedisState.opaque(url)
+    rows = topology.new_stream("s", FixedBatchSpout(TIMED, 30, *lives.ROWS))
+    by_time = rows.group_by("key").window(BY_TIME, state, Count(), "n", state_name="timed").parallelism_hint(partitions)
+    again = rows.group_by("key").window(SLIDING, state, "n", Sum(), "sum", bounds="start, end", state_name="sliding")
+    whole = rows.tumbling_window(7, state, "n", Sum(), "sum", bounds="start, end", state_name="whole")
+    counted = rows.group_by("key").window(TumblingCountWindow.of(4), state, "n", Sum(), "sum", state_name="counted")
+    sessions, late = rows.group_by("key").window_with_late_rows(
+        SESSIONS, state, Count(), "m", bounds="first, last", state_name="sessions", parallelism=partitions
+    )
+    ends = rows.group_by("key").process(state, Ends(), "end: bigint, m: int", event_time="at", state_name="ends")
+    hours = rows.select(
+        "key", "n", at=col("n") * 3_600_000 + 1_729_900_000_000
+    )  # about 2024-10-27, in Berlin a longer day
+    by_day = hours.group_by("key").window(DAY, state, "n", Sum(), "sum", bounds="start, end", state_name="days")
+    left, right = (
+        topology.new_stream(side, FixedBatchSpout(TIMED, 20, *given))
+        for side, given in (("left", LEFT), ("right", RIGHT))
+    )
+    joined = topology.join_within(
+        left, "key", right, "key", "key, l, l_at, r, r_at", times="at", within=WITHIN, delay=DELAYS, state=state,
+        state_name="joined",
+    ).parallelism_hint(partitions)  # fmt: skip
+    return topology, [
+        sessions.group_by("key", "first", "last").persistent_aggregate(
+            state, "m", Sum(), "total", state_name="of_sessions"
+        ),
+        late.group_by("key").persistent_aggregate(state, "n", Sum(), "total", state_name="of_late"),
+        ends.parallelism_hint(partitions)
+        .group_by("key", "end")
+        .persistent_aggregate(state, "m", Sum(), "total", state_name="of_ends"),
+        by_time.group_by("key").persistent_aggregate(state, "n", Sum(), "total", state_name="of_timed"),
+        again.parallelism_hint(partitions)
+        .group_by("key", "end")
+        .persistent_aggregate(state, "sum", Sum(), "total", state_name="of_sliding"),
+        whole.group_by("start").persistent_aggregate(state, "sum", Sum(), "total", state_name="of_whole"),
+        counted.parallelism_hint(partitions)
+        .group_by("key")
+        .persistent_aggregate(state, "sum", Sum(), "total", state_name="of_counted"),
+        by_day.parallelism_hint(partitions)
+        .group_by("key", "start")
+        .persistent_aggregate(state, "sum", Sum(), "total", state_name="of_days"),
+        joined.group_by("l", "r").persistent_aggregate(state, Count(), "times", state_name="of_joined"),
+    ]
+
+
+def values_of(name: str, url: str, partitions: int, log: Path, **conf: Any) -> list[Any]:
+    topology, states = declare(name, url, partitions)
+    config = Config.of({**QUICK, "engine": "spark", "log_dir": str(log), "parallelism": 2, **conf})
+    with topology.start(config) as running:
+        running.process_all_available()
+        assert {placed.where for placed in running.placements.values()} == {conf["state_placement"]}
+        return [sorted(running.state(state).get_tuples()) for state in states]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("pending", "partitions"), [(1, 1), (1, 2), (3, 2)])
+def test_executors_and_driver_fire_the_same(
+    spark: Any, redis_server: Server, tmp_path: Path, pending: int, partitions: int
+) -> None:
+    url = f"redis://127.0.0.1:{redis_server.port}/0"
+    with redis.Redis(port=redis_server.port) as client:
+        client.flushall()
+    by_driver = values_of("d", url, 1, tmp_path / "d", max_spout_pending=1, state_placement="driver")
+    assert all(by_driver)
+    conf = {"max_spout_pending": pending, "state_placement": "executors"}
+    assert values_of("e", url, partitions, tmp_path / "e", **conf) == by_driver
+
+
+# ---- what worker processes keep open, and when it is closed ----------------------------------------------------------
+
+
+def states_of(spec: StateSpec, idle_s: float = 60.0) -> WorkerStates:
+    topology = TridentTopology("workers")
+    lines = topology.new_stream("lines", FixedBatchSpout("word: string", 1, ["a"]))
+    lines.group_by("word").persistent_aggregate(spec, Count(), "n", state_name="counts")
+    return WorkerStates("workers", make_plan(topology.graph()).states, {}, idle_s)
+
+
+class Closing(DictMap):
+    """Notes that it was closed."""
+
+    closed: list[int]
+
+    def close(self) -> None:
+        self.closed.append(self.partition)
+
+    def __init__(self, partition: int, closed: list[int]) -> None:
+        super().__init__()
+        self.partition, self.closed = partition, closed
+
+
+@pytest.fixture
+def closed() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def spec(closed: list[int]) -> StateSpec:
+    return map_state(lambda conf, partition, count: Closing(partition, closed), "opaque")
+
+
+def test_only_the_partitions_used_last_stay_open(spec: StateSpec, closed: list[int]) -> None:
+    states = states_of(spec)
+    opened = [states.partition_state("counts", partition, 99) for partition in range(MOST_KEPT + 3)]
+    assert states.partition_state("counts", 0, 99) is opened[0]
+    assert closed == []  # a task may be using all of them
+    states.tidy()
+    assert closed == [1, 2, 3]
+    assert states.partition_state("counts", 0, 99) is opened[0]
+    assert states.partition_state("counts", 1, 99) is not opened[1]
+    states.close()
+    assert sorted(closed[3:]) == [0, 1, *range(4, MOST_KEPT + 3)]
+
+
+def test_what_no_task_uses_is_closed(spec: StateSpec, closed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("trident.run.committing.monotonic", lambda: now[0])
+    states = states_of(spec, idle_s=60.0)
+    for partition in range(3):
+        now[0] += 25
+        states.partition_state("counts", partition, 3)
+    now[0] += 5
+    states.tidy()
+    assert closed == []
+    now[0] += 35  # partition 0 was used 90 seconds ago, 1 65 seconds ago, 2 40 seconds ago
+    states.tidy()
+    assert closed == [0, 1]
+
+
+def test_a_worker_does_not_repeat_what_the_driver_has_warned_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("stores")
+    monkeypatch.setattr(guards, "_warned", set())
+    with caplog.at_level(logging.WARNING):
+        guards.warn_once(logger, "Redis a:1", "there is no persistence")
+        monkeypatch.setattr("trident.state.backing_map._warnings_left", True)
+        guards.warn_once(logger, "Redis b:1", "there is no persistence")
+    assert [record.getMessage() for record in caplog.records] == ["Redis a:1: there is no persistence"]

@@ -160,6 +160,20 @@ def test_discarding_the_totals_empties_the_state_and_goes_on(
     assert world.run("a") == {"a": 2, "b": None, "c": None, "d": None}
 
 
+def test_a_state_that_lost_only_its_sentinels_is_emptied_with_a_new_log(world: World) -> None:
+    world.run("a", "b", "a")
+    for entries in world.store.values():
+        for key in [key for key in entries if key[0] == SENTINEL_KEY]:
+            del entries[key]
+    left = {partition: dict(entries) for partition, entries in world.store.items()}
+    with pytest.raises(StateMismatchError, match="the store of state 'count' was emptied"):
+        world.start()
+    assert world.store == left
+    world.lose_log()
+    assert world.run("d", state_recovery="discard_totals") == {"a": None, "b": None, "c": None, "d": 1}
+    assert world.run("a") == {"a": 1, "b": None, "c": None, "d": 1}
+
+
 def test_a_starter_that_was_replaced_empties_no_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.run("a", "b")
     world.lose_log()

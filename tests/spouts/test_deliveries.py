@@ -182,31 +182,21 @@ def test_a_server_that_is_away_is_reported_once_and_asked_less_and_less_often() 
     assert run.errors == ["away"]
 
 
-def test_a_dead_letter_that_is_refused_stays_pending_and_is_tried_again() -> None:
+@pytest.mark.parametrize(("how", "said"), [("refused", "no such place"), ("lost", "away")])
+def test_a_burial_that_is_refused_or_breaks_is_tried_again_and_its_message_stays_pending(how: str, said: str) -> None:
     queue = ListQueue([1])
     run = Run(queue, RetryPolicy(max_failures=1, first_pause_s=0.1, longest_pause_s=1.0, dead_letters="dead"))
-    queue.refuses_letters = True
     run.step()
     ((id_, _),) = run.out.items()
     run.deliveries.fail(id_)
+    if how == "refused":
+        queue.refuses_letters = True
+    else:
+        queue.calls_left = 2  # `maintain` and `note_failures`
     run.step()
-    assert run.errors == ["no such place"]
+    assert run.errors == [said]
     assert queue.pending
     queue.refuses_letters = False
-    run.step(1.1)
-    assert queue.dead == {1: "it failed once"}
-    assert not queue.pending
-
-
-def test_a_connection_that_is_lost_in_the_middle_of_a_burial_loses_no_message() -> None:
-    queue = ListQueue([1])
-    run = Run(queue, RetryPolicy(max_failures=1, dead_letters="dead"))
-    run.step()
-    ((id_, _),) = run.out.items()
-    run.deliveries.fail(id_)
-    queue.calls_left = 2  # `maintain` and `note_failures`
-    run.step()
-    assert run.errors == ["away"]
     run.step(6.0)
     assert queue.dead == {1: "it failed once"}
     assert not queue.pending

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.crashing_stores import DictMap
-from tests.states.memory.test_struct_columns import FUNCTIONS, SOME, TYPE, summed
+from tests.states.memory.test_memory_columns import FUNCTIONS, SOME, TYPE, summed
 from trident.errors import CorruptValueError
 from trident.state import CodecSerializer, Key, OpaqueMap, SerializedMap, StateType
 from trident.state.encoding.codec import decode, encode, encode_columns
@@ -57,7 +57,7 @@ def test_arrays_have_the_bytes_of_rows_and_come_back(seed: int) -> None:
     )
     rows = [[random_value(rng, types) for _ in range(2)] for _ in range(rng.choice([1, 2, 40]))]
     packed, columns = PackedStructs(form), [NumberColumn.of(form, list(side)) for side in zip(*rows, strict=True)]
-    heads = columns[0].repeated(txid), columns[0].repeated(attempt)
+    heads = columns[0].repeat(txid), columns[0].repeat(attempt)
     stored = packed.encode(OpaqueTable((*heads, *columns), Span(attempt, txid, txid)))
     assert stored == [encode([txid, attempt, *row]) for row in rows]
     read = packed.decode([None, *stored])
@@ -74,7 +74,7 @@ GOLDEN = b"\x01\x94\x05\xce\x00\x10\x00\x00\xc0\x82\xa1n\xcd\x01,\xa4mean\xcb?\x
 
 def test_stored_bytes_stay_what_they_were() -> None:
     columns = NumberColumn.of(FORM, [None]), NumberColumn.of(FORM, [VALUE])
-    table = OpaqueTable((columns[0].repeated(5), columns[0].repeated(1 << 20), *columns), Span(1 << 20, 5, 5))
+    table = OpaqueTable((columns[0].repeat(5), columns[0].repeat(1 << 20), *columns), Span(1 << 20, 5, 5))
     assert PACKED.encode(table) == [GOLDEN] == [encode([5, 1 << 20, None, VALUE])]
     read = PACKED.decode([GOLDEN])
     assert read is not None

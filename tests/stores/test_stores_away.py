@@ -20,8 +20,7 @@ from states.redis import RedisState
 from tests.harness.commands import until
 from tests.harness.servers import Server, free_ports, start_memcached, start_postgres, start_redis
 from tests.harness.topology_runs import start
-from tests.states.delta.delta_bucket import Bucket
-from tests.states.delta.test_delta_object_store import storage
+from tests.states.delta.delta_bucket import Bucket, storage
 from trident import BatchFailedError, TridentTopology
 from trident.errors import BackendError, StoreAwayError, can_heal
 from trident.operations import Count

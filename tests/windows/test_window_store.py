@@ -41,7 +41,7 @@ from trident.steps.failures import TupleErrors
 from trident.steps.rows import StepRun as Running
 from trident.testing import TopologyTestDriver
 from trident.windows import window_state
-from trident.windows.firing import update_window
+from trident.windows.firing import update_over_time
 from trident.windows.grid import Grid
 from trident.windows.window_partitions import Now, Share, moment_of
 from trident.windows.window_rows import window_input
@@ -125,7 +125,7 @@ def test_thousands_of_batches_in_one_window_leave_a_small_directory_and_no_orpha
         run = Running(TransactionAttempt(txid, 0), TupleErrors(), lambda name: None)
         state.begin_commit(txid)
         table = window_input(node, numbers(txid), run)
-        assert update_window(node, state, Share([table], moment_of(node, [table]), run)).num_rows == 0
+        assert update_over_time(node, state, Share([table], moment_of(node, [table]), run)).num_rows == 0
         state.commit(txid)
     directory = entries[DIRECTORY].curr
     runs = Directory.of(directory).panes[0]
@@ -194,7 +194,7 @@ def test_a_batch_without_anything_writes_nothing() -> None:
         topology.new_stream("s", FixedBatchSpout("n: bigint", 1, (1,))).window(config, Count(), "count")
         node = topology.graph().nodes[-1]
         assert isinstance(node, WindowNode)
-        assert update_window(node, state, Share([], moment_of(node, [], now), run)).num_rows == 0
+        assert update_over_time(node, state, Share([], moment_of(node, [], now), run)).num_rows == 0
     assert entries.keys() <= {("\x00trident-sentinel", 0)}
 
 

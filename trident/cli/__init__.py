@@ -1,9 +1,4 @@
-"""The command `trident`: run a topology, read its states, look into its log, and a demonstration.
-
-Begin with `app.py`, which declares commands and gathers those of other modules; the work of a command is in the module of its
-name. `commands.py` makes commands of functions, with the arguments and options that several have. `target.py` finds the
-topology that the command line names, `console.py` prints and turns errors into messages.
-"""
+"""The command `trident`. Begin with `app.py`: it gathers the commands, the work of each is in the module of its name."""
 
 __all__ = ["main"]
 

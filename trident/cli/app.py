@@ -15,24 +15,18 @@ from trident.cli import cluster_commands, crashtest_command, daemon_commands, de
 from trident.cli.commands import (
     AsJson,
     LogPlace,
-    StateName,
     Target,
-    Token,
-    TopologyOptions,
     Wide,
     argument,
     command,
-    feed_position,
     flag,
-    host,
     local_folder,
     log_named,
     needs,
     number,
     option,
-    port,
 )
-from trident.cli.console import print_json, print_line, results, say
+from trident.cli.console import print_json, print_line, say
 from trident.config import Engine
 from trident.extras import pyspark_version
 
@@ -81,115 +75,22 @@ def _trident(
     pass
 
 
-@command(app, "get", "`trident get examples/word_count.py:topology count the and`, or `… count --top 10`")
-def get_command(
-    of: TopologyOptions,
-    state: StateName,
-    keys: Annotated[
-        list[str] | None,
-        argument(
-            "Keys to read. Of a key of several fields: its first one, or a JSON list of some or all of them. None for a "
-            "state that is a single value.",
-            "KEY",
-        ),
-    ] = None,
-    all_keys: Annotated[bool, flag("--all", "List all keys.")] = False,
-    prefix: Annotated[
-        str | None,
-        option(
-            "List the keys whose first field begins with TEXT, or with a JSON list those with these first fields.",
-            "TEXT",
-        ),
-    ] = None,
-    limit: Annotated[int | None, option("List N keys at most, in no order.", "N", min=1)] = None,
-    top: Annotated[int | None, option("List the N keys with the greatest values, these first.", "N", min=1)] = None,
-    by: Annotated[
-        str | None, option("With --top: of several aggregates in one value, the one to order by.", "FIELD")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Read or list keys of a state, whether or not its topology is running, without Spark; nothing is written.
-
-    All keys are read as of the same committed batch (a long listing from a server, page by page). Values of states that
-    are not opaque come from the latest write. If the store does not belong to the log (moved away, an older copy,
-    another topology's, or without its last writes), the command ends with an error that says so.
-    """
-    from trident.cli.get import KeyListing, read
-
-    if all_keys + (limit is not None) + (top is not None) > 1:
-        raise typer.BadParameter(
-            "--all lists all keys, --limit some, --top the ones with the greatest values; give only one of them"
-        )
-    if by is not None and top is None:
-        raise typer.BadParameter("is for --top", param_hint="--by")
-    is_listing = all_keys or any(given is not None for given in (prefix, limit, top))
-    answer = read(*of.load(), state, keys or [], KeyListing(prefix, limit, top, by) if is_listing else None)
-    if as_json:
-        print_json(answer.plain())
-    else:
-        answer.show(results())
-        more = f"; there are more than these {len(answer.values)} keys" if answer.more else ""
-        say(f"{answer.topology}, state {state}, after batch {answer.txid}{more}")
-
-
-@command(
-    app, "changes", "`trident changes orders.py:topology revenue --since 41 --follow`, or `… --port 8090` for a browser"
-)
-def changes_command(
-    of: TopologyOptions,
-    state: StateName,
-    since: Annotated[
-        str | None,
-        option("Begin behind this batch, or position. Default: the last one.", "TXID", callback=feed_position),
-    ] = None,
-    snapshot: Annotated[bool, flag("--snapshot", "Begin with the rows of the state.")] = False,
-    follow: Annotated[bool, flag("--follow", "Wait for what is still to come.", "-f")] = False,
-    host: Annotated[str | None, host("The address to serve events at.", "127.0.0.1")] = None,
-    port: Annotated[int | None, port("Serve events over HTTP; 0 takes a free port.", show_default=False)] = None,
-    token: Token = None,
-) -> int | None:
-    """Print what each committed batch changed in a state, a line of JSON a batch; or serve it as server-sent events.
-
-    The state must be declared with `changes=`. Each change comes once, in order, with the value before and after. To go
-    on later, give `--since` the `position` of the last line: its txid alone would not show that the log was set back.
-    """
-    from trident.cli.changes import print_changes, serve_changes
-    from trident.reading import changes
-
-    needs("--port", port is not None, host=host)
-    if snapshot and since is not None:
-        raise typer.BadParameter(
-            "the rows are those after the last batch; say --since, or --snapshot", param_hint="--since"
-        )
-    if port is not None and (follow or snapshot or since is not None):
-        raise typer.BadParameter("clients ask for events at /changes?since=TXID and /snapshot", param_hint="--port")
-    if port is None and since is None and not snapshot and not follow:
-        raise typer.BadParameter("say where to begin: --since TXID, --snapshot, or --follow for changes from now on")
-    topology, config = of.load()
-    if port is not None:
-        return serve_changes(topology, config, state, host or "127.0.0.1", port, token)
-    with changes(topology, state, since, config) as feed:
-        print_changes(feed, snapshot, follow)
-    return None
-
-
 @command(app, "log", "`trident log word-count --last 3`")
 def log_command(
     directory: LogPlace,
     last: Annotated[int | None, number("How many commits to show.", 0, show_default="10", max=100)] = None,
-    history: Annotated[
-        bool, flag("--history", "List every batch that is kept (`history=`); with --json a line each.")
-    ] = False,
+    history: Annotated[bool, flag("--history", "")] = False,
     since: Annotated[int | None, option("With --history: from this batch on.", "TXID", min=1)] = None,
-    since_time: Annotated[
-        datetime | None, option("With --history: from this time (UTC) on.", "TIME", formats=_TIMES)
-    ] = None,
+    since_time: Annotated[datetime | None, option("", "TIME", formats=_TIMES)] = None,
     wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a transaction log says: states, totals, the last commits and what is defined but not committed.
 
     The log is only read; its topology may be running.
+
+    `history`: List every batch that is kept (`history=`); with --json a line each.
+    `since_time`: With --history: from this time (UTC) on.
     """
     from trident.cli.log import log, print_history
 
@@ -228,22 +129,10 @@ def explain_command(
 
 @command(app, "demo", "`trident demo --crash`, or `trident demo ~/books --engine in_process`")
 def demo_command(
-    paths: Annotated[
-        list[Path] | None,
-        argument("Text files and folders of them. Default: the sources of Python's standard library.", "PATH"),
-    ] = None,
-    state_dir: Annotated[
-        Path | None,
-        option(
-            "Where the counts and the log are stored. Default: trident-demo, with --crash trident-demo-crash.",
-            "DIR",
-            callback=local_folder,
-        ),
-    ] = None,
+    paths: Annotated[list[Path] | None, argument("", "PATH")] = None,
+    state_dir: Annotated[Path | None, option("", "DIR", callback=local_folder)] = None,
     engine: Annotated[Engine, typer.Option(help="What runs the stages; in_process needs no Java.")] = "spark",
-    crash: Annotated[
-        bool, flag("--crash", "Start afresh, in a process that is killed (SIGKILL) and started again.")
-    ] = False,
+    crash: Annotated[bool, flag("--crash", "")] = False,
     crashes: Annotated[int | None, number("How often, with --crash.", show_default="5")] = None,
     fresh: Annotated[bool, flag("--fresh", "Forget what an earlier demo has counted.")] = False,
 ) -> int:
@@ -253,6 +142,10 @@ def demo_command(
     the middle of its commits, and the counts must come out exact all the same; it always starts afresh.
 
     Exit codes: 0 exact, 1 not exact, killed less often than asked for, or failed, 2 wrong usage, 130 ended by Ctrl-C.
+
+    `paths`: Text files and folders of them. Default: the sources of Python's standard library.
+    `state_dir`: Where the counts and the log are stored. Default: trident-demo, with --crash trident-demo-crash.
+    `crash`: Start afresh, in a process that is killed (SIGKILL) and started again.
     """
     from trident.cli.demo import demo
 

@@ -1,13 +1,7 @@
 """`trident changes`: what committed batches changed in a state, as lines of JSON, or as server-sent events over HTTP.
 
-===========================  ===========================================================================================
-`GET /changes?since=TXID`    an event a batch, those to come included: its `id` is the position behind it, which `since` takes
-                             as well, its `data` `{"txid": …, "changes": [{"key": […], "before": …, "after": …}]}`. A client
-                             that comes again sends the last id as `Last-Event-ID`, as a browser's `EventSource` does by itself.
-                             Without either it begins now. 410: what the client has not seen is not kept any more, or what it
-                             has seen was undone
-`GET /snapshot`              `{"txid": …, "rows": [[key …, value]]}`, to begin with
-===========================  ===========================================================================================
+`GET /changes?since=TXID` has an event a batch, with the position behind it as its `id`; a client that comes again sends the
+last one as `Last-Event-ID`. 410: what it has not seen is not kept any more, or what it has seen was undone.
 """
 
 from __future__ import annotations
@@ -16,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import closing
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trident.cli.console import EndingSignals, print_line, say
 from trident.config import Config
@@ -24,8 +18,14 @@ from trident.errors import ChangesGoneError, TridentError
 from trident.read.change_feed import ChangedBatch, ChangeFeed
 from trident.reading import changes
 from trident.servers.plain_json import json_answer, plain, to_json
-from trident.servers.server_thread import Guard, ServerThread, is_loopback
+from trident.servers.server_thread import ServerThread
 from trident.topology import TridentTopology
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+    from starlette.types import Scope
 
 OpenFeed = Callable[[str | None], ChangeFeed]
 
@@ -48,8 +48,6 @@ def _print_line(value: Mapping[str, Any]) -> None:
 def serve_changes(
     topology: TridentTopology, config: Config, state: str, host: str, port: int, token: str | None
 ) -> int:
-    """Serve the changes until SIGINT or SIGTERM; returns the exit code."""
-
     def open_feed(since: str | None) -> ChangeFeed:
         return changes(topology, state, since, config)
 
@@ -64,58 +62,58 @@ def serve_changes(
 
 
 class ChangeServer(ServerThread):
-    """Serves a feed; each client has one of its own.
-
-    `open_feed`: `open_feed(since)` opens a feed.
-    `host`, `port`: where to listen; port 0 takes a free one.
-    `token`: what `Authorization: Bearer …` must have; None: whoever reaches the address may read.
-    """
+    """Serves a feed; each client has one of its own, opened by `open_feed(since)`."""
 
     what, cannot, extra, grace_s = "a feed of changes", "changes cannot be served at", "ui", 2
 
     def __init__(self, open_feed: OpenFeed, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
-        super().__init__(lambda: _app(open_feed, is_loopback(host), token), host, port, 256, token)
+        self._open_feed = open_feed
+        super().__init__(host, port, 256, token)
 
+    def routes(self) -> list[BaseRoute]:
+        from starlette.routing import Route
 
-def _app(open_feed: OpenFeed, loopback: bool, token: str | None) -> Any:
-    from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
-    from starlette.middleware import Middleware
-    from starlette.requests import Request
-    from starlette.responses import Response, StreamingResponse
-    from starlette.routing import Route
+        paths = {"/changes": self._changes, "/snapshot": self._snapshot}
+        return [Route(path, answer, methods=["GET"]) for path, answer in paths.items()]
 
-    def problem(status: int, error: object) -> Response:
-        return json_answer({"error": str(error), "kind": type(error).__name__}, status)
+    def refusal(self, scope: Scope, status: int, cause: str) -> Response:
+        return _problem(status, cause)
 
-    async def changes(request: Request) -> Response:
+    async def answer_error(self, request: Request, error: Exception) -> Response:
+        from starlette.exceptions import HTTPException
+
+        here = f"{request.method} {request.url.path}"
+        if isinstance(error, HTTPException):
+            return _problem(error.status_code, f"{here}: this server has GET /changes and GET /snapshot")
+        return _problem(500, f"{here} failed; the log of the server says why")
+
+    async def _changes(self, request: Request) -> Response:
+        from starlette.concurrency import run_in_threadpool
+        from starlette.responses import StreamingResponse
+
         asked = request.headers.get("last-event-id") or request.query_params.get("since")
         try:
-            feed = await run_in_threadpool(open_feed, asked)
-        except ValueError as error:
-            return problem(400, error)
-        except TridentError as error:
-            return problem(503, error)
+            feed = await run_in_threadpool(self._open_feed, asked)
+        except (ValueError, TridentError) as error:
+            return _problem(400 if isinstance(error, ValueError) else 503, error)  # some are both
         try:
             first = await run_in_threadpool(feed.read)
         except TridentError as error:
             await run_in_threadpool(feed.close)
-            return problem(410 if isinstance(error, ChangesGoneError) else 503, error)
+            return _problem(410 if isinstance(error, ChangesGoneError) else 503, error)
         return StreamingResponse(_events(feed, first, run_in_threadpool), media_type="text/event-stream")
 
-    def snapshot(request: Request) -> Response:
+    def _snapshot(self, request: Request) -> Response:
         try:
-            with closing(open_feed(None)) as feed:
+            with closing(self._open_feed(None)) as feed:
                 txid, rows = feed.snapshot()
         except TridentError as error:
-            return problem(503, error)
+            return _problem(503, error)
         return json_answer(plain({"txid": txid, "rows": rows}))
 
-    rules = token, loopback, lambda scope: token is not None, lambda scope, status, cause: problem(status, cause)
-    return Starlette(
-        routes=[Route("/changes", changes, methods=["GET"]), Route("/snapshot", snapshot, methods=["GET"])],
-        middleware=[Middleware(Guard, *rules)],
-    )
+
+def _problem(status: int, error: object) -> Response:
+    return json_answer({"error": str(error), "kind": type(error).__name__}, status)
 
 
 async def _events(feed: ChangeFeed, first: list[ChangedBatch], in_thread: Any) -> AsyncIterator[bytes]:

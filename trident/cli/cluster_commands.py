@@ -159,21 +159,15 @@ def rebalance_command(
     topology: Topology,
     wait_secs: Pause = 30.0,
     workers: Workers = None,
-    executors: Annotated[
-        list[str] | None,
-        option(
-            "Executors of a spout or bolt, at most its tasks. Repeatable. Not for Trident.",
-            "COMPONENT=N",
-            "--executors",
-            "-e",
-        ),
-    ] = None,
+    executors: Annotated[list[str] | None, option("", "COMPONENT=N", "--executors", "-e")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a topology with other numbers of workers and executors.
 
     Spouts and bolts change over while they run. A Trident topology gets a new driver, and so does any topology for
     which no numbers are given.
+
+    `executors`: Executors of a spout or bolt, at most its tasks. Repeatable. Not for Trident.
     """
     wanted = dict(map(_executors_of, executors or ()))
     with of.client() as client:
@@ -265,7 +259,6 @@ def print_topology(overview: TopologyOverview) -> None:
 
 
 def print_errors(errors: Sequence[Mapping[str, Any]]) -> None:
-    """Print errors, newest first, each with its place and its text."""
     if not errors:
         say("no errors")
     for each in errors:
@@ -291,10 +284,7 @@ def _utc(seconds: float) -> str:
 
 
 def print_logs(client: ClusterClient, topology: str, follow: bool) -> None:
-    """Print the end of a driver's log; `follow`: and what is added to it, until Ctrl-C or until the topology has ended.
-
-    When the topology gets another driver, its log follows from the beginning.
-    """
+    """Print the end of a driver's log; `follow`: and what is added, also by another driver, until the topology has ended."""
     from trident.errors import ClusterUnreachable, NoLeader, NoSuchTopology
 
     log = client.log(topology)

@@ -1,14 +1,29 @@
-"""`command`: makes a function a command, with its errors as messages and its exit code; arguments and options of several."""
+"""`command`: makes a function a command, with its errors as messages and its exit code; arguments and options of several.
+
+`target`: A topology, or a function without arguments that returns one. MODULE is a module (the working directory is searched
+first) or the path of a .py file.
+`conf`: A setting of trident.Config; keys that begin with spark. are Spark's. Repeatable.
+`log_dir`: Folder of the transaction log, or its address (zookeeper://…, postgresql://…, s3://…).
+`name`: The name under which it was submitted to a cluster.
+`directory`: Folder of the log, or its address; or the name of a topology.
+`log_format`: Standard error as text, or as lines of JSON.
+`token`: What DRPC requests must carry, as Authorization: Bearer TEXT. Use the variable: all users see arguments.
+`requirements`: What the topology needs, as pip reads it; supervisors install it.
+`session_timeout`: A daemon that is out of touch with ZooKeeper or PostgreSQL for this long counts as gone; in a folder, one
+that has ended.
+`include`: A file or folder beside the module that is packed too. Repeatable.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -21,6 +36,9 @@ if TYPE_CHECKING:
     from trident.topology import TridentTopology
 
 Function = Callable[..., int | None]
+
+_DESCRIBED = re.compile(r"^`(\w+)`: (.*(?:\n(?!`\w+`: ).+)*)\n?", re.MULTILINE)
+"""A parameter in the docstring of its command, or of this module: its help, if none stands beside it."""
 
 
 def local_folder(folder: Path | None) -> Path | None:
@@ -64,13 +82,11 @@ def option(help: str, metavar: str | None, *names: str, show_default: bool | str
 
 
 def argument(help: str, metavar: str | None = None, **more: Any) -> Any:
-    """Return an argument whose default is not shown."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
 
 
-def secret(variable: str, help: str, show_default: str, *names: str) -> Any:
-    """Return an option that the environment gives as well."""
-    return option(help, "TEXT", *names, show_default=show_default, envvar=variable, show_envvar=True)
+def from_environment(variable: str, help: str, show_default: str, metavar: str = "TEXT") -> Any:
+    return option(help, metavar, show_default=show_default, envvar=variable, show_envvar=True)
 
 
 def host(help: str, show_default: bool | str = True) -> Any:
@@ -101,87 +117,26 @@ def needs(other: str, is_there: object, **given: object) -> None:
 
 
 Debug = Annotated[bool, flag("--debug", "Show the stack trace of an error, and log more.")]
-Target = Annotated[
-    str,
-    argument(
-        "A topology, or a function without arguments that returns one. MODULE is a module (the working directory "
-        "is searched first) or the path of a .py file.",
-        "MODULE:TOPOLOGY",
-    ),
-]
-Conf = Annotated[
-    list[str] | None,
-    option(
-        "A setting of trident.Config; keys that begin with spark. are Spark's. Repeatable.", "KEY=VALUE", "--conf", "-c"
-    ),
-]
-LogDir = Annotated[
-    str | None,
-    option(
-        "Folder of the transaction log, or its address (zookeeper://…, postgresql://…, s3://…).",
-        "DIR",
-        show_default="trident-log/TOPOLOGY",
-    ),
-]
-SubmittedName = Annotated[
-    str | None,
-    option("The name under which it was submitted to a cluster.", "NAME", "--name", show_default="the topology's own"),
-]
-LogPlace = Annotated[
-    str, argument("Folder of the log, or its address; or the name of a topology.", "DIR|NAME", callback=existing_log)
-]
+Target = Annotated[str, argument("", "MODULE:TOPOLOGY")]
+Conf = Annotated[list[str] | None, option("", "KEY=VALUE", "--conf", "-c")]
+LogDir = Annotated[str | None, option("", "DIR", show_default="trident-log/TOPOLOGY")]
+SubmittedName = Annotated[str | None, option("", "NAME", "--name", show_default="the topology's own")]
+LogPlace = Annotated[str, argument("", "DIR|NAME", callback=existing_log)]
 Wide = Annotated[bool, flag("--wide", "Shorten nothing, however long the lines get.", "-w")]
 StateName = Annotated[str, argument("The name of the state.", "STATE")]
-Logs = Annotated[
-    Literal["text", "json"], typer.Option("--log-format", help="Standard error as text, or as lines of JSON.")
-]
+Logs = Annotated[Literal["text", "json"], typer.Option("--log-format", help="")]
 AsJson = Annotated[bool, flag("--json", "Print JSON.")]
-Token = Annotated[
-    str | None,
-    secret(
-        "TRIDENT_DRPC_TOKEN",
-        "What DRPC requests must carry, as Authorization: Bearer TEXT. Use the variable: all users see arguments.",
-        "everybody may ask",
-    ),
-]
-
-ClusterAddress = Annotated[
-    str | None,
-    option(
-        "The cluster: zookeeper://host1:2181,host2:2181/storm, postgresql://USER@HOST/DATABASE?cluster=NAME, "
-        "s3://BUCKET/PREFIX, or a folder of this machine.",
-        "ADDRESS",
-        "--cluster",
-        show_default="trident-cluster",
-        envvar="TRIDENT_CLUSTER",
-        show_envvar=True,
-    ),
-]
-ClusterToken = Annotated[
-    str | None,
-    secret(
-        "TRIDENT_TOKEN",
-        "The cluster's token. Use the variable: all users see arguments.",
-        "that in the folder of the cluster",
-        "--token",
-    ),
-]
+Token = Annotated[str | None, from_environment("TRIDENT_DRPC_TOKEN", "", "everybody may ask")]
 Topology = Annotated[str, argument("A topology, by its name or its id.", "NAME")]
 Workers = Annotated[int | None, option("How many workers run it: processes of Spark.", "N", "--workers", "-n", min=1)]
-Requirements = Annotated[
-    Path | None,
-    option("What the topology needs, as pip reads it; supervisors install it.", "FILE", exists=True, dir_okay=False),
-]
-Include = Annotated[
-    list[str] | None, option("A file or folder beside the module that is packed too. Repeatable.", "PATH")
-]
+Requirements = Annotated[Path | None, option("", "FILE", exists=True, dir_okay=False)]
+Include = Annotated[list[str] | None, option("", "PATH")]
 
 
 def command(app: typer.Typer, name: str, example: str, panel: str | None = None) -> Callable[[Function], Function]:
-    """Make a function a command of `app`; the number that it returns is the exit code.
+    """Make a function a command of `app`, which says errors in a message; the number that it returns is the exit code.
 
-    A parameter whose type is a dataclass stands for its fields: an argument in this place, options at the end. Every command
-    has `--debug`, and says errors of the framework in a message.
+    A parameter whose type is a dataclass stands for its fields: an argument in this place, options at the end.
     """
 
     def add_command(function: Function) -> Function:
@@ -217,11 +172,18 @@ def _whole(function: Function) -> Callable[..., None]:
     last = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
     run.__dict__["__signature__"] = inspect.Signature([*own, *shared, last])
     run.__annotations__ = {}
+    run.__doc__ = _DESCRIBED.sub("", inspect.getdoc(function) or "").rstrip()
     return run
 
 
 def _parameters(declared: Callable[..., Any]) -> list[inspect.Parameter]:
     types = get_type_hints(declared, include_extras=True)
+    described = inspect.getmro(declared) if isinstance(declared, type) else (declared,)
+    docs = [inspect.getdoc(each) or "" for each in described]
+    for name, text in (found for doc in (*docs, __doc__) for found in _DESCRIBED.findall(doc)):
+        if get_origin(types.get(name)) is Annotated:
+            info = get_args(types[name])[1]
+            info.help = info.help or " ".join(text.split())
     return [
         each.replace(kind=each.KEYWORD_ONLY, annotation=types[each.name])
         for each in inspect.signature(declared).parameters.values()
@@ -258,9 +220,13 @@ class TopologyOptions:
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """The cluster that a command looks at."""
+    """The cluster that a command looks at.
 
-    cluster: ClusterAddress = None
+    `cluster`: The cluster: zookeeper://host1:2181,host2:2181/storm, postgresql://USER@HOST/DATABASE?cluster=NAME,
+    s3://BUCKET/PREFIX, or a folder of this machine.
+    """
+
+    cluster: Annotated[str | None, from_environment("TRIDENT_CLUSTER", "", "trident-cluster", "ADDRESS")] = None
 
     def client(self, token: str | None = None) -> ClusterClient:
         from trident.cluster.client import ClusterClient
@@ -271,9 +237,12 @@ class ClusterOptions:
 
 @dataclass(frozen=True)
 class ClusterAndToken(ClusterOptions):
-    """The cluster in which a command changes something."""
+    """The cluster in which a command changes something.
 
-    token: ClusterToken = None
+    `token`: The cluster's token. Use the variable: all users see arguments.
+    """
+
+    token: Annotated[str | None, from_environment("TRIDENT_TOKEN", "", "that in the folder of the cluster")] = None
 
     def client(self, token: str | None = None) -> ClusterClient:
         return super().client(token or self.token)

@@ -1,7 +1,4 @@
-"""What the commands print and how they end: tables, errors in one message, Ctrl-C and SIGTERM.
-
-And how a run goes, in lines: a live one on a terminal, plain ones elsewhere; several sources have a line each.
-"""
+"""What the commands print and how they end: tables, how a run goes in lines, errors in one message, Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 import typer
 
@@ -35,24 +32,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("trident.cli")
 starting = logging.getLogger("trident.spark.session")  # says that Spark starts, which takes some seconds
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
-
-REPLACED = 3
-"""The exit code of a driver that another one replaced, so that a supervisor need not start it again."""
-
-PIPE_WIDTH = 10_000
-"""The width of what goes into a file or a pipe: it has no screen to fit."""
+INTERRUPTED = 130  # the exit code after Ctrl-C
+REPLACED = 3  # the exit code of a driver that another one replaced, so that a supervisor need not start it again
+PIPE_WIDTH = 10_000  # the width of what goes into a file or a pipe: it has no screen to fit
 _TIME = "%Y-%m-%d %H:%M:%S"
 
 
 def results() -> Console:
-    """Return standard output, for what was asked for."""
     return _console(stderr=False)
 
 
 def problems() -> Console:
-    """Return standard error, for progress, warnings and errors."""
     return _console(stderr=True)
 
 
@@ -75,7 +65,6 @@ def say_page(name: str, host: str, url: str) -> None:
 
 
 def is_wide(console: Console) -> bool:
-    """Whether a table of many columns fits."""
     return console.width >= 80  # on a narrower screen the lines of a box take the space of words
 
 
@@ -86,10 +75,7 @@ def show(
     title: str | None = None,
     console: Console | None = None,
 ) -> None:
-    """Print rows as a table: in a box on a screen that is wide enough, else as plain text.
-
-    `right`: the numbers of the columns that stand at the right.
-    """
+    """Print rows as a table: in a box on a screen that is wide enough, else as plain text. `right`: columns at the right."""
     from rich import box
     from rich.table import Table
 
@@ -154,15 +140,15 @@ def wrong_use(*errors: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def reporting(debug: bool = False, as_json: bool = False) -> Iterator[None]:
-    """Turn errors of the framework into a message and exit code 1 (`REPLACED`); with `debug` into a stack trace.
-
-    Log records from WARNING on (from INFO on with `debug`) go to standard error; `as_json`: as JSON, with all events of the
-    topology.
-    """
+    """Log from WARNING on; turn errors of the framework into a message and exit code 1 (`REPLACED`). `debug`: more of both."""
     level = logging.INFO if debug else logging.WARNING
     lines = _log_as_json(level) if as_json else None
     if lines is None:
         _log_to(problems(), level)
+    starting.setLevel(logging.INFO)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    # If it cannot connect, the command ends with an error of ours; its own messages are stack traces.
+    logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     try:
         yield
     except TridentError as error:
@@ -207,7 +193,6 @@ def _log_to(console: Console, level: int) -> None:
     handler.setFormatter(_Visible(text, _TIME))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     starting.handlers, starting.propagate = [logging.StreamHandler(console.file)], False
-    _quiet()
 
 
 def _log_as_json(level: int) -> _JsonLines:
@@ -218,15 +203,7 @@ def _log_as_json(level: int) -> _JsonLines:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)
     event_logger.setLevel(logging.INFO)
-    _quiet()
     return handler
-
-
-def _quiet() -> None:
-    starting.setLevel(logging.INFO)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    # If it cannot connect, the command ends with an error of ours; its own messages are stack traces.
-    logging.getLogger("cassandra").setLevel(logging.CRITICAL)
 
 
 class _JsonLines(logging.StreamHandler[TextIO]):
@@ -253,10 +230,7 @@ def _is_no_repetition(record: logging.LogRecord) -> bool:
 
 
 class EndingSignals:
-    """Notices SIGINT and SIGTERM in its block. The handler only notes the first: it may run in the middle of anything.
-
-    `first`, `second`: what is said at the first signal, and at the second.
-    """
+    """Notices SIGINT and SIGTERM in its block. The handler only notes the first: it may run in the middle of anything."""
 
     def __init__(self, first: str, second: str, as_json: bool) -> None:
         self.received: int | None = None
@@ -279,7 +253,6 @@ class EndingSignals:
         self._say(self._first)
 
     def wait(self) -> int:
-        """Wait for a signal; returns the exit code that it asks for."""
         waiting = threading.Event()
         while self.received is None:
             waiting.wait(0.2)
@@ -306,21 +279,8 @@ def unwinding_on_signals() -> Iterator[None]:
             signal.signal(signum, handler)
 
 
-class _Seen(NamedTuple):
-    """How many tuples there were at a moment, of each source and in all."""
-
-    at: float
-    tuples: int
-    rows: Mapping[str, int]
-
-
 class LiveLines:
-    """Says how far something is: in place on a terminal, while the context lasts; elsewhere in plain lines every few seconds.
-
-    `console`: where to.
-    `name`: what it is about, which begins each line.
-    `every_s`: seconds between two plain lines.
-    """
+    """Says how far something is: in place on a terminal, elsewhere in plain lines every few seconds."""
 
     first = "starting"
 
@@ -348,7 +308,6 @@ class LiveLines:
         return time.monotonic() - self._line_at >= (self._every_s if self._status is None else live_s)
 
     def tell(self, line: str, *more: str) -> None:
-        """Show a line, and more that belong to it."""
         from rich.text import Text
 
         self._line_at = time.monotonic()
@@ -366,7 +325,7 @@ class LineDisplay(LiveLines):
 
     def __init__(self, console: Console, name: str, every_s: float = 5.0) -> None:
         super().__init__(console, name, every_s)
-        self._seen: deque[_Seen] = deque()
+        self._seen: deque[tuple[float, dict[str, Any]]] = deque()
         self._line_of: int | None = None  # the batch that was shown last
 
     def update(self, running: RunningTopology) -> None:
@@ -378,23 +337,30 @@ class LineDisplay(LiveLines):
             self.tell(*self._lines(running, time.monotonic(), status))
 
     def _lines(self, running: RunningTopology, now: float, status: dict[str, Any]) -> list[str]:
-        """Return the line of the topology; after it one for each source, if there are several."""
         sources = status["sources"]
-        self._seen.append(_Seen(now, status["tuples"], {each["description"]: each["numInputRows"] for each in sources}))
-        while len(self._seen) > 2 and now - self._seen[1].at > 5.0:  # the seconds that a rate is over
+        self._seen.append((now, status))
+        while len(self._seen) > 2 and now - self._seen[1][0] > 5.0:  # the seconds that a rate is over
             self._seen.popleft()
-        since = self._seen[0]
-        rate = _rate(status["tuples"], since.tuples, now - since.at, running.seconds)
+        at, since = self._seen[0]
+        before = {each["description"]: each["numInputRows"] for each in since["sources"]}
+
+        def rate(tuples: int, former: int) -> float:
+            count, seconds = (tuples - former, now - at) if now - at >= 1 else (tuples, running.seconds)
+            return count / max(seconds, 1e-3)
+
+        speed = rate(status["tuples"], since["tuples"])
         total = [f"batch {status['txid']:,}", counted(status["tuples"], "tuple")]
-        total += [f"{rate:,.0f} tuples/s" if rate else "waiting for tuples"]
+        total += [f"{speed:,.0f} tuples/s" if speed else "waiting for tuples"]
         if len(sources) == 1:
             total += _behind(sources[0])
         last = running.last_progress
         if last is not None:
             total.append(f"commit lag {last['durationMs']['wait'] + last['durationMs']['commit']:,.0f} ms")
         lines = [", ".join([*total, *_troubles(status)])]
-        if len(sources) > 1:
-            lines += [f"{each['description']}: {', '.join(_of_source(each, now, since, running))}" for each in sources]
+        for each in sources if len(sources) > 1 else ():
+            name = each["description"]
+            own = f"{rate(each['numInputRows'], before.get(name, 0)):,.0f} tuples/s"
+            lines.append(f"{name}: {', '.join([own, *_behind(each)])}")
         return lines
 
 
@@ -422,25 +388,11 @@ class StormLines(LiveLines):
         return ", ".join(parts)
 
 
-def _of_source(source: dict[str, Any], now: float, since: _Seen, running: RunningTopology) -> list[str]:
-    rows, before = source["numInputRows"], since.rows.get(source["description"], 0)
-    return [f"{_rate(rows, before, now - since.at, running.seconds):,.0f} tuples/s", *_behind(source)]
-
-
-def _rate(tuples: int, before: int, in_s: float, run_s: float) -> float:
-    """Return the tuples per second of the last seconds, at first of the whole run."""
-    count, seconds = (tuples - before, in_s) if in_s >= 1 else (tuples, run_s)
-    return count / max(seconds, 1e-3)
-
-
 def _behind(source: dict[str, Any]) -> list[str]:
-    """Say how much of a source is still to be read, if that is known."""
     lag = source["lag"]
     if lag is None:
         return []
-    if not lag["amount"]:
-        return ["up to date"]
-    return [f"{amount(lag['amount'], lag['unit'])} behind"]
+    return [f"{amount(lag['amount'], lag['unit'])} behind" if lag["amount"] else "up to date"]
 
 
 def _troubles(status: dict[str, Any]) -> list[str]:
@@ -449,17 +401,12 @@ def _troubles(status: dict[str, Any]) -> list[str]:
         troubles.append(f"batches cut to {max(1, round(100 * status['share']))} % because they take long")
     if status["failures"]:
         troubles.append(f"{counted(status['failures'], 'failure')} (the last: {status['lastFailure']})")
-    if status["waiting"]:
-        troubles.append(status["waiting"])
-    if status["deadLetters"]:
-        troubles.append(counted(status["deadLetters"], "dead letter"))
-    return troubles
+    letters = counted(status["deadLetters"], "dead letter") if status["deadLetters"] else None
+    return [*troubles, *filter(None, (status["waiting"], letters))]
 
 
 def _align(lines: Sequence[str]) -> list[str]:
-    names, figures = zip(*(line.split(": ", 1) for line in lines), strict=True) if lines else ((), ())
-    rates = [each.partition(", ")[0] for each in figures]
-    rest = [each.partition(", ")[2] for each in figures]
-    wide, wide_rate = max(map(len, names), default=0), max(map(len, rates), default=0)
-    columns = zip(names, rates, rest, strict=True)
+    parts = [line.split(": ", 1) for line in lines]
+    columns = [(name, *figures.partition(", ")[::2]) for name, figures in parts]
+    wide, wide_rate = (max((len(each[number]) for each in columns), default=0) for number in (0, 1))
     return [f"  {name:<{wide}}  {rate:>{wide_rate}}  {more}".rstrip() for name, rate, more in columns]

@@ -28,9 +28,7 @@ from trident.crashtest import (
 from trident.errors import ConfigError
 from trident.naming import counted
 
-WRONG = 3
-"""The exit code of a job whose table a kill has made wrong."""
-
+WRONG = 3  # the exit code of a job whose table a kill has made wrong
 _MOST_ROWS = 20  # of a trial, on a screen
 
 app = typer.Typer()
@@ -38,52 +36,28 @@ app = typer.Typer()
 
 @dataclass(frozen=True)
 class CrashOptions:
-    """What a crash test is asked for."""
+    """What a crash test is asked for.
+
+    `table_name`: What the job writes: a path (Parquet, CSV, JSON, Delta), sqlite:///FILE?table=NAME,
+    postgresql://HOST/DATABASE?table=NAME (or ?query=SELECT), or MODULE:FUNCTION, which returns rows.
+    `key`: A column of the key. Repeatable. Default: whole rows are compared.
+    `reset`: A shell command, run in the copy before each run: empties what earlier runs left.
+    `copy`: The database of --table, or its MODULE:FUNCTION: confirms that it is a copy which may be overwritten.
+    `folder`: The job's folder; each run has a copy of it as its working directory.
+    `moment`: When it is killed: after, line, time, before, committed, uncommitted or older. Repeatable.
+    """
 
     job: Annotated[list[str], argument("The job: `python job.py` and its arguments.", "-- COMMAND")]
-    table_name: Annotated[
-        str,
-        option(
-            "What the job writes: a path (Parquet, CSV, JSON, Delta), sqlite:///FILE?table=NAME, "
-            "postgresql://HOST/DATABASE?table=NAME (or ?query=SELECT), or MODULE:FUNCTION, which returns rows.",
-            "TABLE",
-            "--table",
-        ),
-    ]
-    key: Annotated[
-        list[str] | None, option("A column of the key. Repeatable. Default: whole rows are compared.", "COLUMN")
-    ] = None
+    table_name: Annotated[str, option("", "TABLE", "--table")]
+    key: Annotated[list[str] | None, option("", "COLUMN")] = None
     ignore: Annotated[list[str] | None, option("A column that differs from run to run. Repeatable.", "COLUMN")] = None
-    reset: Annotated[
-        str, option("A shell command, run in the copy before each run: empties what earlier runs left.", "COMMAND")
-    ] = ""
-    copy: Annotated[
-        str,
-        option(
-            "The database of --table, or its MODULE:FUNCTION: confirms that it is a copy which may be overwritten.",
-            "NAME",
-        ),
-    ] = ""
+    reset: Annotated[str, option("", "COMMAND")] = ""
+    copy: Annotated[str, option("", "NAME")] = ""
     folder: Annotated[
-        Path,
-        option(
-            "The job's folder; each run has a copy of it as its working directory.",
-            "DIR",
-            show_default="the current one",
-            exists=True,
-            file_okay=False,
-            callback=local_folder,
-        ),
+        Path, option("", "DIR", show_default="the current one", exists=True, file_okay=False, callback=local_folder)
     ] = Path()
     kills: Annotated[int, number("How often it is killed.")] = len(USUAL)
-    moment: Annotated[
-        list[KillMoment] | None,
-        option(
-            "When it is killed: after, line, time, before, committed, uncommitted or older. Repeatable.",
-            "MOMENT",
-            show_default="all but older",
-        ),
-    ] = None
+    moment: Annotated[list[KillMoment] | None, option("", "MOMENT", show_default="all but older")] = None
     seed: Annotated[int, typer.Option(metavar="N", help="Chooses batches, lines and times.")] = 0
     timeout: Annotated[float, seconds("How long a run may take, from one start to its end.", 1)] = 300.0
     idle: Annotated[float, seconds("Stop a job that does not end after so long without a batch.", 1)] = 30.0
@@ -132,24 +106,19 @@ def crashtest_command(of: CrashOptions, as_json: AsJson = False) -> int:
     return WRONG if not report.is_exact else int(report.kills == 0)
 
 
+_SAID = {
+    TrialOutcome.exact: ("green", "exact: {where}"),
+    TrialOutcome.wrong: ("bold red", "WRONG, {keys}: {where}"),
+    TrialOutcome.stopped: ("bold red", "DOES NOT START AGAIN: {where}; then: {problem}"),
+    TrialOutcome.refused: ("green", "refused, which is right: {where}; then: {problem}"),
+    TrialOutcome.missed: ("yellow", "the job ended before it could be killed there {problem}"),
+}
+
+
 def _tell_trial(trial: Trial) -> None:
-    style = {TrialOutcome.exact: "green", TrialOutcome.refused: "green", TrialOutcome.missed: "yellow"}.get(
-        trial.outcome, "bold red"
-    )
-    say(f"  {_sentence(trial)}", style, problems())
-
-
-def _sentence(trial: Trial) -> str:
-    match trial.outcome:
-        case TrialOutcome.exact:
-            return f"exact: {trial.where}"
-        case TrialOutcome.wrong:
-            return f"WRONG, {counted(len(trial.differences), 'key')}: {trial.where}"
-        case TrialOutcome.stopped:
-            return f"DOES NOT START AGAIN: {trial.where}; then: {trial.problem}"
-        case TrialOutcome.refused:
-            return f"refused, which is right: {trial.where}; then: {trial.problem}"
-    return f"the job ended before it could be killed there {trial.problem}".rstrip()
+    style, text = _SAID[trial.outcome]
+    keys = counted(len(trial.differences), "key")
+    say(f"  {text.format(where=trial.where, keys=keys, problem=trial.problem)}".rstrip(), style, problems())
 
 
 def _print(report: CrashReport, seconds: float) -> None:
@@ -162,7 +131,6 @@ def _print(report: CrashReport, seconds: float) -> None:
 
 
 def verdict(report: CrashReport, seconds: float) -> str:
-    """Return what a test has found, in a sentence."""
     found = Counter(trial.outcome for trial in report.trials)
     kills = f"{counted(report.kills, 'kill')} in {seconds:,.0f} s"
     if report.kills == 0:

@@ -22,14 +22,7 @@ Host = Annotated[str, host("The address to answer at, under which other machines
 Port = Annotated[int, port("The port of the page; 0 takes a free one.")]
 Slots = Annotated[int, number("How many topologies may run on this machine.", max=1000)]
 Timeout = Annotated[float, seconds("A driver without a heartbeat for this long is started elsewhere.", 1.0)]
-Session = Annotated[
-    float,
-    seconds(
-        "A daemon that is out of touch with ZooKeeper or PostgreSQL for this long counts as gone; in a folder, one that has "
-        "ended.",
-        1.0,
-    ),
-]
+Session = Annotated[float, seconds("", 1.0)]
 
 
 app = typer.Typer()
@@ -44,7 +37,6 @@ class Own(NamedTuple):
     as_json: bool
 
     def say(self, text: str) -> None:
-        """Print a line, as JSON if that was asked for."""
         say(json_line(text) if self.as_json else text)
 
     def report_remains(self) -> None:
@@ -69,7 +61,6 @@ class DaemonOptions(ClusterAndToken):
         return Own(address, folder, own_token(self.token, folder), self.log_format == "json")
 
     def begin(self, host: str = _LOCAL) -> Own:
-        """Log what it does; returns its cluster."""
         with needs_package("a daemon of a cluster", "cluster"):
             import trident.cluster.machine_supervisor
             import trident.cluster.nimbus  # noqa: F401
@@ -90,21 +81,9 @@ def nimbus_command(
     of: DaemonOptions,
     host: Host = "127.0.0.1",
     port: Port = 8080,
-    code: Annotated[
-        Path | None,
-        option(
-            "Where the code of topologies is stored; several Nimbuses of a cluster share it.",
-            "DIR",
-            show_default="code in the cluster's folder",
-        ),
-    ] = None,
+    code: Annotated[Path | None, option("", "DIR", show_default="code in the cluster's folder")] = None,
     driver_timeout: Timeout = 15.0,
-    max_deaths: Annotated[
-        int,
-        number(
-            "A topology whose drivers die so often in half an hour, each within a minute, is marked as failed.", max=100
-        ),
-    ] = 20,
+    max_deaths: Annotated[int, number("", max=100)] = 20,
     session_timeout: Session = 10.0,
 ) -> int:
     """Run a Nimbus until Ctrl-C: it assigns topologies to supervisors and serves the page and the clients.
@@ -113,6 +92,9 @@ def nimbus_command(
     but nothing is submitted or moved.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+
+    `code`: Where the code of topologies is stored; several Nimbuses of a cluster share it.
+    `max_deaths`: A topology whose drivers die so often in half an hour, each within a minute, is marked as failed.
     """
     own = of.begin(host)
     from trident.cluster.nimbus import NimbusDaemon
@@ -134,16 +116,9 @@ def supervisor_command(
     host: Host = "127.0.0.1",
     slots: Slots = 4,
     folder: Annotated[
-        Path | None,
-        option(
-            "What it keeps on this machine: code, logs, its id.",
-            "DIR",
-            show_default="supervisor in the cluster's folder, or trident-supervisor",
-        ),
+        Path | None, option("", "DIR", show_default="supervisor in the cluster's folder, or trident-supervisor")
     ] = None,
-    end_drivers: Annotated[
-        bool, flag("--end-drivers", "End the drivers with the supervisor, instead of leaving them to the next one.")
-    ] = False,
+    end_drivers: Annotated[bool, flag("--end-drivers", "")] = False,
     session_timeout: Session = 10.0,
 ) -> int:
     """Keep the topologies that are assigned to this machine running, until Ctrl-C.
@@ -152,6 +127,9 @@ def supervisor_command(
     next supervisor with the same folder adopts them.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+
+    `folder`: What it keeps on this machine: code, logs, its id.
+    `end_drivers`: End the drivers with the supervisor, instead of leaving them to the next one.
     """
     own = of.begin(host)
     from trident.cluster.machine_supervisor import MachineSupervisor

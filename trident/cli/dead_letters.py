@@ -25,24 +25,19 @@ app = typer.Typer(
 
 _SHORT = 60
 
-Folder = Annotated[
-    Path | None,
-    option(
-        "Their folder, if the topology has the setting. Default: dead_letters in the folder of the log.",
-        "DIR",
-        "--dead-letter-dir",
-    ),
-]
 Letters = Annotated[list[str] | None, argument("Dead letters (12-0), or all of a batch (12).", "ID")]
 Every = Annotated[bool, flag("--all", "All that wait.")]
 
 
 @dataclass(frozen=True)
 class LogOptions:
-    """The log whose dead letters a command is about."""
+    """The log whose dead letters a command is about.
+
+    `folder`: Their folder, if the topology has the setting. Default: dead_letters in the folder of the log.
+    """
 
     directory: LogPlace
-    folder: Folder = None
+    folder: Annotated[Path | None, option("", "DIR", "--dead-letter-dir")] = None
 
     def open(self) -> LetterBox:
         from trident.cli.letter_box import LetterBox
@@ -93,20 +88,14 @@ def replay_command(
     of: LogOptions,
     letters: Letters = None,
     every: Every = False,
-    edited: Annotated[
-        Path | None,
-        option(
-            "Those in FILE, with the values that they have there, as `export` prints them.",
-            "FILE",
-            "--from",
-            exists=True,
-        ),
-    ] = None,
+    edited: Annotated[Path | None, option("", "FILE", "--from", exists=True)] = None,
 ) -> None:
     """Put dead letters back through the topology, each once, at the step at which it was left out.
 
     The topology does this: within a second or so if it is running, otherwise when it starts. A letter that fails again
     becomes a dead letter of the batch that tried it. Repeating the command does no harm: no letter is put back twice.
+
+    `edited`: Those in FILE, with the values that they have there, as `export` prints them.
     """
     if [bool(letters), every, edited is not None].count(True) != 1:
         raise typer.BadParameter("name dead letters or batches, or give --all, or --from")

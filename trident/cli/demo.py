@@ -15,12 +15,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING, Any
 
 from trident.cli.console import LiveLines, results, say, show, unwinding_on_signals
 from trident.cli.demo_folder import DemoFolder, DemoText, count_words, find_text, standard_library
@@ -46,12 +44,7 @@ _LOOK_S = 0.005
 
 
 def demo(paths: Sequence[Path], state_dir: Path, engine: str, kills: int, fresh: bool) -> int:
-    """Count, show and check; returns the exit code: 0 exact, 1 not exact or not killed, 130 and 143 interrupted.
-
-    `paths`: text files and folders; none: the standard library.
-    `kills`: how often the job is killed.
-    `fresh`: whether to forget an earlier demo first; one whose job is killed always does.
-    """
+    """Count, show and check; returns the exit code. With kills an earlier demo is always forgotten."""
     _check_environment(engine)
     folder = DemoFolder(state_dir.absolute())
     text = find_text(paths or standard_library())
@@ -64,14 +57,14 @@ def demo(paths: Sequence[Path], state_dir: Path, engine: str, kills: int, fresh:
     before = folder.log()
     topology = load_topology(f"{folder.module}:topology")
     begun = time.monotonic()
-    bar = _Bar(folder, text.lines, _tuples(before))
+    lines = _Lines(folder, text.lines, _tuples(before))
     made, seconds = 0, None
     if kills:
-        with bar:
-            made = _run_with_kills(folder, topology, engine, kills, bar, text.size // batch_bytes)
+        with lines:
+            made = _run_with_kills(folder, topology, engine, kills, lines, text.size // batch_bytes)
     else:
         config = Config.of(engine=engine, log_dir=str(folder.log_dir))
-        running, stopped = drive(lambda: topology.start(config), True, bar)
+        running, stopped = drive(lambda: topology.start(config), True, lines)
         if stopped:
             say("stopped; run it again to continue from there")
             return stopped
@@ -90,43 +83,29 @@ def demo(paths: Sequence[Path], state_dir: Path, engine: str, kills: int, fresh:
     return code or int(made < kills)
 
 
-class _Bar(LiveLines):
-    """A bar over the lines of the text; where there is no terminal, a plain line every few seconds."""
+class _Lines(LiveLines):
+    """How many lines of the text are counted."""
 
     def __init__(self, folder: DemoFolder, lines: int, before: int) -> None:
         super().__init__(results(), "demo")
         self._lines, self._before = lines, before
         self.folder, self._log = folder, LogReader(folder.log_dir)
-        self.txid = 0
-        columns = (TextColumn("batch {task.fields[txid]}"), BarColumn(), MofNCompleteColumn(), TextColumn("lines"))
-        self._progress = Progress(
-            *columns, TimeElapsedColumn(), console=self._console, disable=not self._console.is_terminal
-        )
-        self._task = self._progress.add_task("lines", total=lines, txid=0)
-        self._shown = 0
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._progress.stop()
+        self.txid = self._shown = 0
 
     def update(self, running: RunningTopology) -> None:
         status = running.status
-        self._set(status["txid"], self._before + status["tuples"])
+        self._show(status["txid"], self._before + status["tuples"])
 
     def look(self) -> int:
         """Show the progress of a topology in another process, by its log; return the last batch there."""
         if exists(self.folder.log_dir):
             log = self._log.refresh()
             self.txid = log.txid
-            self._set(log.txid, _tuples(log))
+            self._show(log.txid, _tuples(log))
         return self.txid
 
-    def _set(self, txid: int, lines: int) -> None:
-        self._progress.update(self._task, completed=lines, txid=txid)
-        if not self._console.is_terminal and self.is_due() and txid != self._shown:
+    def _show(self, txid: int, lines: int) -> None:
+        if self.is_due() and txid != self._shown:
             self._shown = txid
             self.tell(f"batch {txid}: {lines:,} of {self._lines:,} lines")
 
@@ -140,10 +119,9 @@ def kill_line(number: int, recorded: int, stored: int | None) -> str:
 
 
 class DemoJob:
-    """A run of the demo's topology in a session of its own, so that a kill takes Spark with it.
+    """A run of the demo's topology in a session of its own, which a kill ends with Spark, however the context is left.
 
-    Leaving the context ends every process of the session, however it is left. If this process is killed itself, the job
-    ends too: it reads from a pipe whose other end is here.
+    If this process is killed itself, the job ends too: it reads from a pipe whose other end is here.
     """
 
     def __init__(self, folder: DemoFolder, engine: str, scratch: Path) -> None:
@@ -195,10 +173,7 @@ class DemoJob:
 
 
 def end_with_parent() -> None:
-    """From now on, end this process group when standard input ends, whose other end the parent holds.
-
-    However the parent ends, also by SIGKILL, the system closes it. Spark's JVM is in the group, and its workers end with it.
-    """
+    """Let this process group end, with Spark's JVM in it, when standard input ends: the system closes it with the parent."""
 
     def watch() -> None:
         while os.read(0, 1 << 10):
@@ -209,7 +184,7 @@ def end_with_parent() -> None:
 
 
 def _run_with_kills(
-    folder: DemoFolder, topology: TridentTopology, engine: str, kills: int, bar: _Bar, batches: int
+    folder: DemoFolder, topology: TridentTopology, engine: str, kills: int, lines: _Lines, batches: int
 ) -> int:
     """Run the demo's topology to its end and kill it on the way; returns how often. `batches`: about how many there are."""
     made, chance = 0, random.Random()
@@ -219,43 +194,42 @@ def _run_with_kills(
     ):
         while True:
             with DemoJob(folder, engine, Path(scratch)) as job:
-                bar.look()
-                wanted = chance.randint(1, max(1, min(3, (batches - bar.txid) // (kills - made + 1))))
-                if made == kills or not _moment(job, bar, bar.txid + wanted, made % 2 == 0, chance):
+                txid = lines.look() + chance.randint(1, max(1, min(3, (batches - lines.txid) // (kills - made + 1))))
+                if made == kills or not _moment(job, lines, txid, made % 2 == 0, chance):
                     while not job.has_ended():
-                        bar.look()
+                        lines.look()
                         time.sleep(_LOOK_S)
-                    bar.look()
+                    lines.look()
                     return made
-            bar.look()
             made += 1
-            say(kill_line(made, bar.txid, _stored_txid(folder, topology)), "yellow")
+            say(kill_line(made, lines.look(), _stored_txid(folder, topology)), "yellow")
 
 
-def _moment(job: DemoJob, bar: _Bar, txid: int, in_commit: bool, chance: random.Random) -> bool:
-    """Wait until batch `txid` is recorded and then for the moment to kill; False if the job came to its end before.
+def _moment(job: DemoJob, lines: _Lines, txid: int, in_commit: bool, chance: random.Random) -> bool:
+    """Wait until `txid` is recorded, then for the next commit of the store or any moment of a batch; False if the job ended."""
+    start, begun = lines.txid, time.monotonic()
 
-    The moment is the one at which the store commits the next batch (`in_commit`), or any within a batch's time.
-    """
-    start, begun = bar.txid, time.monotonic()
-    while bar.look() < txid:
-        if job.has_ended():
-            return False
-        if bar.txid == start:
+    def is_recorded() -> bool:
+        nonlocal begun
+        if lines.look() == start:
             begun = time.monotonic()  # nothing is committed yet
-        time.sleep(_LOOK_S)
+        return lines.txid >= txid
+
+    if not _until(job, is_recorded):
+        return False
     if in_commit:
-        newest = _newest(bar.folder.delta_log)
-        while _newest(bar.folder.delta_log) == newest:
-            if job.has_ended():
-                return False
-        return True
+        newest = _newest(lines.folder.delta_log)
+        return _until(job, lambda: _newest(lines.folder.delta_log) != newest, 0.0)
     each = (time.monotonic() - begun) / (txid - start)
     deadline = time.monotonic() + chance.uniform(0, min(each, 2.0))
-    while time.monotonic() < deadline:
+    return _until(job, lambda: time.monotonic() >= deadline)
+
+
+def _until(job: DemoJob, is_over: Callable[[], bool], pause_s: float = _LOOK_S) -> bool:
+    while not is_over():
         if job.has_ended():
             return False
-        time.sleep(_LOOK_S)
+        time.sleep(pause_s)
     return True
 
 
@@ -295,7 +269,6 @@ def _stored_txid(folder: DemoFolder, topology: TridentTopology) -> int | None:
 def _show(
     folder: DemoFolder, counts: dict[str, int], text: DemoText, before: LogState | None, after: LogState, seconds: float
 ) -> int:
-    """Print the result and compare it; returns the exit code."""
     top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:10]
     say(f"the {len(top)} most frequent of {counted(len(counts), 'word')}")
     show([(word, f"{count:,}") for word, count in top], "word", "count", right=[1])

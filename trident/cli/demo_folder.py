@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,10 +77,7 @@ class DemoFolder:
         shutil.rmtree(self.path)
 
     def prepare(self, paths: Sequence[str], text: DemoText) -> int:
-        """Write the topology and what it reads; return the size of a batch in bytes.
-
-        Raises `StateError`: the folder holds something else, or the counts of other text.
-        """
+        """Write the topology and what it reads; return the size of a batch. `StateError` if other text was counted here."""
         self._check_ours()
         known = self._read_demo_json()
         if known and known["paths"] != list(paths):
@@ -96,7 +94,6 @@ class DemoFolder:
         return size
 
     def log(self) -> LogState | None:
-        """Return what the log says, None before the first run."""
         return LogReader(self.log_dir).refresh() if exists(self.log_dir) else None
 
     def command(self, *words: str) -> list[str]:
@@ -136,12 +133,7 @@ _NOT_THE_LIBRARY = {"site-packages", "dist-packages", "__pycache__"}
 
 @dataclass(frozen=True)
 class DemoText:
-    """The files that the demo reads.
-
-    `files`: absolute paths, sorted.
-    `size`, `lines`: bytes and lines of all of them.
-    `skipped`: how many files were left out because they are not UTF-8 text.
-    """
+    """The UTF-8 files that the demo reads, with their bytes and lines, and how many others were left out."""
 
     files: tuple[str, ...]
     size: int
@@ -155,10 +147,7 @@ def standard_library() -> list[Path]:
 
 
 def find_text(paths: Sequence[Path]) -> DemoText:
-    """Find the UTF-8 text files among `paths` and in folders of them; hidden files and links to folders are left out.
-
-    Raises `SpoutError`: a path is not there or cannot be read, or there is no text at all.
-    """
+    """Find the UTF-8 text files among `paths` and in folders of them; hidden files and links to folders are left out."""
     files: list[str] = []
     size = lines = skipped = 0
     for path in sorted({each.resolve() for root in paths for each in _files_of(root)}):
@@ -205,10 +194,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def _is_text(data: bytes) -> bool:
-    if b"\0" in data:
-        return False
-    try:
+    with suppress(UnicodeDecodeError):
         data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        return b"\0" not in data
+    return False

@@ -1,7 +1,4 @@
-"""`trident doctor`: what of this machine a topology can use, and what mends the rest.
-
-It imports packages, reads files and looks for programs. It starts no Java and connects to nothing.
-"""
+"""`trident doctor`: what a topology can use here, and what mends the rest, without starting Java or connecting anywhere."""
 
 from __future__ import annotations
 
@@ -30,12 +27,7 @@ _FLOOR = re.compile(r"""([\w.-]+)(?:\[[^\]]*\])?>=([\d.]+)(?:.*extra == ['"]([\w
 
 @dataclass(frozen=True)
 class Checkup:
-    """What was found of one thing.
-
-    `version`, `path`: empty if they are not known.
-    `problem`: what is wrong with it; None if it can be used.
-    `mend`: the command that mends it; empty if the problem says what to do.
-    """
+    """What was found of one thing: its problem, if it cannot be used, and the command that mends it, if there is one."""
 
     version: str = ""
     path: str = ""
@@ -44,7 +36,6 @@ class Checkup:
 
 
 def doctor(as_json: bool = False) -> int:
-    """Print what is here; return the exit code: 0 if topologies can run on Spark, else 1."""
     here = {
         "trident": Checkup(__version__, str(Path(__file__).parents[1])),
         "python": Checkup(platform.python_version(), sys.executable),

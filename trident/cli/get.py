@@ -24,10 +24,7 @@ from trident.topology import TridentTopology
 
 @dataclass(frozen=True)
 class KeyListing:
-    """Which keys are listed: those that begin with `prefix` (None: all), at most `limit` (None: no bound).
-
-    `top`: the keys with so many greatest values, of several aggregates `by` one of them.
-    """
+    """Which keys are listed: with a prefix, at most so many, or those with the `top` greatest values."""
 
     prefix: str | None = None
     limit: int | None = None
@@ -37,11 +34,7 @@ class KeyListing:
 
 @dataclass(frozen=True)
 class LookupAnswer:
-    """What a state holds for some keys, after batch `txid`; `keys` is None for a single value.
-
-    A key may be the first fields of one, if none begins so. `results` names several aggregates in one value.
-    `more` is True if a listing ended at its limit and there are further keys, None if this is not a listing.
-    """
+    """What a state holds for some keys, or as a single value; `more` is None if this is not a listing."""
 
     topology: str
     state: StateNode
@@ -76,15 +69,7 @@ class LookupAnswer:
 def read(
     topology: TridentTopology, config: Config, name: str, texts: Sequence[str], listing: KeyListing | None = None
 ) -> LookupAnswer:
-    """Read some keys of a state, list them, or read its single value, at the log's last committed batch.
-
-    Of several aggregates in one value the results are read, and not what is remembered beside them.
-
-    Raises `TopologyError`: there is no such state.
-    Raises `UnsupportedOperation`: the state is in memory, or its store cannot list keys.
-    Raises `LogError`, `ForeignLogError`: there is no log, or it is of another topology.
-    Raises `StateReadError`: the store does not belong to the log.
-    """
+    """Read some keys of a state, list them, or read its single value, at the log's last committed batch."""
     graph = topology.graph()
     node = graph.state(name)
     if any(isinstance(each, (WindowNode, JoinWithinNode)) and each.state == name for each in graph.nodes):

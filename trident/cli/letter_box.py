@@ -35,7 +35,6 @@ class LetterBox:
 
     @staticmethod
     def open(log_dir: str, folder: Path | None) -> LetterBox:
-        """Open those of a log; `folder`: theirs, if it is not beside the log."""
         with opened_log(log_dir) as reader:
             log, writer = reader.refresh(), reader.holder()
         return LetterBox(DeadLetters(folder or Config(log_dir=log_dir).dead_letter_folder(log.topology)), log, writer)

@@ -30,7 +30,6 @@ _SHORT_TEXT = 24
 
 
 def log(log_dir: str | os.PathLike[str], last: int, as_json: bool, wide: bool = False) -> None:
-    """Print what a log says, with its `last` commits; `wide`: nothing is shortened, and lines are as long as they are."""
     contents = report(log_dir, last)
     if as_json:
         print_json(contents)
@@ -70,11 +69,6 @@ def opened_log(log_dir: str | os.PathLike[str]) -> Iterator[TransactionLogReader
 
 
 def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
-    """Return what a log says as plain data.
-
-    Raises `LogError`: there is no log.
-    Raises `CorruptLogError`: a record in the middle of the log does not check.
-    """
     with opened_log(log_dir) as reader:
         state, writer = reader.refresh(), reader.holder()
     return {
@@ -116,7 +110,6 @@ def short(definition: Any, width: int = 60) -> str:
 
 
 def _said(name: str, definition: Any, wide: bool) -> str:
-    """A spout and what it has in a batch; the time of a batch, and the dead letters put back in it, as people read them."""
     if name == LETTERS:
         numbers = (f"{txid}-{number}" for txid, ranges in definition.items() for number in numbers_of(ranges))
         return f"dead letters: {', '.join(numbers) if wide else short(list(numbers))}"

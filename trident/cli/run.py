@@ -1,4 +1,4 @@
-"""`trident run`: one topology in this process, until it is done or asked to stop; `trident drpc`: beside it, its functions."""
+"""`trident run`: one topology in this process, until it is done or asked to stop; `trident drpc`, `changes` beside it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from trident.cli.commands import (
     Conf,
     LogDir,
     Logs,
+    StateName,
     Target,
     Token,
     TopologyOptions,
     command,
+    feed_position,
     flag,
+    from_environment,
     host,
     needs,
     number,
     option,
     port,
     seconds,
-    secret,
 )
 from trident.cli.console import EndingSignals, LineDisplay, LiveLines, StormLines, problems, say, say_page
 from trident.config import Config, Engine, Recovery
@@ -46,9 +48,7 @@ if TYPE_CHECKING:
 Beside = Callable[[Any], AbstractContextManager[object]]
 """Returns a context that is open while a topology runs, which it is given."""
 
-LEFT_OUT = 4
-"""The exit code of a run that has left tuples out, if that was asked for."""
-
+LEFT_OUT = 4  # the exit code of a run that has left tuples out, if that was asked for
 _LOCAL = "127.0.0.1"
 _OF_BATCHES = ("engine", "once", "fail_on_dead_letters", "takeover", "state_recovery", "log_dir", "drpc_port")
 """The options that say nothing to a topology of spouts and bolts."""
@@ -67,59 +67,38 @@ app = typer.Typer()
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run is asked for."""
+    """What a run is asked for.
+
+    `engine`: What runs the stages: Spark, this process (no Java), or this process for small batches.
+    `fail_on_dead_letters`: Exit with code 4 if tuples were left out as dead letters.
+    `takeover`: Take the log from a driver that holds it; that driver is fenced out.
+    `state_recovery`: When log and store do not belong together: refuse, and say what to do; rewind a store that was set
+    back; keep the totals, if right or even if wrong; or discard them and count on.
+    `drpc_token`: What DRPC requests must carry, as Authorization: Bearer TEXT. Use the variable: all users see arguments.
+    `drpc_port`: Answer the DRPC functions here, over HTTP; 0 takes a free port.
+    `metrics_port`: Serve metrics here, in OpenMetrics; 0 takes a free port.
+    `ui_host`: The address to serve the page at; anyone who reaches it may read.
+    `ui_token`: What actions on the page need. Use the variable: all users see arguments.
+    """
 
     target: Target
     conf: Conf = None
     master: Annotated[str | None, option("The Spark master.", "URL", show_default="local[*]")] = None
-    engine: Annotated[
-        Engine | None,
-        option(
-            "What runs the stages: Spark, this process (no Java), or this process for small batches.",
-            None,
-            show_default="spark",
-        ),
-    ] = None
+    engine: Annotated[Engine | None, option("", None, show_default="spark")] = None
     once: Annotated[bool, flag("--once", "Commit all that the sources have now, then end.")] = False
-    fail_on_dead_letters: Annotated[
-        bool, flag("--fail-on-dead-letters", "Exit with code 4 if tuples were left out as dead letters.")
-    ] = False
-    takeover: Annotated[
-        bool, flag("--takeover", "Take the log from a driver that holds it; that driver is fenced out.")
-    ] = False
-    state_recovery: Annotated[
-        Recovery | None,
-        option(
-            "When log and store do not belong together: refuse, and say what to do; rewind a store that was set back; keep "
-            "the totals, if right or even if wrong; or discard them and count on.",
-            None,
-            show_default="refuse",
-        ),
-    ] = None
+    fail_on_dead_letters: Annotated[bool, flag("--fail-on-dead-letters", "")] = False
+    takeover: Annotated[bool, flag("--takeover", "")] = False
+    state_recovery: Annotated[Recovery | None, option("", None, show_default="refuse")] = None
     log_dir: LogDir = None
-    drpc_port: Annotated[
-        int | None,
-        port("Answer the DRPC functions here, over HTTP; 0 takes a free port.", show_default="they are not served"),
-    ] = None
+    drpc_port: Annotated[int | None, port("", show_default="they are not served")] = None
     drpc_host: Annotated[str | None, host("The address to answer at.", _LOCAL)] = None
     drpc_token: Token = None
-    metrics_port: Annotated[
-        int | None, port("Serve metrics here, in OpenMetrics; 0 takes a free port.", show_default="they are not served")
-    ] = None
+    metrics_port: Annotated[int | None, port("", show_default="they are not served")] = None
     metrics_host: Annotated[str | None, host("The address to serve metrics at.", _LOCAL)] = None
     ui: Annotated[bool, flag("--ui", "Serve a page about the topology while it runs.")] = False
     ui_port: Annotated[int | None, port("The port of the page; 0 takes a free one.", show_default="8080")] = None
-    ui_host: Annotated[
-        str | None, host("The address to serve the page at; anyone who reaches it may read.", _LOCAL)
-    ] = None
-    ui_token: Annotated[
-        str | None,
-        secret(
-            "TRIDENT_TOKEN",
-            "What actions on the page need. Use the variable: all users see arguments.",
-            "one is made and printed",
-        ),
-    ] = None
+    ui_host: Annotated[str | None, host("", _LOCAL)] = None
+    ui_token: Annotated[str | None, from_environment("TRIDENT_TOKEN", "", "one is made and printed")] = None
     log_format: Logs = "text"
 
 
@@ -150,11 +129,9 @@ def run_command(of: RunOptions) -> int:
         beside = _beside(of, opened)
         topology = load_runnable(of.target)
         if isinstance(topology, StormTopology):
-            for name in _OF_BATCHES:
-                if vars(of)[name] not in (None, False):
-                    raise typer.BadParameter(
-                        f"--{name.replace('_', '-')} is for Trident topologies; this one has spouts and bolts, and no batches"
-                    )
+            for name in (name for name in _OF_BATCHES if vars(of)[name] not in (None, False)):
+                said = "is for Trident topologies; this one has spouts and bolts, and no batches"
+                raise typer.BadParameter(f"--{name.replace('_', '-')} {said}")
             conf = storm_settings(of.target, of.conf or [], served)
             needs("--metrics-port", conf.metrics_port is not None, metrics_host=of.metrics_host)
             return _run_storm(topology, conf, beside, as_json)
@@ -164,7 +141,7 @@ def run_command(of: RunOptions) -> int:
             from trident.drpc.local import check_functions
 
             check_functions(topology.graph())
-        return _run(topology, config, of.once, beside, as_json, of.fail_on_dead_letters)
+        return _run(of, topology, config, beside, as_json)
 
 
 def _beside(of: RunOptions, opened: ExitStack) -> list[Beside]:
@@ -204,38 +181,24 @@ def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> 
 def _logged_for_page() -> Iterator[None]:
     """Log from INFO on, for the page; what goes to standard error stays as it is."""
     root, ours, events = (logging.getLogger(name) for name in ("", "trident", "trident.events"))
-    always, level = "" if events.level == logging.NOTSET else events.name, ours.level
+    always, level, handlers = "" if events.level == logging.NOTSET else events.name, ours.level, list(root.handlers)
 
-    def shown_from(least: int) -> Callable[[logging.LogRecord], bool]:
-        return lambda record: record.levelno >= least or record.name == always
+    def is_shown(record: logging.LogRecord) -> bool:
+        return record.levelno >= root.level or record.name == always
 
-    added = [(handler, shown_from(max(handler.level, root.level))) for handler in root.handlers]
     if ours.getEffectiveLevel() > logging.INFO:
-        for handler, shown in added:
-            handler.addFilter(shown)
+        for handler in handlers:
+            handler.addFilter(is_shown)
         ours.setLevel(logging.INFO)
     try:
         yield
     finally:
         ours.setLevel(level)
-        for handler, shown in added:
-            handler.removeFilter(shown)
+        for handler in handlers:
+            handler.removeFilter(is_shown)
 
 
-def _run(
-    topology: TridentTopology,
-    config: Config,
-    once: bool,
-    beside: Sequence[Beside],
-    as_json: bool,
-    fail_on_left_out: bool,
-) -> int:
-    """Run a topology and say how it ended; returns the exit code.
-
-    The first SIGINT or SIGTERM ends it after the running commit, the second one at once. `as_json`: what goes to standard
-    error is JSON. `fail_on_left_out`: a run that is complete but for tuples that it left out gives `LEFT_OUT`.
-    """
-
+def _run(of: RunOptions, topology: TridentTopology, config: Config, beside: Sequence[Beside], as_json: bool) -> int:
     def start() -> RunningTopology:
         running = topology.start(config)
         if running.ui_url is not None:
@@ -243,7 +206,7 @@ def _run(
         return running
 
     display = None if as_json else LineDisplay(problems(), topology.name)
-    running, code = drive(start, once, display, beside, as_json)
+    running, code = drive(start, of.once, display, beside, as_json)
     if running is None:
         say("stopped before it had started; nothing was changed")
         return code
@@ -259,7 +222,7 @@ def _run(
         )
     if left_out := status["leftOut"]:
         say(_of_left_out(topology.name, config, left_out))
-    return LEFT_OUT if fail_on_left_out and left_out and not code else code
+    return LEFT_OUT if of.fail_on_dead_letters and left_out and not code else code
 
 
 def _of_left_out(topology: str, config: Config, count: int) -> str:
@@ -284,8 +247,7 @@ def drive(
     """Start a topology of either kind, show its progress, and stop it: when all is committed (`once`), or at a signal.
 
     `said`: at the first signal, and at the second.
-    Returns what ran, None if it ended in the start, because a store was away or was being rewound, or while Spark started; and
-    0, or 128 and the number of the signal, as shells have it: 130 after Ctrl-C, 143 after SIGTERM.
+    Returns what ran, None if it ended in the start; and 0, or 128 and the number of the signal, as shells have it.
     Raises what ended the topology, if that was an error.
     """
     from trident.run.engine_choice import giving_up_if  # after the messages of a declaration that is wrong
@@ -339,10 +301,6 @@ def _until_ended(
 
 
 def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Beside], as_json: bool) -> int:
-    """Run a topology of spouts and bolts and say how it ended; returns the exit code.
-
-    The first SIGINT or SIGTERM deactivates the spouts, waits for what is pending and ends it; the second one ends it at once.
-    """
     from trident.storm.builder import start_on_spark
 
     display = None if as_json else StormLines(problems(), config.name)
@@ -366,9 +324,7 @@ def drpc_command(
     timeout: Annotated[float, seconds("How long a request may take.", 0.001)] = 30.0,
     max_request_bytes: Annotated[int, number("The longest request.")] = 1 << 20,
     max_concurrency: Annotated[int, number("How many requests may be in flight; more are refused.")] = 512,
-    max_connections: Annotated[
-        int, number("How many connections may be open; with more, requests are refused.")
-    ] = 1024,
+    max_connections: Annotated[int, number("")] = 1024,
     threads: Annotated[int, number("How many threads answer each function.")] = 1,
 ) -> int:
     """Answer the DRPC functions of a topology over HTTP, beside the process that runs it, without Spark.
@@ -377,6 +333,8 @@ def drpc_command(
     in flight are answered; a second signal ends it at once.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+
+    `max_connections`: How many connections may be open; with more, requests are refused.
     """
     from trident.drpc import LocalDRPC
 
@@ -392,9 +350,48 @@ def drpc_command(
         return signals.wait()
 
 
+@command(
+    app, "changes", "`trident changes orders.py:topology revenue --since 41 --follow`, or `… --port 8090` for a browser"
+)
+def changes_command(
+    of: TopologyOptions,
+    state: StateName,
+    since: Annotated[str | None, option("", "TXID", callback=feed_position)] = None,
+    snapshot: Annotated[bool, flag("--snapshot", "Begin with the rows of the state.")] = False,
+    follow: Annotated[bool, flag("--follow", "Wait for what is still to come.", "-f")] = False,
+    host: Annotated[str | None, host("The address to serve events at.", "127.0.0.1")] = None,
+    port: Annotated[int | None, port("Serve events over HTTP; 0 takes a free port.", show_default=False)] = None,
+    token: Token = None,
+) -> int | None:
+    """Print what each committed batch changed in a state, a line of JSON a batch; or serve it as server-sent events.
+
+    The state must be declared with `changes=`. Each change comes once, in order, with the value before and after. To go
+    on later, give `--since` the `position` of the last line: its txid alone would not show that the log was set back.
+
+    `since`: Begin behind this batch, or position. Default: the last one.
+    """
+    from trident.cli.changes import print_changes, serve_changes
+    from trident.reading import changes
+
+    needs("--port", port is not None, host=host)
+    if snapshot and since is not None:
+        raise typer.BadParameter(
+            "the rows are those after the last batch; say --since, or --snapshot", param_hint="--since"
+        )
+    if port is not None and (follow or snapshot or since is not None):
+        raise typer.BadParameter("clients ask for events at /changes?since=TXID and /snapshot", param_hint="--port")
+    if port is None and since is None and not snapshot and not follow:
+        raise typer.BadParameter("say where to begin: --since TXID, --snapshot, or --follow for changes from now on")
+    topology, config = of.load()
+    if port is not None:
+        return serve_changes(topology, config, state, host or "127.0.0.1", port, token)
+    with changes(topology, state, since, config) as feed:
+        print_changes(feed, snapshot, follow)
+    return None
+
+
 @contextmanager
 def serving(drpc: LocalDRPC, host: str, port: int, **more: Any) -> Iterator[DRPCServer]:
-    """Serve functions while the context lasts, and say where; `more` as for `DRPCServer`."""
     from trident.drpc import DRPCServer
 
     with DRPCServer(drpc, host, port, **more) as server:

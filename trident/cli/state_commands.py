@@ -1,4 +1,4 @@
-"""Commands about states: batches run again to prove totals, explain one or try new code; states moved, migrated, forgotten."""
+"""Commands about states: keys read; batches run again to prove totals, or try new code; states moved, migrated, forgotten."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from trident.cli.commands import (
     Wide,
     argument,
     command,
+    flag,
     number,
     option,
 )
-from trident.cli.console import LiveLines, cell, print_json, print_line, problems, say, show, wrong_use
+from trident.cli.console import LiveLines, cell, print_json, print_line, problems, results, say, show, wrong_use
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
 from trident.servers.plain_json import plain
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
     from trident.replay.verifying import ValueOrigin, Verified
     from trident.topology import TridentTopology
 
-WRONG = 4
-"""The exit code if keys are wrong."""
-
+WRONG = 4  # the exit code if keys are wrong
 _SHOWN = 20  # wrong keys of a state
 
 
@@ -49,27 +48,65 @@ state_app = typer.Typer(
 )
 
 
+@command(app, "get", "`trident get examples/word_count.py:topology count the and`, or `… count --top 10`")
+def get_command(
+    of: TopologyOptions,
+    state: StateName,
+    keys: Annotated[list[str] | None, argument("", "KEY")] = None,
+    all_keys: Annotated[bool, flag("--all", "List all keys.")] = False,
+    prefix: Annotated[str | None, option("", "TEXT")] = None,
+    limit: Annotated[int | None, option("List N keys at most, in no order.", "N", min=1)] = None,
+    top: Annotated[int | None, option("List the N keys with the greatest values, these first.", "N", min=1)] = None,
+    by: Annotated[str | None, option("", "FIELD")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read or list keys of a state, whether or not its topology is running, without Spark; nothing is written.
+
+    All keys are read as of the same committed batch (a long listing from a server, page by page). Values of states that
+    are not opaque come from the latest write. If the store does not belong to the log (moved away, an older copy,
+    another topology's, or without its last writes), the command ends with an error that says so.
+
+    `keys`: Keys to read. Of a key of several fields: its first one, or a JSON list of some or all of them. None for a state
+    that is a single value.
+    `prefix`: List the keys whose first field begins with TEXT, or with a JSON list those with these first fields.
+    `by`: With --top: of several aggregates in one value, the one to order by.
+    """
+    from trident.cli.get import KeyListing, read
+
+    if all_keys + (limit is not None) + (top is not None) > 1:
+        raise typer.BadParameter(
+            "--all lists all keys, --limit some, --top the ones with the greatest values; give only one of them"
+        )
+    if by is not None and top is None:
+        raise typer.BadParameter("is for --top", param_hint="--by")
+    is_listing = all_keys or any(given is not None for given in (prefix, limit, top))
+    answer = read(*of.load(), state, keys or [], KeyListing(prefix, limit, top, by) if is_listing else None)
+    if as_json:
+        print_json(answer.plain())
+    else:
+        answer.show(results())
+        more = f"; there are more than these {len(answer.values)} keys" if answer.more else ""
+        say(f"{answer.topology}, state {state}, after batch {answer.txid}{more}")
+
+
 @command(app, "verify", "`trident verify words.py:topology`, or `… count --share 0.1`, or `… count --key the`")
 def verify_command(
     of: TopologyOptions,
-    state: Annotated[
-        str | None, argument("The name of the state. Default: all.", "STATE")
-    ] = None,
-    share: Annotated[
-        float, typer.Option(metavar="PART", help="Compare this part of the keys, the same ones each time.")
-    ] = 1.0,
-    keys: Annotated[
-        list[str] | None,
-        option("Compare this key; one of several fields is a JSON list. Repeatable.", "KEY", "--key", "-k")
-    ] = None,
+    state: Annotated[str | None, argument("", "STATE")] = None,
+    share: Annotated[float, typer.Option(metavar="PART")] = 1.0,
+    keys: Annotated[list[str] | None, option("", "KEY", "--key", "-k")] = None,
     as_json: AsJson = False,
-) -> int:  # fmt: skip
+) -> int:
     """Recompute states from their sources, with the history of the log, and compare them with the stores.
 
     Every batch is processed again in this process, with all states in memory; nothing is written anywhere, and the topology may
     be running. It needs the history since the first batch (`history=`), and sources that still have the same data.
 
     Exit codes: 0 all keys are equal, 1 failed, 2 wrong usage, 4 keys are wrong, 130 ended by Ctrl-C.
+
+    `state`: The name of the state. Default: all.
+    `share`: Compare this part of the keys, the same ones each time.
+    `keys`: Compare this key; one of several fields is a JSON list. Repeatable.
     """
     from trident.cli.target import parse_keys
     from trident.reading import verify_state
@@ -97,10 +134,7 @@ def verify_command(
 def why_command(
     of: TopologyOptions,
     state: StateName,
-    key: Annotated[
-        str | None,
-        argument("The key; one of several fields is a JSON list. None for a state that is a single value.", "KEY"),
-    ] = None,
+    key: Annotated[str | None, argument("", "KEY")] = None,
     last: Annotated[int | None, option("The last N batches that wrote it.", "N", min=1)] = None,
     rows: Annotated[int, number("Print up to N rows of each batch, as they reached the state.", 0)] = 0,
     wide: Wide = False,
@@ -109,6 +143,8 @@ def why_command(
     """Show which batches, positions of sources and rows a value comes from: a line for each batch that wrote it.
 
     Every batch is processed again in this process, as by `trident verify`; nothing is written anywhere.
+
+    `key`: The key; one of several fields is a JSON list. None for a state that is a single value.
     """
     from trident.cli.target import parse_keys
     from trident.reading import why
@@ -142,19 +178,18 @@ def rehearse_command(
 
 @command(app, "diff", "`trident diff trident-log/words words_new.py:topology`")
 def diff_command(
-    old: Annotated[
-        str,
-        argument("What runs: a declaration, or the folder or address of a log that it has written.", "OLD")
-    ],
+    old: Annotated[str, argument("", "OLD")],
     new: Annotated[str, argument("The topology as its new code declares it.", "MODULE:TOPOLOGY")],
     name: SubmittedName = None,
     as_json: AsJson = False,
-) -> int:  # fmt: skip
+) -> int:
     """Show what new code changes, and what becomes of the totals, before it runs; no batch is run, and nothing is written.
 
     `trident rehearse` also shows which totals would differ.
 
     Exit codes: 0 the totals go on, 1 failed, 2 wrong usage, 4 the new code would be refused, 130 ended by Ctrl-C.
+
+    `old`: What runs: a declaration, or the folder or address of a log that it has written.
     """
     from trident.cli.log import opened_log
     from trident.cli.target import load_both, load_topology
@@ -279,13 +314,7 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
 def move_command(
     of: TopologyOptions,
     state: StateName,
-    to: Annotated[
-        str,
-        option(
-            "The topology as it is declared from now on: with the state in another store, layout or place.",
-            "MODULE:TOPOLOGY",
-        ),
-    ],
+    to: Annotated[str, option("", "MODULE:TOPOLOGY")],
 ) -> None:
     """Move a state of a stopped topology to the place that its new declaration gives it. Readers may go on meanwhile.
 
@@ -294,6 +323,8 @@ def move_command(
     declared: until the log has the note, nothing has changed for it.
 
     Exit codes: 0 moved, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
+
+    `to`: The topology as it is declared from now on: with the state in another store, layout or place.
     """
     from trident.reading import move_state
 

@@ -32,8 +32,7 @@ from trident.plan.meaning import Meaning, compare
 from trident.setting_types import nest_spark_conf
 from trident.targets import NoSuchTarget, forget_modules
 
-NOT_YET = 4
-"""The exit code if a topology was submitted or upgraded, and did not run within the time."""
+NOT_YET = 4  # the exit code if a topology was submitted or upgraded, and did not run within the time
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,7 @@ class Code:
         return made
 
     def settings(self, package: TopologyPackage) -> dict[str, str]:
-        """Return what the cluster records: the settings of the command over those of the environment, and where the log is.
-
-        The others of the topology are in its package, and come with each upgrade.
-        """
+        """Return what the cluster records: the settings of the command over those of the environment, and where the log is."""
         if package.manifest.kind != "trident":
             return dict(self.conf)
         log = {} if package.log_dir is None else {"log_dir": package.log_dir}
@@ -113,10 +109,7 @@ def upgrade(
 def rehearse_package(
     client: ClusterClient, topology: str, code: Code, keep_conf: bool, batches: int, as_json: bool
 ) -> int:
-    """Say which totals new code would change: the last batches go through the code at work and the new one, in this process.
-
-    Returns the exit code.
-    """
+    """Say which totals new code would change, as `rehearse`, with the code at work; returns the exit code."""
     base = client.show(topology).base
     if base.kind != "trident":
         raise typer.BadParameter(f"{base.storm_name} consists of spouts and bolts, which keep no batches to run again")
@@ -133,10 +126,7 @@ def _settings(base: StormBase, code: Code, package: TopologyPackage, keep_conf: 
 
 
 def _ask_stores(base: StormBase, package: TopologyPackage, config: Config) -> None:
-    """Refuse new code that the stores of changed states would refuse at its start, as far as log and stores are seen from here.
-
-    Nimbus cannot ask them: it runs nothing of a package.
-    """
+    """Refuse what the stores of changed states would refuse at its start, as far as log and stores are seen from here."""
     try:
         with closing(open_reader(config.log_folder(base.storm_name))) as reader:
             former = Meaning.of_log(reader.refresh().declared) if reader.is_there() else None
@@ -155,7 +145,6 @@ def _ask_stores(base: StormBase, package: TopologyPackage, config: Config) -> No
 
 
 def _load(data: bytes, folder: Path, name: str) -> Any:
-    """Load a topology from a package, with the modules of this very package."""
     folder.mkdir()
     manifest = read_package(io.BytesIO(data), folder)
     forget_modules({path.stem for path in folder.iterdir()})

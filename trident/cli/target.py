@@ -21,10 +21,7 @@ from trident.topology import TridentTopology
 
 
 def load_topology(target: str, name: str | None = None) -> TridentTopology:
-    """Import `MODULE:TOPOLOGY`, see `trident.targets`; what names nothing is a wrong use of the command.
-
-    The executors of a cluster get what was loaded from the same folder. `name`: that under which it was submitted.
-    """
+    """Import `MODULE:TOPOLOGY`, also for executors; what names nothing is a wrong use. `name`: under which it was submitted."""
     topology: TridentTopology = _load(target, (TridentTopology,))
     topology.name = name or topology.name
     return topology
@@ -36,7 +33,6 @@ def load_both(former: str, new: str, name: str | None) -> tuple[TridentTopology,
 
 
 def load_runnable(target: str) -> TridentTopology | StormTopology:
-    """Import `MODULE:TOPOLOGY` as `load_topology`; also a topology of spouts and bolts, or the builder of one."""
     topology: TridentTopology | TopologyBuilder | StormTopology = _load(
         target, (TridentTopology, TopologyBuilder, StormTopology)
     )
@@ -67,12 +63,7 @@ def storm_settings(target: str, conf: Sequence[str], given: Mapping[str, Any]) -
 
 
 def settings(conf: Sequence[str], given: Mapping[str, Any], topology: TridentTopology | None = None) -> Config:
-    """Build the settings from `--conf key=value`; `given` wins where it is not None. Those of `topology` are below both.
-
-    Keys that begin with `spark.` are settings of Spark.
-
-    Raises `typer.BadParameter`: an unknown key or an impossible value; the message lists what there is.
-    """
+    """Build the settings from `--conf key=value`; `given` wins where it is not None. Those of `topology` are below both."""
     with wrong_use(ConfigError):
         values = _values(conf, given)
         return Config.of(values) if topology is None else topology.settings(values, origin="command line")

@@ -57,21 +57,16 @@ Decision = Assign | MarkFailed | RollBack | Forget
 
 @dataclass(frozen=True)
 class Picture:
-    """What is known in one round.
+    """What is known in one round."""
 
-    `now_secs`: seconds since 1970.
-    `beating`: whether there is a heartbeat of the assignment.
-    `max_deaths`: a topology with so many deaths in half an hour, none after a minute of work, is marked as failed.
-    """
-
-    now_secs: float
+    now_secs: float  # seconds since 1970
     bases: Mapping[str, StormBase]
     assignments: Mapping[str, Assignment]
     supervisors: Mapping[str, SupervisorInfo]
     health: Mapping[str, Health]
-    beating: Mapping[str, bool]
+    beating: Mapping[str, bool]  # whether there is a heartbeat of the assignment
     deaths: Mapping[str, Sequence[DriverDeath]]
-    max_deaths: int
+    max_deaths: int  # a topology with so many deaths in half an hour, none after a minute of work, is marked as failed
 
 
 def decide(picture: Picture) -> list[Decision]:
@@ -122,7 +117,6 @@ def _recent_deaths(picture: Picture, storm_id: str, base: StormBase) -> list[Dri
 def _verdict(
     storm_id: str, base: StormBase, deaths: Sequence[DriverDeath], max_deaths: int
 ) -> MarkFailed | RollBack | None:
-    """Return the end of a topology whose driver cannot run, or keeps dying."""
     fatal = [each for each in deaths if each.fatal]
     young = [each for each in deaths if each.ran_secs < _YOUNG_S]
     if not fatal and len(young) < max_deaths:
@@ -215,11 +209,7 @@ class _Seen(NamedTuple):
 
 
 class DriverHealth:
-    """Notes when each heartbeat changed.
-
-    `timeout_s`: a driver without a new heartbeat for this long is stale.
-    `launch_s`: how long it may take to the first one.
-    """
+    """Notes when each heartbeat changed: without one for `timeout_s`, or `launch_s` to the first, a driver is stale."""
 
     def __init__(self, timeout_s: float, launch_s: float) -> None:
         self._timeout_s, self._launch_s = timeout_s, launch_s
@@ -238,7 +228,7 @@ class DriverHealth:
         return {name: self._health(now, seen) for name, seen in self._seen.items()}
 
     def forget(self) -> None:
-        """Begin again: what was seen before is too old to judge by."""
+        # What was seen before is too old to judge by.
         self._seen, self._observed = {}, None
 
     def _next(self, now: float, name: str, assignment: Assignment, beat: WorkerHeartbeat | None) -> _Seen:

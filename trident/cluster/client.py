@@ -1,7 +1,4 @@
-"""`ClusterClient`: submits topologies to a cluster and steers them. What can be read is read from the cluster's state.
-
-Changes are asked of the Nimbus that leads, over HTTP: found through the cluster's state, asked again when it has changed.
-"""
+"""`ClusterClient`: submits topologies to a cluster and steers them. What can be read is read from the cluster's state."""
 
 from __future__ import annotations
 
@@ -35,17 +32,13 @@ _MOST_NAMES = 10
 _TIMEOUT_S, _PAUSE_S = 30.0, 0.25
 _AGAIN = (ClusterUnreachable, NoLeader)
 
-Progress = Callable[[int], None]
-"""Called with the number of bytes that were just sent."""
+Progress = Callable[[int], None]  # called with the number of bytes that were just sent
 
 
 class ClusterClient(Closes):
-    """A client of a cluster. A context manager: leaving it ends its session. For one thread.
+    """A client of a cluster, for one thread; when no Nimbus answers it tries again for `patience_s`.
 
-    `address`: as of `open_cluster_state`.
-    `token`: what changes need; by default that in the folder of the cluster.
-    `patience_s`: for how long it tries again when no Nimbus answers.
-    Raises `ClusterUnreachable`: the cluster's state does not answer.
+    `address`: as of `open_cluster_state`. `token`: what changes need; by default that in the folder of the cluster.
     """
 
     def __init__(self, address: str, token: str | None = None, patience_s: float = 20.0) -> None:
@@ -64,11 +57,7 @@ class ClusterClient(Closes):
         submission: str | None = None,
         progress: Progress | None = None,
     ) -> str:
-        """Submit a topology, see `Submissions.submit`; returns its id. However often it is sent, it is one topology.
-
-        `submission`: what makes it one, chosen at random by default. A client that was interrupted may give it again.
-        Raises `NotAllowed`: the token is missing or wrong.
-        """
+        """Submit a topology, see `Submissions.submit`; returns its id. With the same `submission` it is one."""
         self._send(package, progress)
         wanted = {
             "sha256": package.sha256,
@@ -130,12 +119,10 @@ class ClusterClient(Closes):
         self._ask("POST", path, again=False, json={"rebalanceOptions": options})
 
     def topologies(self) -> list[TopologyOverview]:
-        """Return all topologies, by name."""
         found = [with_last_error(self.cluster, each) for each in overviews(self.cluster)]
         return sorted(found, key=lambda each: (each.base.storm_name, each.base.launch_time_secs))
 
     def show(self, topology: str) -> TopologyOverview:
-        """Return one topology, by its id or its name."""
         return with_last_error(self.cluster, overview(self.cluster, *self.cluster.find_storm(topology)))
 
     def errors(self, topology: str) -> list[dict[str, Any]]:
@@ -167,17 +154,14 @@ class ClusterClient(Closes):
         content: Callable[[], Iterator[bytes]] | None = None,
         **request: Any,
     ) -> httpx.Response:
-        """Send a request to the Nimbus that leads and return its answer, which is a success; again while none answers.
-
-        `again`: whether it may be sent again when it is not known whether it arrived: sent twice it does the same as once.
-        Raises `TridentError`: what Nimbus said, as the class that it was there.
-        """
+        """Return the answer of the leading Nimbus, a success; `again`: the request may be sent twice."""
         until = time.monotonic() + self._patience_s
         while True:
             try:
                 # An iterator that a try has used up gives nothing to the next one.
                 if content is not None:
                     request["content"] = content()
+                # To whom the cluster's state names now, as another Nimbus may lead than before.
                 return self._request_once(method, path, again, request)
             except _AGAIN as error:
                 if time.monotonic() > until or isinstance(error, _Unknown):
@@ -223,16 +207,11 @@ class ClusterClient(Closes):
 
         # To ask also makes the package count as new, so it is not removed as unused before a topology has it.
         if not self._ask("GET", _CODE, params={"has": package.sha256}).json()["has"]:
-            headers = {"Content-Length": str(len(data))}
-            self._ask("PUT", f"{_CODE}/{package.sha256}", content=pieces, headers=headers)
+            self._ask("PUT", f"{_CODE}/{package.sha256}", content=pieces, headers={"Content-Length": str(len(data))})
 
 
 def leader_url(cluster: StormClusterState) -> str:
-    """Return where the Nimbus that leads is.
-
-    Raises `NoLeader`: none does.
-    Raises `ClusterError`: it is of another release than this client.
-    """
+    """Return where the leading Nimbus is; `NoLeader`, or `ClusterError`: it is of another release."""
     leader = cluster.leader()
     if leader is None:
         raise NoLeader(

@@ -1,8 +1,4 @@
-"""Packages in folders: as Nimbus keeps them, and unpacked with their requirements, as supervisors run them.
-
-`CodeStore`: each in a file that is named by the SHA-256 of its bytes, `{sha256}.zip`. It is there whole or not at all, and is
-checked whenever it is read. `CodeCache`: each unpacked once, however many drivers run it. Several processes may share a folder.
-"""
+"""Packages in folders, each whole or not there: as Nimbus keeps them, and unpacked, as supervisors run them."""
 
 from __future__ import annotations
 
@@ -47,15 +43,11 @@ _INSTALL_S = 1800.0
 _DISTRIBUTION = "trident-spark"
 _UNFINISHED = "unfinished-"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-UNUSED_S = 3600.0
-"""How old a package is before it is removed: it is put before the topology that uses it is."""
+UNUSED_S = 3600.0  # how old a package is before it is removed: it is put before the topology that uses it is
 
 
 class CodeStore:
-    """The packages of a cluster. Threads may share it.
-
-    `folder`: is made if it is not there.
-    """
+    """The packages of a cluster: `{sha256}.zip`, checked whenever one is read. Threads and processes may share it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,10 +58,7 @@ class CodeStore:
 
     @contextmanager
     def incoming(self, sha256: str) -> Iterator[Callable[[bytes], None]]:
-        """Return what takes a package piece by piece; when the block has ended without an error, it is stored durably.
-
-        Raises `BadPackage`: the bytes have another hash, or are too many. Nothing was stored.
-        """
+        """Give what takes a package piece by piece; after the block it is stored, or refused with `BadPackage`."""
         _check_name(sha256)
         descriptor, name = tempfile.mkstemp(prefix=f"{sha256[:12]}-", suffix=".part", dir=self.folder)
         part, digest = Path(name), hashlib.sha256()
@@ -142,7 +131,7 @@ class CodeStore:
             return read_manifest(source)
 
     def check(self, sha256: str) -> PackageManifest:
-        """Return the manifest of a package whose every file a supervisor will take."""
+        # Of a package whose every file a supervisor will take: else each of them would refuse it, again and again.
         with self.open(sha256) as source:
             return read_package(source)
 
@@ -170,34 +159,21 @@ def _check_name(sha256: str) -> None:
 
 @dataclass(frozen=True)
 class UnpackedCode:
-    """A package on this machine.
+    """A package on this machine."""
 
-    `folder`: its files; nothing may be written there.
-    `python_path`: what a process that runs it has to have at the beginning of `PYTHONPATH`.
-    """
-
-    folder: Path
+    folder: Path  # its files; nothing may be written there
     manifest: PackageManifest
-    python_path: tuple[str, ...]
+    python_path: tuple[str, ...]  # what a process that runs it has to have at the beginning of `PYTHONPATH`
 
 
 class CodeCache:
-    """Unpacked packages below a folder, by their hashes. Threads and processes may share it.
-
-    `folder`: gets `code/{sha256}` and `requirements/{hash}`.
-    `fetch`: returns the bytes of a package; is called only for one that is not unpacked yet.
-    """
+    """Packages unpacked once, as `code/{sha256}` and `requirements/{hash}`; threads and processes may share them."""
 
     def __init__(self, folder: Path, fetch: Callable[[str], bytes]) -> None:
         self._code, self._requirements, self._fetch = folder / "code", folder / "requirements", fetch
 
     def prepare(self, sha256: str) -> UnpackedCode:
-        """Return a package, unpacked and with its requirements installed; fetched if it is not there.
-
-        Raises `BadPackage`: it is not what its hash says, or was made to do harm.
-        Raises `RequirementsFailed`: its requirements cannot be installed, or it was made by other versions.
-        Raises `ClusterError`: it cannot be fetched, or this machine cannot write it.
-        """
+        """Return a package, unpacked and with its requirements installed; fetched if it is not there."""
         folder = self._code / sha256
         try:
             manifest = _intact_manifest(folder) or self._unpack(sha256, folder)
@@ -229,13 +205,13 @@ class CodeCache:
                 f"what was fetched as the package {sha256} is a different one, or damaged; it was not unpacked"
             )
         manifest = read_manifest(io.BytesIO(data))
-        unpack = partial(read_package, io.BytesIO(data))
-        _made_once(folder, unpack, lambda place: _intact_manifest(place) is not None)
+        _made_once(folder, partial(read_package, io.BytesIO(data)), lambda place: _intact_manifest(place) is not None)
         return manifest
 
 
 def _made_once(target: Path, make: Callable[[Path], object], is_whole: Callable[[Path], bool] = Path.is_dir) -> Path:
-    """Return a folder that is made aside if it is not there, so it is whole: by one of those that want it, the others wait."""
+    """Return a folder that is made if it is not there: by one of those that want it, the others wait."""
+    # Aside, so that it is whole when it has its name.
     if is_whole(target):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -258,10 +234,8 @@ def _made_once(target: Path, make: Callable[[Path], object], is_whole: Callable[
 
 
 def _intact_manifest(folder: Path) -> PackageManifest | None:
-    """Return the manifest of an unpacked package, None if it is not there or a file of it is not as it was.
-
-    After a power failure a machine may have the names of files without their bytes.
-    """
+    """Return the manifest of an unpacked package, None if a file of it is not as it was."""
+    # After a power failure a machine may have the names of files without their bytes.
     try:
         manifest = PackageManifest.of_bytes((folder / MANIFEST).read_bytes())
         for name, digest in manifest.files.items():
@@ -273,10 +247,7 @@ def _intact_manifest(folder: Path) -> PackageManifest | None:
 
 
 def _install(requirements: str, pins: str, folder: Path, into: Path) -> None:
-    """Install requirements; what Trident itself needs keeps the version that is installed here, as `pins` say.
-
-    pip reads the configuration of the user whose process this is (an index, a proxy, a folder of wheels).
-    """
+    """Install requirements by the configuration of the user's pip; what Trident needs keeps its version: `pins`."""
     listed = ", ".join(requirements.split("\n")).strip(", ")
     logger.info("installing requirements into %s: %s", folder, listed)
     wanted, constraints = into / "requirements.txt", into / "constraints.txt"
@@ -328,7 +299,6 @@ def _make_pip(home: Path) -> None:
 
 
 def _pins() -> str:
-    """Return constraints for the packages that Trident needs itself, in the versions that are installed here."""
     try:
         needed = importlib.metadata.requires(_DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:

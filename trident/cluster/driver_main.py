@@ -105,10 +105,8 @@ class _Driver:
         return ending
 
     def _is_fatal(self, error: Exception) -> bool:
-        """Whether another driver would end in the same way.
-
-        Of an error that is not Trident's it is believed only before the topology ran: a Spark that dies leaves many kinds.
-        """
+        """Whether another driver would end in the same way."""
+        # Of an error that is not Trident's it is believed only before the topology ran: a Spark that dies leaves many kinds.
         return not can_heal(error) and (isinstance(error, TridentError) or self._running_since is None)
 
     @property
@@ -133,7 +131,6 @@ class _SomeBatches(logging.Filter):
 
 
 def main() -> int:
-    """Carry out the order in the file that is named; returns the exit code."""
     # What ends by a signal of a library shows where, in what it printed, which its supervisor reports.
     faulthandler.enable()
     order = DriverOrder.read(Path(sys.argv[1]))

@@ -1,11 +1,4 @@
-"""What a driver and its cluster tell each other, and how a topology of either kind does what is asked.
-
-The driver tells its heartbeat and its errors; it is asked to be active, changed, ended or elsewhere. And whether the code of an
-upgrade has committed a batch: from then on there is no way back to the code before it.
-
-The record of the topology notes the last epoch of the log before the first driver of the new code. A batch of a later epoch
-is of the new code, also if its driver died before it could report that.
-"""
+"""What a driver and its cluster tell each other, and how a topology of either kind does what is asked."""
 
 from __future__ import annotations
 
@@ -68,7 +61,7 @@ class Orders:
         self._changed.set()
 
     def base(self) -> StormBase | None:
-        """Return the topology's record if it belongs to this driver, else None."""
+        # A record whose topology is assigned elsewhere belongs to another driver.
         base = self._cluster.storm_base(self._order.storm_id, watch=True)
         assignment = self._cluster.assignment_info(self._order.storm_id, watch=True)
         mine = ((self._order.node, self._order.port), self._order.start_time_secs)
@@ -141,7 +134,7 @@ class Orders:
             logger.debug("could not record that the new code runs: %s", error)
 
     def _update(self, change: Callable[[StormBase], StormBase]) -> None:
-        """Change the record, unless it is of another generation by now."""
+        # Of another generation by now it is that of another driver.
         generation = self._order.generation
         self._cluster.update_storm(
             self._order.storm_id, lambda base: change(base) if base.generation == generation else base
@@ -157,12 +150,7 @@ class Orders:
 
 
 class DriverBeats:
-    """Tells how a driver does, in a thread of its own.
-
-    `pages`: as of `WorkerHeartbeat`; set from any thread.
-    `statistics`: returns what the heartbeat contains; set once the topology runs.
-    `errors`: returns the errors of components that were not reported yet.
-    """
+    """Tells how a driver does, in a thread of its own; what it tells is set from any thread."""
 
     def __init__(self, cluster: StormClusterState, order: DriverOrder) -> None:
         self._cluster, self._order = cluster, order
@@ -252,13 +240,7 @@ class DriverBeats:
 
 
 class TopologyHandle:
-    """A topology that runs in this process, with the settings of its record.
-
-    `running`: the running topology, Trident's or Storm's; their calls have the same names.
-    `pages`: what is served of it.
-    `executors`: how many each component of spouts and bolts declares.
-    `config`: as `config_of` gives it.
-    """
+    """A topology that runs in this process, with the settings of its record."""
 
     def __init__(
         self,
@@ -293,10 +275,8 @@ class TopologyHandle:
             return True
 
     def adapt(self, base: StormBase) -> None:
-        """Run with the numbers of workers and executors that the record asks for.
-
-        Of Trident's topologies another number of workers is another generation, which starts again.
-        """
+        """Run with the numbers of workers and executors that the record asks for."""
+        # Of Trident's topologies another number of workers is another generation, which starts again.
         _, executors = self._numbers
         numbers = (base.num_workers, {**executors, **base.component_executors})
         if not isinstance(self.running, RunningTopology) and numbers != self._numbers:
@@ -304,7 +284,6 @@ class TopologyHandle:
             self.running.rebalance(*numbers, base.status.wait_secs or None)
 
     def stop(self, wait_secs: float) -> None:
-        """End it; what has begun has this many seconds."""
         if self.running.is_active:
             # Else more would begin while what has begun is awaited.
             self.running.deactivate()
@@ -316,10 +295,7 @@ class TopologyHandle:
 
 
 def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_address: str) -> Config | StormConfig:
-    """Return the settings of a topology: those of its record over its own, and what a driver of a cluster needs.
-
-    `log_address`: the transaction log that a topology of Trident gets if its settings name none.
-    """
+    """Return the settings of a topology: those of its record over its own, and what a driver of a cluster needs."""
     given = nest_spark_conf(base.conf)
     if isinstance(topology, StormTopology):
         return StormConfig.of({**given, "name": base.storm_name, "workers": base.num_workers})
@@ -335,6 +311,7 @@ def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_ad
 
 def with_proof(base: StormBase, log: LogState) -> StormBase:
     """Return the record as the log says before a driver starts: proved, or with the epoch after which a batch is a proof."""
+    # Such a batch is of the new code, also if its driver died before it could report that.
     if not base.previous_code_hash:
         return base
     if _EPOCH not in base.previous:
@@ -347,7 +324,6 @@ def as_proved(base: StormBase) -> StormBase:
 
 
 def epoch_before(base: StormBase) -> int:
-    """Return the last epoch of the log before the code of this record."""
     return int(base.previous.get(_EPOCH, 0))
 
 

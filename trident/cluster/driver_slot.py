@@ -1,7 +1,4 @@
-"""One slot of a supervisor: the driver that runs there, the one that should, and the way from the one to the other.
-
-A driver is a process, with all that it starts: started here, or adopted from a supervisor that died.
-"""
+"""One slot of a supervisor: the driver process there, the one that should be, and the way from one to the other."""
 
 from __future__ import annotations
 
@@ -49,11 +46,7 @@ class Wanted(NamedTuple):
 
 
 class DriverSlot:
-    """A slot. Its methods are called by the supervisor's thread alone.
-
-    `code`: brings a package to this machine; that may take long and runs in `fetching`.
-    `reports`: gets, by topology, each death of a driver that was not ordered to end, and what keeps one from its start.
-    """
+    """A slot, for the supervisor's thread alone; `reports` gets deaths, and what keeps a driver from its start."""
 
     def __init__(
         self,
@@ -84,7 +77,6 @@ class DriverSlot:
         return self.driver is not None
 
     def look(self, now: float, now_secs: float) -> None:
-        """Notice that the driver has ended. `now` is monotonic; `now_secs` are seconds since 1970."""
         if self.driver is None or not self.driver.has_ended():
             if self._ends_by is not None and now > self._ends_by and self.driver is not None:
                 logger.warning(
@@ -185,7 +177,7 @@ class DriverSlot:
         return DriverDeath(now_secs, *where, start, end.ran_secs, end.fatal, end.reason)
 
     def _note(self, now: float, storm_id: str, death: DriverDeath) -> None:
-        """Note a death for the cluster; another start is later, or makes no sense."""
+        # Another start is later, or makes no sense.
         if death.fatal:
             self._not_before = _NEVER
         else:
@@ -194,12 +186,7 @@ class DriverSlot:
 
 
 def start_driver(order: DriverOrder, order_file: Path, output: Path, environment: Mapping[str, str]) -> DriverProcess:
-    """Start a driver.
-
-    Relative paths of its states and files are below the working directory of the supervisor, as with `trident run`.
-
-    Raises `ClusterError`: the process could not be started.
-    """
+    """Start a driver; relative paths are below the supervisor's working directory, as with `trident run`."""
     command = [sys.executable, "-m", _MAIN, str(order_file)]
     order.write(order_file)
     try:
@@ -243,11 +230,7 @@ def _kill(pids: Iterable[int]) -> None:
 
 
 class DriverProcess:
-    """The process of a driver.
-
-    `order`: the file that it was started with.
-    `adopted`: whether an earlier supervisor started it.
-    """
+    """The process of a driver; `adopted`: an earlier supervisor has started it."""
 
     def __init__(self, order: DriverOrder, process: psutil.Process, child: subprocess.Popen[bytes] | None) -> None:
         self.order, self.adopted = order, child is None
@@ -277,14 +260,13 @@ class DriverProcess:
 
     @property
     def how(self) -> str:
-        """How it ended, as far as its parent can know."""
         code = None if self._child is None else self._child.returncode
         if code is None:
             return "it ended while no supervisor was there" if self._swept else "it runs"
         return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
 
     def end(self) -> None:
-        """Ask it to end: after the commit that is under way, or what is pending."""
+        # After the commit that is under way, or what is pending.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)
 

@@ -23,10 +23,7 @@ _OLD_LOG_S = 7 * 86400.0
 
 
 class MachineFolder:
-    """A supervisor's folder; one supervisor at a time may have it.
-
-    Raises `ClusterError`: another supervisor has the folder, or it cannot be written.
-    """
+    """A supervisor's folder. `ClusterError`: another supervisor has it, or it cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -71,17 +68,14 @@ class MachineFolder:
                 each.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let another supervisor have the folder; harmless if it has been."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
 
 
 def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> Page:
-    """Return `{"text", "offset", "next", "lineEnd"}`: a log from `offset` on, or its end; both in bytes.
-
-    A log that was begun again since is read from its begin.
-    """
+    """Return `{"text", "offset", "next", "lineEnd"}`, in bytes: a log from `offset` on, or its end."""
+    # A log that was begun again since is read from its begin.
     try:
         size = file.stat().st_size
         begin = max(0, size - limit) if offset is None else offset if offset <= size else 0
@@ -104,7 +98,6 @@ class _Note:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Read the file; None if it is not there, or is something else."""
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (FileNotFoundError, ValueError, TypeError):
@@ -115,15 +108,12 @@ class _Note:
 class DriverOrder(_Note):
     """The order to run a topology in a slot; it also lets a later supervisor adopt the driver.
 
-    `cluster`: the address of the cluster's state.
     `node`, `port`, `host`: the slot, and the host of its supervisor.
     `start_time_secs`, `generation`, `code_hash`: of the assignment.
-    `code_dir`: the folder of the topology's code, unpacked.
     `log_file`, `end_file`: where the driver logs, and where it says why it ended.
-    `run`: the name of its process, in the environment of that and of all that it starts.
     """
 
-    cluster: str
+    cluster: str  # the address of the cluster's state
     storm_id: str
     node: str
     port: int
@@ -131,22 +121,17 @@ class DriverOrder(_Note):
     start_time_secs: float
     generation: int
     code_hash: str
-    code_dir: str
+    code_dir: str  # the folder of the topology's code, unpacked
     log_file: str
     end_file: str
-    run: str
+    run: str  # the name of its process, in the environment of that and of all that it starts
 
 
 @dataclass(frozen=True)
 class DriverEnd(_Note):
-    """Why a driver ended.
+    """Why a driver ended."""
 
-    `told`: whether it was ordered to end.
-    `fatal`: whether it would end in the same way on any machine.
-    `ran_secs`: how long its topology had run.
-    """
-
-    told: bool
-    fatal: bool
-    ran_secs: float
+    told: bool  # whether it was ordered to end
+    fatal: bool  # whether it would end in the same way on any machine
+    ran_secs: float  # how long its topology had run
     reason: str

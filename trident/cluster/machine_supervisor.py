@@ -36,13 +36,7 @@ _TIDY_EVERY_S, _FETCH_TIMEOUT_S = 600.0, 60.0
 
 
 class MachineSupervisor:
-    """A supervisor that runs in this process; the thread `trident-supervisor` does all of its work but the fetching of code.
-
-    `folder`: what it keeps on this machine; one supervisor has it at a time.
-    `host`: where others reach this machine: its drivers and logs are served there.
-    `ports`: the ports that name its slots. Nothing listens on them.
-    Raises `ClusterError`, `ConfigError`, `EnvironmentProblem`.
-    """
+    """A supervisor, whose thread does all but the fetching of code. Nothing listens on `ports`."""
 
     def __init__(
         self,
@@ -175,7 +169,6 @@ class MachineSupervisor:
 
 
 def _fetch(cluster: StormClusterState, token: str, code_hash: str) -> bytes:
-    """Fetch a package from the Nimbus that leads, or from another one."""
     import httpx
 
     # The leader first, but packages are in a folder that all Nimbuses may share, and it may be down.
@@ -221,7 +214,7 @@ class MachinePages(ClusterPages):
         raise NoSuchTopology(f"a supervisor serves logs only; ask Nimbus for {topology_id!r}")
 
     def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
-        """Return a part of a topology's log, or of what it prints, which is told for the log too until it logs."""
+        # What it prints is told for the log too, until it logs.
         name = Path(topology_id).name  # no file beside those of the logs
         file = self._folder.log_file(name)
         if of == "driver" and file.exists():

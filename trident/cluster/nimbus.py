@@ -1,17 +1,4 @@
-"""`trident nimbus`: one Nimbus, which leads or stands by, with its HTTP interface and the page.
-
-The leader looks at the cluster about once a second and assigns what needs a slot.
-
-The routes that Nimbus adds to Storm UI's and `trident.web.rest`'s: packages of code, submissions, upgrades.
-
-=====================================  ==============================================================================
-`GET /api/v1/code?has=SHA256`          `{"has": true}` if the package is there and whole
-`PUT /api/v1/code/SHA256`              store a package; again does nothing
-`GET /api/v1/code/SHA256`              its bytes
-`POST /api/v1/topology`                `{"sha256", "name", "submission", "conf", "workers"}`; answers `{"id", "name"}`
-`POST /api/v1/topology/ID/upgrade`     `{"sha256", "conf"}`; answers what became of it
-=====================================  ==============================================================================
-"""
+"""`trident nimbus`: one Nimbus, which leads or stands by, with its HTTP interface and the page."""
 
 from __future__ import annotations
 
@@ -70,15 +57,7 @@ _KNOWN_S = 15.0
 
 
 class Nimbus:
-    """One Nimbus; the thread `trident-nimbus` runs its rounds.
-
-    `url`: where its HTTP answers.
-    `code_dir`: where it keeps the code, for the records.
-    `tidy`: called by the leader every few minutes: removes what is not used any more.
-    `driver_timeout_s`: a driver without a heartbeat for this long is started elsewhere.
-    `max_deaths`: so many deaths of a topology's drivers in half an hour, none after a minute of work, and it is marked as
-    failed.
-    """
+    """One Nimbus: its thread looks at the cluster about once a second, and assigns what needs a slot if it leads."""
 
     def __init__(
         self,
@@ -104,7 +83,6 @@ class Nimbus:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let another Nimbus lead; topologies go on."""
         self._stopped.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -220,10 +198,7 @@ def _as_failed(base: StormBase, reason: str) -> StormBase:
 
 
 class Leadership:
-    """The candidacy of one Nimbus; the one whose ephemeral node is there leads. Nothing breaks if two believe that they do.
-
-    `url`: where this Nimbus answers.
-    """
+    """The candidacy of one Nimbus: the one whose ephemeral node is there leads. It does no harm if two believe so."""
 
     def __init__(self, cluster: StormClusterState, url: str) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -244,7 +219,6 @@ class Leadership:
         return bool(leader["id"] == self.id)
 
     def resign(self) -> None:
-        """Let another one lead, and be no candidate any more."""
         try:
             if (leader := self._cluster.leader()) is not None and leader["id"] == self.id:
                 self._cluster.state.delete_node(LEADER)
@@ -254,15 +228,7 @@ class Leadership:
 
 
 class NimbusDaemon(Closes):
-    """A Nimbus that runs in this process. A context manager: leaving it stops it; topologies go on.
-
-    `address`: of the cluster's state.
-    `token`: what clients, supervisors and drivers are asked for.
-    `code_dir`: where the packages of code are; several Nimbuses of a cluster share it.
-    `host`, `port`: where it answers; port 0 takes a free one.
-    `times`: `driver_timeout_s` and `max_deaths` of `Nimbus`.
-    Raises `ClusterUnreachable`, `ConfigError`, `EnvironmentProblem`.
-    """
+    """A Nimbus that runs in this process; `times`: `driver_timeout_s` and `max_deaths` of `Nimbus`."""
 
     def __init__(
         self,
@@ -277,8 +243,7 @@ class NimbusDaemon(Closes):
         with ExitStack() as opened:
             cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
             opened.callback(cluster.disconnect)
-            code = CodeStore(code_dir)
-            self.submissions = Submissions(cluster, code, lambda name: log_of(address, name))
+            self.submissions = Submissions(cluster, CodeStore(code_dir), lambda name: log_of(address, name))
             # The pages before Nimbus, which tells the others its address, and is stopped before them: who leads must answer.
             overview = ClusterOverview(cluster, token, self._act)
             self.server = opened.enter_context(UIServer(overview, host, port, token, extra_routes=self._routes()))
@@ -313,7 +278,7 @@ class NimbusDaemon(Closes):
         return done
 
     def _routes(self) -> list[BaseRoute]:
-        """Return the routes; every one of them needs the token."""
+        # Every one of them needs the token.
         submit, upgrade = (awaiting(partial(self._as_leader, done)) for done in (self._submit, self._upgrade))
 
         def has_code(asked: Request) -> Page:

@@ -23,14 +23,11 @@ from trident.config import SETTINGS_FILE
 from trident.errors import BadPackage
 from trident.naming import amount
 
-MANIFEST = "trident-package.json"
-"""The name of the manifest within a package."""
+MANIFEST = "trident-package.json"  # the name of the manifest within a package
 
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-"""The minor version of this Python."""
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # the minor version of this Python
 
-MAX_BYTES = 100 << 20
-"""The most that a package may hold."""
+MAX_BYTES = 100 << 20  # the most that a package may hold
 
 _OWN = ("trident", "states", "spouts")
 _SKIPPED = {
@@ -58,32 +55,23 @@ class ComponentFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class PackageManifest(ClusterRecord):
-    """What a package says about itself.
-
-    `target`: `MODULE:TOPOLOGY`, or `FILE.py:TOPOLOGY` with a file at the top of the package.
-    `name`: the name that the topology has unless it is submitted under another one.
-    `trident`, `python`: the version of Trident and the minor version of Python that made it.
-    `requirements`: the text of a requirements file; "" if there is none.
-    `components`: of spouts and bolts, by id.
-    `meaning`: of Trident: what its states and streams mean, as `trident.plan.meaning` has it: `{"states": …, "streams": …}`.
-    `files`: the SHA-256 of each file, by its path in the package.
-    """
+    """What a package says about itself, and which versions of Trident and of Python made it."""
 
     WHAT, ERROR = "manifest of a package", BadPackage
 
-    target: str
+    target: str  # `MODULE:TOPOLOGY`, or `FILE.py:TOPOLOGY` with a file at the top of the package
     kind: TopologyKind
-    name: str
+    name: str  # the name that the topology has unless it is submitted under another one
     trident: str = __version__
     python: str = PYTHON
-    requirements: str = ""
-    components: Mapping[str, ComponentFacts] = field(default_factory=dict)
+    requirements: str = ""  # the text of a requirements file; "" if there is none
+    components: Mapping[str, ComponentFacts] = field(default_factory=dict)  # of spouts and bolts, by id
     meaning: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # the SHA-256 of each file, by its path in the package
 
     @classmethod
     def _of(cls, read: Mapping[str, Any]) -> Self:
-        """Return the manifest of what was read, each value of which is of its type, whoever made it."""
+        # Whoever made it, each value is of its type.
         if read["kind"] not in ("trident", "bolts"):
             raise ValueError(f"kind {read['kind']!r}")
         texts = {name: str(read[name]) for name in ("target", "name", "trident", "python", "requirements")}
@@ -96,12 +84,8 @@ class PackageManifest(ClusterRecord):
         return super()._of({**read, **texts, "components": components, "meaning": meaning, "files": files})
 
     def check_versions(self) -> None:
-        """Refuse to run code that was made for another minor version of Python or another release of Trident.
-
-        Of Trident the first two numbers must agree: what a topology may declare does not change within them.
-
-        Raises `BadPackage`: they differ; the message has both versions.
-        """
+        """Raise `BadPackage` for code made by another minor version of Python, or release of Trident."""
+        # Of Trident the first two numbers must agree: what a topology may declare does not change within them.
         if self.python != PYTHON:
             raise BadPackage(
                 f"the package of {self.target} was made with Python {self.python}, and this machine runs {PYTHON}. Submit "
@@ -117,12 +101,7 @@ class PackageManifest(ClusterRecord):
 def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str, Path]:
     """Return the files of a package by their places in it, in the order of these.
 
-    Those are the module itself, every module that it or one of these imports from `folder` (also where an import runs
-    late), packages whole with their data files, the file of settings, and the files and folders of `include`, relative to
-    `folder`.
-
-    Raises `BadPackage`: something of `include` is not there or outside of the folder, or the files are too large; the largest
-    are named.
+    They are the module, all that it or these import from `folder`, also late, packages whole; the settings; and `include`.
     """
     files: dict[str, Path] = {}
     waiting = [module.partition(".")[0]]
@@ -217,7 +196,7 @@ def _check_size(files: dict[str, Path]) -> None:
 
 
 def archive_of(manifest: PackageManifest, files: Mapping[str, bytes]) -> bytes:
-    """Return a package. It is not compressed: the same files give the same bytes whatever zlib a machine has."""
+    # It is not compressed: the same files give the same bytes whatever zlib a machine has.
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name, data in {MANIFEST: manifest.to_bytes(), **dict(sorted(files.items()))}.items():
@@ -229,17 +208,12 @@ def archive_of(manifest: PackageManifest, files: Mapping[str, bytes]) -> bytes:
 
 
 def read_manifest(source: BinaryIO) -> PackageManifest:
-    """Return the manifest of a package, without unpacking it. Raises `BadPackage`: it is no package."""
     with _open_package(source) as (_, manifest):
         return manifest
 
 
 def read_package(source: BinaryIO, into: Path | None = None) -> PackageManifest:
-    """Check each file of a package, and write it into an empty folder if one is given; returns its manifest.
-
-    Raises `BadPackage`: it is no package, or one that was made to do harm: paths that lead out of the folder, links, two files
-    of one name, more bytes than it has itself.
-    """
+    """Check each file of a package, which may mean harm, and write it into an empty folder if one is given."""
     with _open_package(source) as (archive, manifest):
         entries = {entry.filename: entry for entry in _check_entries(archive)}
         if differs := sorted(set(entries) ^ {MANIFEST, *manifest.files}):

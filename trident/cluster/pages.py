@@ -18,8 +18,7 @@ from trident.observe.topology_status import pretty_seconds
 from trident.redaction import shown_configuration
 from trident.web.cluster_pages import Action, HttpTopologyPages, LogOf, Page, TopologyPages, topology_row
 
-Acting = Callable[[str, Action, Mapping[str, Any]], Page]
-"""Does something to a topology, by its id."""
+Acting = Callable[[str, Action, Mapping[str, Any]], Page]  # does something to a topology, by its id
 
 _ACTIONS: Mapping[StatusKind, list[Action]] = {
     "active": ["deactivate", "rebalance", "kill"],
@@ -31,11 +30,7 @@ _ACTIONS: Mapping[StatusKind, list[Action]] = {
 
 
 class ClusterOverview:
-    """`ClusterPages` of a cluster. Threads may share it.
-
-    `token`: the token that drivers and supervisors ask for.
-    `act`: does what is asked; None: the pages can only be read.
-    """
+    """`ClusterPages` of a cluster, which threads may share; without `act` they can only be read."""
 
     def __init__(self, cluster: StormClusterState, token: str | None, act: Acting | None = None) -> None:
         self.read_only = act is None
@@ -92,7 +87,7 @@ class ClusterOverview:
         }
 
     def topology_summary(self) -> Page:
-        """Return every topology: first those that failed, that wait, that have problems; else in the order of submission."""
+        # First those that failed, that wait, that have problems; else in the order of submission.
         return {"topologies": self._rows()}
 
     def of_topology(self, topology_id: str) -> TopologyPages:
@@ -114,7 +109,6 @@ class ClusterOverview:
         return self.served_at(info.scheduler_meta["logs"], storm_id).log(offset, of)
 
     def served_at(self, url: str, storm_id: str) -> HttpTopologyPages:
-        """Return what a driver, or a supervisor, serves of a topology."""
         key = f"{url} {storm_id}"
         if key not in self._drivers:
             if len(self._drivers) > 1000:  # most of them of drivers that are long gone
@@ -232,10 +226,7 @@ def _error(info: ErrorInfo) -> dict[str, Any]:
 
 @contextmanager
 def open_cluster_pages(address: str, token: str | None) -> Iterator[ClusterOverview]:
-    """Open the pages of a cluster, which change nothing themselves: what is asked for is passed on to the leading Nimbus.
-
-    `token`: of the cluster. Without it nothing can be changed, and drivers show nothing beyond their heartbeats.
-    """
+    """Open the pages of a cluster; what is asked for goes to the leading Nimbus, with the cluster's token."""
     cluster = StormClusterState(open_cluster_state(address, makes=False))
 
     def forward(storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:

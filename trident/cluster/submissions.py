@@ -1,12 +1,4 @@
-"""What clients ask of Nimbus: topologies are submitted, paused, ended, rebalanced and upgraded, as changes of their records.
-
-Nothing here starts or stops a process: Nimbus and the supervisors act on what the records say. Each change is one
-compare-and-set, so it is done or not, and a submission, an activation, a kill or an upgrade that is asked for twice is done
-once.
-
-Which topology has which name is in `/names/{name}`: its id. The name and the record of a topology come and go in one change, so
-only one can have a name, and it does not matter when a Nimbus dies.
-"""
+"""What clients ask of Nimbus, as changes of records: each one compare-and-set, done once although asked for twice."""
 
 from __future__ import annotations
 
@@ -30,8 +22,7 @@ from trident.plan.evolution import ALLOW, RefusedChange
 from trident.plan.meaning import Meaning, compare
 from trident.storm import StormConfig
 
-KILL_WAIT_S = 30.0
-"""How long what has begun may take before a topology is ended, unless the request says."""
+KILL_WAIT_S = 30.0  # how long what has begun may take before a topology is ended, unless the request says
 
 Components = Mapping[str, ComponentFacts]
 
@@ -41,21 +32,14 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")  # files, records and c
 
 
 class UpgradeCheck(NamedTuple):
-    """What a check found.
+    """What a check found."""
 
-    `compared`: whether there was a log to compare with.
-    `notes`: what the user should know: why there was none, which states are no longer declared.
-    """
-
-    compared: bool
-    notes: tuple[str, ...] = ()
+    compared: bool  # whether there was a log to compare with
+    notes: tuple[str, ...] = ()  # what the user should know: why there was none, which states are no longer declared
 
 
 class Submissions:
-    """Topologies as clients change them. Threads may share it, and several Nimbuses.
-
-    `log_dir_of`: returns where the log of a topology belongs, by its name.
-    """
+    """Topologies as clients change them. Threads may share it, and several Nimbuses."""
 
     def __init__(self, cluster: StormClusterState, code: CodeStore, log_dir_of: Callable[[str], str]) -> None:
         self.cluster, self.code = cluster, code
@@ -69,15 +53,7 @@ class Submissions:
         conf: Mapping[str, str] | None = None,
         workers: int | None = None,
     ) -> str:
-        """Add a topology, whose package Nimbus has already; returns its id.
-
-        `name`: "" for the one that the package has.
-        `submission`: chosen by the client; the same one again, with the same package, is the same submission.
-        `workers`: None for what the settings say, or one.
-        Raises `NameTaken`: another topology has the name.
-        Raises `BadPackage`: its package is not there, damaged, or of other versions.
-        Raises `ConfigError`: a setting is not possible.
-        """
+        """Add a topology, whose package Nimbus has; returns its id. The same `submission` again is the same topology."""
         manifest, conf = self._manifest(sha256), dict(conf or {})
         name = name or manifest.name
         if not _NAME.fullmatch(name):
@@ -117,8 +93,6 @@ class Submissions:
         return self._change(topology, "activated", change)
 
     def deactivate(self, topology: str) -> StormBase:
-        """Have a topology begin nothing more; what has begun is finished."""
-
         def change(base: StormBase) -> StormBase:
             if base.status.kind == "failed":
                 reason = base.status.reason or "its driver failed"
@@ -130,10 +104,7 @@ class Submissions:
         return self._change(topology, "deactivated", change)
 
     def kill(self, topology: str, wait_s: float = KILL_WAIT_S) -> StormBase:
-        """End a topology: what has begun may take `wait_s`, then it is forgotten. Its log and its states stay.
-
-        Asked again, the new wait counts, from the first time on.
-        """
+        """End a topology: what has begun may take `wait_s`, then it is forgotten. Its log and its states stay."""
 
         def change(base: StormBase) -> StormBase:
             # From the first time on, or a client that asks again because it is impatient would only lengthen the wait.
@@ -149,11 +120,7 @@ class Submissions:
         workers: int | None = None,
         executors: Mapping[str, int] | None = None,
     ) -> StormBase:
-        """Run a topology with other numbers of workers and of executors where these are given; without, in a new driver.
-
-        Raises `ClusterError`: there is no such component, or it has fewer tasks; or executors are given for a topology of
-        Trident's.
-        """
+        """Run a topology with other numbers of workers and executors; without any, in a new driver."""
         wanted = dict(executors or {})
         _, base = self.cluster.find_storm(topology)
         # Not within the change, which is tried again while others change the record.
@@ -163,11 +130,7 @@ class Submissions:
     def upgrade(
         self, topology: str, sha256: str, conf: Mapping[str, str] | None = None
     ) -> tuple[StormBase, UpgradeCheck]:
-        """Run new code on the same log; one that was marked as failed runs again. With the code that it has nothing is done.
-
-        `conf`: in place of the settings that it was submitted with; None keeps these.
-        Raises `UpgradeRefused`: the new code does not fit the log, or is of the other kind. Nothing was changed.
-        """
+        """Run new code, and new settings if given, on the same log. `UpgradeRefused`: nothing was changed."""
         manifest = self._manifest(sha256)
         _, base = self.cluster.find_storm(topology)
         _refuse_killed(base, "upgraded")
@@ -251,13 +214,8 @@ class Submissions:
         return now
 
     def _check(self, base: StormBase, manifest: PackageManifest, settings: Config) -> UpgradeCheck:
-        """Compare the meaning of a package with the log of the topology that it is for; nothing of the package is run.
-
-        The driver compares again when it starts, with what it loads itself.
-
-        Raises `UpgradeRefused`: a state or a stream means something else than the log was written with, and
-        `allow_changed_topology` is not set.
-        """
+        """Compare the meaning of a package with the log; the driver compares again, with what it loads itself."""
+        # Nothing of the package is run: its manifest says what it means.
         log_dir, name = settings.log_dir or base.log_dir or self._log_dir_of(base.storm_name), base.storm_name
         try:
             with closing(open_reader(log_dir)) as reader:
@@ -275,7 +233,6 @@ class Submissions:
 
 
 def refuse_changes(name: str, what: str, refused: Sequence[RefusedChange]) -> None:
-    """Raise `UpgradeRefused` if new code of a topology does not fit its log, or its stores."""
     if refused:
         listed = "\n".join(f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in refused)
         beside = (
@@ -288,15 +245,13 @@ def refuse_changes(name: str, what: str, refused: Sequence[RefusedChange]) -> No
 
 
 def add_topology(cluster: StormClusterState, base: StormBase) -> str:
-    """Add a topology under its name; returns its id: the earlier one if the same submission and code came before.
-
-    Raises `NameTaken`: another topology has the name. Nothing was done.
-    """
+    """Add a topology under its name; returns its id: the earlier one if the same submission and code came before."""
     storm_id, before = "", None
     while True:
         has_it = cluster.storm_of_name(base.storm_name)
         if has_it is None:
             storm_id = storm_id or _new_id(cluster.state, base.storm_name)
+            # Name and record come and go in one change, so only one can have a name, whenever a Nimbus dies.
             if cluster.activate_storm(storm_id, base):
                 return storm_id
         elif (theirs := cluster.storm_base(has_it)) is not None:
@@ -311,7 +266,6 @@ def add_topology(cluster: StormClusterState, base: StormBase) -> str:
 
 
 def _refuse_another(base: StormBase, storm_id: str, theirs: StormBase) -> None:
-    """Raise `NameTaken` unless the topology that has the name is of this very submission."""
     name = theirs.storm_name
     if base.submission and base.submission == theirs.submission:
         if base.code_hash == theirs.code_hash:
@@ -333,25 +287,19 @@ def _refuse_another(base: StormBase, storm_id: str, theirs: StormBase) -> None:
 
 
 def _new_id(state: ClusterState, name: str) -> str:
-    """Return `name-counter-time`, which no topology ever had.
-
-    Not by a sequential node: these count what is deleted as well.
-    """
+    """Return `name-counter-time`, which no topology ever had."""
+    # Not by a sequential node: these count what is deleted as well.
     while True:
         counter = state.get_node(_COUNTER)
         number = int(counter.data or b"0") + 1 if counter is not None else 1
-        version = None if counter is None else counter.version
-        if state.compare_and_set(_COUNTER, str(number).encode(), version):
+        if state.compare_and_set(_COUNTER, str(number).encode(), None if counter is None else counter.version):
             return f"{name}-{number}-{int(time.time())}"
 
 
 def rebalance(
     base: StormBase, wait_s: float, workers: int | None, executors: Mapping[str, int], components: Components
 ) -> StormBase:
-    """Run it with other numbers; `WantedStatus.wait_secs` is what has begun may take before that.
-
-    Spouts and bolts take other numbers as they run. All else is a new driver: Trident's, and a rebalance without numbers.
-    """
+    """Return the record with other numbers, which spouts and bolts take as they run; all else is a new driver."""
     if executors and base.kind == "trident":
         raise ClusterError(
             f"topology {base.storm_name!r} is a Trident topology: the parallelism of a stream is part of its declaration "
@@ -416,8 +364,7 @@ def _executors_after(base: StormBase, manifest: PackageManifest, before: Compone
 
 
 def _facts_before(base: StormBase) -> dict[str, Any]:
-    executors = dict(base.component_executors)
-    return {"target": base.target, "conf": dict(base.conf), "component->executors": executors}
+    return {"target": base.target, "conf": dict(base.conf), "component->executors": dict(base.component_executors)}
 
 
 def _seconds(wait_s: float) -> float:

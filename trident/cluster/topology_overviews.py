@@ -29,30 +29,24 @@ _RECENT_DEATH_S = 1800.0
 class TopologyOverview:
     """A topology, where it is meant to run, and what its driver last said.
 
-    `heartbeat`: of its assignment; None: that has none yet.
-    `why_waiting`: why it has no slot; "" if it has one, or needs none.
-    `driver_died`: why its last driver died, or one cannot start, while it starts; "" if that is half an hour ago.
     `last_error`: of any component, while no driver of it runs; None if there was none, or it was not asked for.
-    `page`: its address on the page of the leading Nimbus, which is read without a token; "" while none leads.
     `clock_secs`: what the clock of its driver's machine last showed, as its supervisor says; None: no supervisor is there.
     """
 
     storm_id: str
     base: StormBase
     assignment: Assignment | None
-    heartbeat: WorkerHeartbeat | None
-    why_waiting: str = ""
-    driver_died: str = ""
+    heartbeat: WorkerHeartbeat | None  # of its assignment; None: that has none yet
+    why_waiting: str = ""  # why it has no slot; "" if it has one, or needs none
+    driver_died: str = ""  # why its last driver died, or one cannot start, while it starts; "" after half an hour
     last_error: ErrorInfo | None = None
-    page: str = ""
+    page: str = ""  # its address on the page of the leading Nimbus, which is read without a token; "" while none leads
     clock_secs: float | None = None
 
     @property
     def heard_s(self) -> float | None:
-        """How long its driver has said nothing, in seconds; None if it never said anything.
-
-        Both times are of the driver's machine: the clock here may differ from it by more than a driver is ever silent.
-        """
+        """How long its driver has said nothing, in seconds; None if it never said anything."""
+        # Both times are of the driver's machine: the clock here may differ from it by more than a driver is ever silent.
         if self.heartbeat is None:
             return None
         return max(0.0, (self.clock_secs or time.time()) - self.heartbeat.time_secs)
@@ -71,7 +65,6 @@ class TopologyOverview:
 
     @property
     def status(self) -> str:
-        """Its status on pages: what it is meant to do, `WAITING` for a slot or `STARTING` until it does."""
         if self.base.status.kind in ("killed", "failed"):
             return self.base.status.kind.upper()
         if self.assignment is None:
@@ -101,7 +94,6 @@ class TopologyOverview:
         return judged
 
     def with_verdict(self, said: Page) -> Page:
-        """Return what its driver said with what the cluster's state says, and the verdict."""
         page = {**said, **self.facts()}
         why = {
             "statusReason": first_line(self.base.status.reason) or self.why_waiting,
@@ -110,7 +102,6 @@ class TopologyOverview:
         return {**page, "verdict": verdict({**page, **why})}
 
     def facts(self) -> Page:
-        """Return what the cluster's state says about it, for its row and its page."""
         now, base, assigned, beat = time.time(), self.base, self.assignment, self.heartbeat
         return {
             "id": self.storm_id,

@@ -1,8 +1,4 @@
-"""Makes the package of a topology, its code as a zip named by the SHA-256 of its bytes, and loads the topology of one.
-
-The settings of a topology in a cluster, as they were given: names and texts, of Trident's `Config` or of
-`StormConfig`.
-"""
+"""Makes the package of a topology, a zip named by its SHA-256, and loads the topology of one; reads its settings."""
 
 from __future__ import annotations
 
@@ -41,28 +37,21 @@ _CLUSTERS = {
 
 @dataclass(frozen=True)
 class TopologyPackage:
-    """A package: its manifest and its bytes. The same code gives the same bytes, whenever and wherever it is packed.
-
-    `log_dir`: the log that its own settings name; None: none.
-    """
+    """A package: its manifest and its bytes. The same code gives the same bytes, whenever and wherever it is packed."""
 
     manifest: PackageManifest
     data: bytes
-    log_dir: str | None = None
+    log_dir: str | None = None  # the log that its own settings name; None: none
 
     @property
     def sha256(self) -> str:
-        """The name of the package in every store: the SHA-256 of its bytes, in hexadecimal digits."""
         return hashlib.sha256(self.data).hexdigest()
 
 
 def make_package(target: str, include: Sequence[str] = (), requirements: Path | None = None) -> TopologyPackage:
     """Pack the code of `MODULE:TOPOLOGY` or `FILE.py:TOPOLOGY`, after it was loaded from a copy of what is packed.
 
-    `include`: files and folders that are packed although no import names them, relative to the folder of the topology.
-    `requirements`: a file of requirements as pip reads it; supervisors install them.
-    Raises `NoSuchTarget`: there is no such module, or nothing of that name in it.
-    Raises `BadPackage`: the code cannot be loaded from what is packed, or is too large, or the requirements name files.
+    `include`: is packed although no import names it, relative to the folder of the topology. `requirements`: as pip reads it.
     """
     module, attribute = parts_of(target)
     folder, needed = folder_of(target), "" if requirements is None else _requirements(requirements)
@@ -153,13 +142,7 @@ def _is_local(line: str) -> bool:
 
 
 def describe_package(folder: Path, target: str, answer: Path) -> dict[str, Any]:
-    """Load a target from a folder, in another process, and return `kind`, `name`, `components`, `meaning` and `log_dir`.
-
-    The folder is a copy of what is packed, so an error about what is missing comes before anything is sent.
-
-    Raises `NoSuchTarget`: the folder has no such module, or that has no such topology.
-    Raises `BadPackage`: the code fails, or its process ends.
-    """
+    """Load a target from a copy of what is packed, in another process, before it is sent; return what it is."""
     # -P: neither this process's folder nor the user's hides what the package lacks.
     command = [sys.executable, "-P", "-m", __name__, str(folder), target, str(answer)]
     done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=_STDERR, check=False)
@@ -191,12 +174,7 @@ def description_of(topology: TridentTopology | StormTopology) -> dict[str, Any]:
 def settings_of(
     kind: TopologyKind, name: str, conf: Mapping[str, str], workers: int | None = None
 ) -> Config | StormConfig:
-    """Read settings; those whose names begin with `spark.` are Spark's.
-
-    `name`: under which the topology was submitted.
-    `workers`: of spouts and bolts: how many processes run it, whatever `conf` says.
-    Raises `ConfigError`: a name that is not known, or a value that is not possible.
-    """
+    """Read settings of a topology that was submitted as `name`; those whose names begin with `spark.` are Spark's."""
     for key, why in _CLUSTERS.items():
         if key in conf and kind == ("trident" if key == "takeover" else "bolts"):
             raise ConfigError(f"{key} cannot be set here: {why}")
@@ -212,21 +190,15 @@ def settings_of(
 
 
 def load_package(folder: Path, manifest: PackageManifest, name: str = "") -> TridentTopology | StormTopology:
-    """Import the topology of a package from the folder that it was unpacked into.
-
-    The folder is searched first for modules, also by processes that this one starts, and the executors of a remote Spark get
-    what is loaded from it. A Trident topology takes the `name` under which it was submitted, which names its log and its
-    keys in shared stores.
-
-    Raises `BadPackage`: it was made by other versions, or does not hold the topology.
-    Raises `TopologyError`: its code fails.
-    """
+    """Import the topology of a package from the folder that it was unpacked into."""
+    # The name under which it was submitted names its log and its keys in shared stores.
     manifest.check_versions()
     try:
         topology = load_from(folder, manifest.target)
     except NoSuchTarget as error:
         raise BadPackage(f"the package does not hold {manifest.target}: {error}") from error
     kind = "trident" if isinstance(topology, TridentTopology) else "bolts"
+    # What it may be asked to do, as by a rebalance, was decided by the manifest.
     if kind != manifest.kind:
         raise BadPackage(
             f"{manifest.target} was of kind {manifest.kind} when it was packed, and is of kind {kind} here"
@@ -237,7 +209,6 @@ def load_package(folder: Path, manifest: PackageManifest, name: str = "") -> Tri
 
 
 def load_from(folder: Path, target: str) -> TridentTopology | StormTopology:
-    """Import what a target names, from a folder; of a builder, the topology that it creates."""
     folder = folder.resolve()
     ship_modules_of(folder)
     topology: TridentTopology | TopologyBuilder | StormTopology = load_one_of(target, _KINDS, folder)
@@ -245,7 +216,6 @@ def load_from(folder: Path, target: str) -> TridentTopology | StormTopology:
 
 
 def _main(folder: str, target: str, answer: str) -> None:
-    """Describe a package: `-m trident.cluster.topology_package FOLDER TARGET ANSWER`."""
     try:
         description = description_of(load_from(Path(folder), target))
     except NoSuchTarget as error:

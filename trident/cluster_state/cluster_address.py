@@ -31,12 +31,9 @@ from trident.servers.log_addresses import (
 )
 from trident.servers.patience import Patience
 
-STATE_FILE = "cluster.db"
-"""The file of a cluster on this machine, in its folder."""
-TOKEN_FILE = "token"
-"""The name of the file beside it with the token; only its user may read it."""
-TOKEN_VARIABLE = "TRIDENT_TOKEN"
-"""The variable in which drivers find the token."""
+STATE_FILE = "cluster.db"  # the file of a cluster on this machine, in its folder
+TOKEN_FILE = "token"  # the name of the file beside it with the token; only its user may read it
+TOKEN_VARIABLE = "TRIDENT_TOKEN"  # the variable in which drivers find the token
 _FOLDER = "trident-cluster"
 _ROOT = "/storm"
 _EXPECTED = (
@@ -48,7 +45,6 @@ _log = logging.getLogger(__name__)
 
 
 def default_address() -> str:
-    """Return the default address: that in the environment, else a folder below the working directory."""
     return os.environ.get("TRIDENT_CLUSTER") or _FOLDER
 
 
@@ -80,14 +76,10 @@ def folder_of(address: str | Path) -> Path | None:
 
 
 def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0, makes: bool = True) -> ClusterState:
-    """Open the state of a cluster, and begin a session.
+    """Open the state of a cluster, and begin a session. `ClusterUnreachable`: nothing answers in time.
 
-    `address`: a folder, which is made if there is none, or one of servers; the root in ZooKeeper is `/storm` by default.
-    `makes`: whether it is made on servers where it is not there: by daemons, and not by who asks.
-    `session_timeout_s`: how long this process may be out of touch with servers before its session is over, and its ephemeral
-    nodes vanish. In a folder a session lasts as long as its process, and this is how long a change waits for others.
-    Raises `ClusterError`: the address is none, or what is there cannot be used.
-    Raises `ClusterUnreachable`: nothing answers within the timeout.
+    `address`: a folder, which is made if there is none, or one of servers, where it is made if `makes` says so.
+    `session_timeout_s`: how long this process may be out of touch with servers; in a folder how long a change waits for others.
     """
     if session_timeout_s <= 0:
         raise ValueError(f"session_timeout_s is {session_timeout_s}; it must be more than 0")
@@ -123,13 +115,9 @@ def _open_nodes(
 
 
 def log_of(cluster_address: str, name: str, daemon_dir: Path | None = None) -> str:
-    """Return the log of the topologies of this name: on the servers of the cluster, or on this machine.
-
-    On this machine it is that of `trident run`, if there is one or the cluster is in the same folder: then either may continue
-    what the other has begun, as relative paths of states are below that folder too. Else it is in the folder of the cluster.
-
-    `daemon_dir`: the working directory of the daemons; that of this process by default.
-    """
+    """Return the log of the topologies of this name: on the servers of the cluster, or on this machine."""
+    # On this machine that of `trident run`, if there is one or the cluster is in the same folder: either may continue what the
+    # other has begun, as relative paths of states are below that folder too. Else it is in the folder of the cluster.
     folder, here = cluster_at(cluster_address), (daemon_dir or Path.cwd()).absolute()
     if not isinstance(folder, Path):
         return folder.log_below(name)
@@ -144,10 +132,7 @@ def log_of_base(cluster_address: str, base: StormBase) -> str:
 
 
 def submitted_log(name: str) -> str | None:
-    """Return the log of the topology that was submitted under a name to the cluster that commands find; None if there is none.
-
-    Raises `ClusterError`: the cluster cannot be asked, and there is no log of `trident run` either.
-    """
+    """Return the log of a topology of the cluster that commands find; `ClusterError`: it is not known where."""
     address = default_address()
     where = cluster_at(address)
     if isinstance(where, Path) and not (where / STATE_FILE).is_file():
@@ -168,10 +153,7 @@ def submitted_log(name: str) -> str | None:
 
 
 def find_token(folder: Path | None, given: str | None) -> str | None:
-    """Return the token that was given, else that in the folder of the cluster; None if there is none.
-
-    Raises `ClusterError`: the file is there and cannot be read: it belongs to another user.
-    """
+    """Return the token that was given, else that in the folder of the cluster; None if there is none."""
     if given:
         return given
     if folder is None:
@@ -187,10 +169,7 @@ def find_token(folder: Path | None, given: str | None) -> str | None:
 
 
 def own_token(given: str | None, folder: Path | None) -> str:
-    """Return the token for a daemon: that which was given, or that in the folder of the cluster, which gets one if it has none.
-
-    Raises `NotAllowed`: there is no folder and no token was given.
-    """
+    """Return the token for a daemon; the folder of the cluster gets one if it has none. `NotAllowed`: no folder."""
     token = find_token(folder, given)
     if token is not None:
         return token

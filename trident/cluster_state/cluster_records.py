@@ -32,13 +32,11 @@ class WantedStatus:
 
     `kind`: `inactive`: its spouts are not asked for more. `killed`: it ends, and is forgotten. `failed`: its driver kept dying;
     `reason` says why.
-    `since_secs`: seconds since 1970.
-    `wait_secs`: of `killed`: how long what is pending may take.
     """
 
     kind: StatusKind
-    since_secs: float
-    wait_secs: float = 0.0
+    since_secs: float  # seconds since 1970
+    wait_secs: float = 0.0  # of `killed`: how long what is pending may take
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -52,19 +50,12 @@ class WantedStatus:
 
 @dataclass(frozen=True)
 class ClusterRecord:
-    """A dataclass as bytes: JSON with a version and Storm's names of fields; what cannot be read is an error that says so.
-
-    The same facts give the same bytes. Errors are without secrets there: any client of the servers may read them.
-
-    `WHAT`, `ERROR`: what errors call it, and their class.
-    `KEYS`: the names in JSON of fields that have not their own there, with `-` for `_`.
-    `IS_MESSAGE`: whether it is for people to read: what has no UTF-8 is a question mark then, else it is refused.
-    """
+    """A dataclass as bytes, without secrets: JSON with a version and Storm's names. The same facts, the same bytes."""
 
     WHAT: ClassVar[str]
     ERROR: ClassVar[type[ClusterError]] = ClusterError
     IS_MESSAGE: ClassVar[bool] = False
-    KEYS: ClassVar[Mapping[str, str]] = {}
+    KEYS: ClassVar[Mapping[str, str]] = {}  # the names in JSON of fields that are not their own with `-` for `_`
 
     def to_bytes(self) -> bytes:
         values = {"version": _VERSION, **{self._key(name): value for name, value in vars(self).items()}}
@@ -116,18 +107,9 @@ class ClusterRecord:
 class StormBase(ClusterRecord):
     """A topology that was submitted: `/storms/{topology-id}`.
 
-    `num_workers`: how many workers it runs with: processes of Spark.
-    `component_executors`: by component, how many executors were asked for.
-    `kind`: whether it is Trident's, or one of spouts and bolts.
-    `target`: `MODULE:TOPOLOGY` within its package.
-    `code_hash`: the SHA-256 of its package, in hexadecimal digits.
-    `conf`: settings as they were given: names and texts.
-    `generation`: grows with each upgrade, and with what needs a new driver.
-    `submission`: chosen by the client, so that a submission that is sent twice is one.
     `previous_code_hash`: the package before the last upgrade; "" if there is none, or the new one has committed a batch.
     `previous`: what else that upgrade has replaced, for going back: `target`, `conf` and `component->executors`. And `epoch`,
     the last one of the log before the new code: a batch of a later one shows that it runs.
-    `log_dir`: where its log is if its settings do not say it, chosen when it was submitted.
     """
 
     WHAT = "storm base"
@@ -136,17 +118,17 @@ class StormBase(ClusterRecord):
     storm_name: str
     launch_time_secs: float
     status: WantedStatus
-    num_workers: int
-    component_executors: Mapping[str, int]
-    kind: TopologyKind
-    target: str
-    code_hash: str
-    conf: Mapping[str, str] = field(default_factory=dict)
-    generation: int = 1
-    submission: str = ""
+    num_workers: int  # how many workers it runs with: processes of Spark
+    component_executors: Mapping[str, int]  # by component, how many executors were asked for
+    kind: TopologyKind  # whether it is Trident's, or one of spouts and bolts
+    target: str  # `MODULE:TOPOLOGY` within its package
+    code_hash: str  # the SHA-256 of its package, in hexadecimal digits
+    conf: Mapping[str, str] = field(default_factory=dict)  # settings as they were given: names and texts
+    generation: int = 1  # grows with each upgrade, and with what needs a new driver
+    submission: str = ""  # chosen by the client, so that a submission that is sent twice is one
     previous_code_hash: str = ""
     previous: Mapping[str, Any] = field(default_factory=dict)
-    log_dir: str = ""
+    log_dir: str = ""  # where its log is if its settings do not say it, chosen when it was submitted
 
     @classmethod
     def _of(cls, read: Mapping[str, Any]) -> Self:
@@ -159,8 +141,6 @@ class Assignment(ClusterRecord):
 
     A topology has one driver, which is its executor `[1-1]`; the workers of the driver are Spark's.
 
-    `master_code_dir`: where Nimbus keeps the code.
-    `node_host`: by supervisor, the name of its machine, see `machine_names`.
     `executor_node_port`, `executor_start_time_secs`: by executor, its slot, and since when it is assigned to that.
     `code_hash`, `generation`: of the base, when it was assigned. A driver of another generation ends and starts again.
     """
@@ -172,8 +152,8 @@ class Assignment(ClusterRecord):
         "executor_start_time_secs": "executor->start-time-secs",
     }
 
-    master_code_dir: str
-    node_host: Mapping[str, str]
+    master_code_dir: str  # where Nimbus keeps the code
+    node_host: Mapping[str, str]  # by supervisor, the name of its machine, see `machine_names`
     executor_node_port: Mapping[str, NodePort]
     executor_start_time_secs: Mapping[str, float]
     code_hash: str
@@ -191,7 +171,6 @@ class Assignment(ClusterRecord):
 
     @property
     def where(self) -> str:
-        """The slot as people read it: the machine and the port."""
         return f"{self.machine}:{self.slot.port}"
 
     @property
@@ -204,15 +183,13 @@ class Assignment(ClusterRecord):
         return super()._of({**read, "executor->node+port": slots})
 
 
-DRIVER = "__driver"
-"""The name of the driver among the components that have errors."""
+DRIVER = "__driver"  # the name of the driver among the components that have errors
 
 
 @dataclass(frozen=True)
 class SupervisorInfo(ClusterRecord):
     """What a supervisor says about itself: `/supervisors/{id}`, an ephemeral node.
 
-    `meta`: all ports that it offers as slots.
     `scheduler_meta`: what schedulers may use; here `{"logs": "http://…"}`, where the logs of its drivers are served.
     """
 
@@ -222,7 +199,7 @@ class SupervisorInfo(ClusterRecord):
     hostname: str
     assignment_id: str
     used_ports: Sequence[int]
-    meta: Sequence[int]
+    meta: Sequence[int]  # all ports that it offers as slots
     scheduler_meta: Mapping[str, str]
     uptime_secs: float
 
@@ -242,9 +219,6 @@ class WorkerHeartbeat(ClusterRecord):
     """What a driver says about itself, about once a second: `/workerbeats/{topology-id}/{supervisor}-{port}`.
 
     `generation`, `start_time_secs`: of the assignment that it runs.
-    `state`: `starting`, `active`, `inactive`, `ending`.
-    `pages`: where the driver serves pages of its own; "" while it does not.
-    `stats`: its statistics, as plain data in the shape of Storm UI's topology page; empty while it starts.
     """
 
     WHAT, IS_MESSAGE = "heartbeat", True
@@ -256,9 +230,9 @@ class WorkerHeartbeat(ClusterRecord):
     pid: int
     generation: int
     start_time_secs: float
-    state: str
-    pages: str
-    stats: Mapping[str, Any]
+    state: str  # `starting`, `active`, `inactive`, `ending`
+    pages: str  # where the driver serves pages of its own; "" while it does not
+    stats: Mapping[str, Any]  # its statistics in the shape of Storm UI's topology page; empty while it starts
 
     @classmethod
     def without_stats(cls, data: bytes) -> Self:
@@ -287,22 +261,18 @@ class ErrorInfo(ClusterRecord):
 class DriverDeath(ClusterRecord):
     """A driver that ended without being ordered to: `/deaths/{topology-id}/d{number}`, the last hundred of each.
 
-    `time_secs`: seconds since 1970.
     `node`, `port`, `generation`, `start_time_secs`: its slot, which generation of the topology it ran, and since when it was
     assigned: by the clock of Nimbus, so that the assignment can be recognized although clocks differ.
-    `ran_secs`: how long its topology had run; 0 if it never did.
-    `fatal`: whether another start would end in the same way: its code, or its settings, cannot run.
-    `reason`: what is known of it.
     """
 
     WHAT, IS_MESSAGE = "death", True
     KEYS: ClassVar[Mapping[str, str]] = {name: name for name in ("time_secs", "start_time_secs", "ran_secs")}
 
-    time_secs: float
+    time_secs: float  # seconds since 1970
     node: str
     port: int
     generation: int
     start_time_secs: float
-    ran_secs: float
-    fatal: bool
-    reason: str
+    ran_secs: float  # how long its topology had run; 0 if it never did
+    fatal: bool  # whether another start would end in the same way: its code, or its settings, cannot run
+    reason: str  # what is known of it

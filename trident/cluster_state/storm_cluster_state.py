@@ -1,8 +1,4 @@
-"""What Nimbus, supervisors and drivers know of each other, with the operations of Storm's protocol, in a tree of small nodes.
-
-Ids and names of components are escaped as in addresses of pages where they have other characters than letters, digits and
-`_.-~`, so `a/b` is the node `a%2Fb`.
-"""
+"""What Nimbus, supervisors and drivers know of each other, in the operations of Storm's protocol."""
 
 from __future__ import annotations
 
@@ -40,14 +36,10 @@ _Record = TypeVar("_Record", bound=ClusterRecord)
 
 
 class ClusterState:
-    """A tree of nodes with data, and one session. Threads may share it; a forked child may not use it.
+    """A tree of nodes with data of at most 1,000,000 bytes, and a session. Threads may share it, no forked child.
 
-    Paths begin with `/` and are below a root of whoever keeps them; `node_at` escapes what names cannot have. Data has at most
-    1,000,000 bytes. `watch`: the callbacks are told once when what was returned may have changed. All methods raise
-    `ClusterUnreachable` if it is not known whether a change was made: no server answers within the session's timeout, or an
-    answer was lost, and others have changed the node since.
-
-    `open_nodes`: opens what keeps them, which tells the events it is given a function for.
+    `watch`: the callbacks are told once when what was returned may have changed. `ClusterUnreachable`: no server answers within
+    the session's timeout, or an answer was lost and others have changed the node since: whether a change was made is not known.
     """
 
     def __init__(self, open_nodes: Callable[[Tell], Nodes]) -> None:
@@ -67,8 +59,7 @@ class ClusterState:
             elif node.owner == self._nodes.id:
                 done = self._change(Put(path, data), durable=False) is None
             else:
-                new = Create(path, data, ephemeral=True)
-                refusal = self._change(Delete(path, node.version), new, durable=False)
+                refusal = self._change(Delete(path, node.version), Create(path, data, ephemeral=True), durable=False)
                 if refusal == "not empty":
                     raise ClusterError(
                         f"the node {path!r} has nodes below it; it cannot become one that vanishes with a session"
@@ -82,10 +73,8 @@ class ClusterState:
         return self._create(Create(path, data, ephemeral=True), durable=False)
 
     def create_sequential(self, path: str, data: bytes) -> str:
-        """Create a node whose name is `path` and a number of ten digits, which only grows; returns its path.
-
-        The last number is the data of the node above; they begin again when that was deleted.
-        """
+        """Create a node whose name is `path` and a number of ten digits, which only grows; returns its path."""
+        # The last number is the data of the node above; they begin again when that was deleted.
         parent = above(path)
         while True:
             node = self.get_node(parent)
@@ -148,8 +137,7 @@ class ClusterState:
 
     def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return, for each path, what `get_data` returns, in as few requests as can be."""
-        nodes = self._nodes.read(paths)
-        return [None if node is None else node.data for node in nodes]
+        return [None if node is None else node.data for node in self._nodes.read(paths)]
 
     def get_node(self, path: str, watch: bool = False) -> StoredNode | None:
         """Return a node's data, version and owner, None if there is no node."""
@@ -207,13 +195,7 @@ class ClusterState:
 
 
 class StormClusterState:
-    """Typed records over a `ClusterState`.
-
-    `watch`: the callbacks registered at the state are called once when what was returned may have changed, or when the session
-    was over and another has begun.
-
-    Raises `ClusterError`: a record is of another version, or cannot be read; by all operations that read it.
-    """
+    """Typed records over a `ClusterState`, and its watches; `ClusterError`: a record cannot be read."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
@@ -256,10 +238,7 @@ class StormClusterState:
         return self._records(StormBase, _STORMS)
 
     def find_storm(self, topology: str) -> tuple[str, StormBase]:
-        """Return the id and the record of a topology, by its id or its name; of several of one name, the one that does not end.
-
-        Raises `NoSuchTopology`: there is none; the message names those that there are.
-        """
+        """Return a topology's id and record, by its id or its name; of several the one that does not end."""
         bases = self.all_bases()
         if topology in bases:
             return topology, bases[topology]
@@ -326,10 +305,7 @@ class StormClusterState:
         return self._record(WorkerHeartbeat, _beat(storm_id, node, port))
 
     def heartbeats_at(self, slots: Mapping[str, NodePort]) -> dict[str, WorkerHeartbeat]:
-        """Return, by topology, the last heartbeat from its slot, without statistics: many in one request, cheaply.
-
-        A topology whose slot has sent none is not in the result.
-        """
+        """Return, by topology, the last heartbeat that its slot sent, without statistics, in one request."""
         paths = {storm_id: _beat(storm_id, *slot) for storm_id, slot in slots.items()}
         beats = zip(paths.items(), self.state.get_data_each(list(paths.values())), strict=True)
         return {
@@ -339,10 +315,7 @@ class StormClusterState:
         }
 
     def all_heartbeats(self, storm_ids: Iterable[str] | None = None) -> dict[str, dict[str, WorkerHeartbeat]]:
-        """Return the last heartbeats of topologies, each by `NODE-PORT`, in two requests; of all topologies if none is named.
-
-        A topology without heartbeats has none in the result.
-        """
+        """Return the last heartbeats of topologies, by `NODE-PORT`, in two requests; of all by default."""
         return {of: _read_all(WorkerHeartbeat, path, below) for of, path, below in self._below(_WORKERBEATS, storm_ids)}
 
     def worker_heartbeat(self, storm_id: str, node: str, port: int, info: WorkerHeartbeat) -> None:
@@ -353,8 +326,7 @@ class StormClusterState:
 
     def report_error(self, storm_id: str, component: str, error: ErrorInfo) -> None:
         """Add an error of a component; the oldest ones beyond ten are removed, and what is beyond 50,000 characters."""
-        cut = replace(error, error=_cut(error.error))
-        self._add(f"{node_at(_ERRORS, storm_id, component)}/e", cut, _ERRORS_KEPT)
+        self._add(f"{node_at(_ERRORS, storm_id, component)}/e", replace(error, error=_cut(error.error)), _ERRORS_KEPT)
 
     def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
         """Return the last errors of a component, newest first."""

@@ -1,8 +1,7 @@
 """`trident crashtest`: kills a plain Spark job of the user's at every bad moment and compares what it wrote.
 
-Begin with `crash_test.py`: an undisturbed run, then a run for each kill. `job_run.py` says where that may be, copies the job's
-folder, starts a run in the copy and hears what it does; `injected/sitecustomize.py` is in the job's own process and kills
-it. `table_rows.py` reads the table, and compares.
+Begin with `crash_test.py`; `job_run.py` starts a run in a copy of the job's folder, `injected/sitecustomize.py` kills it from
+inside, `table_rows.py` reads the table, and compares.
 """
 
 from trident.crashtest.crash_test import CrashReport, CrashTest, Trial, TrialOutcome

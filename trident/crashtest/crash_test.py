@@ -40,14 +40,7 @@ class TrialOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class Trial:
-    """A run that was killed, and started again.
-
-    `number`: from 1.
-    `point`: where it should be killed.
-    `where`: where it was, in words.
-    `differences`: its table and that of the undisturbed run.
-    `problem`: what it said when it did not go on.
-    """
+    """A run that was killed, and started again; `point` is where it should be killed, `where` in words where it was."""
 
     number: int
     point: KillPoint
@@ -67,7 +60,6 @@ class CrashReport:
 
     @property
     def is_exact(self) -> bool:
-        """Whether no kill has made the table wrong, or stopped the job for good."""
         return not any(trial.outcome in (TrialOutcome.wrong, TrialOutcome.stopped) for trial in self.trials)
 
     @property
@@ -79,15 +71,9 @@ class CrashReport:
 class CrashTest:
     """A test of a job that writes a table by `foreachBatch`. Runs it in copies, each in a folder of its own, which is removed.
 
-    `command`: the job. Each of its runs has a new copy of `folder` as its working directory.
-    `folder`: the job with its inputs; it is only read.
-    `table`: what the job writes.
-    `comparison`: how tables are compared.
     `reset`: a command of the shell, run in the copy before each first run: empties what is not in the copy. Empty: none.
     `copy`: the database of `table`, or the function: says that what it names is a copy, which may be emptied.
     `kills`, `moments`, `seed`: how many runs are killed, when, and what chooses batches, lines and times.
-    `most_bytes`: how large `folder` may be.
-    `on_progress`, `on_trial`: told what is done, and of each trial.
     """
 
     command: Sequence[str]
@@ -112,8 +98,7 @@ class CrashTest:
     def run(self) -> CrashReport:
         """Run the test.
 
-        Raises `ConfigError`: the table is not said to be a copy, or the key is not in it. Nothing has run, or only the
-        undisturbed run.
+        Raises `ConfigError`: the table is not said to be a copy, or the key is not in it.
         Raises `TridentError`: the job cannot be tested, or not so.
         """
         self._check_copy()
@@ -140,7 +125,6 @@ class CrashTest:
             return report
 
     def _check_copy(self) -> None:
-        """Refuse a store that is not in the copy of the folder and that the user did not call a copy."""
         needed = self.table.database
         if needed is None:
             return
@@ -272,7 +256,6 @@ class _HinderedError(TridentError):
 
 
 def _left_by_earlier_runs(folder: Path) -> list[Path]:
-    """Return the checkpoints, and the logs of Trident, that a folder has."""
     checkpoints = {each.parent for each in folder.rglob("offsets") if (each.parent / "metadata").is_file()}
     logs = {each.parent for each in folder.rglob(f"{'[0-9]' * 8}-{'[0-9]' * 4}.log")}
     return sorted((checkpoints | logs) - {folder})

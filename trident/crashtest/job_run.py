@@ -1,8 +1,4 @@
-"""One run of the job under test, in a copy of its folder, so that each run has its own inputs, checkpoint and tables.
-
-It is a process in a session of its own, watched by what it tells, until it ends or is killed: where, is a `KillPoint`; `choose`
-takes as many as are asked for from the moments of the batches of an undisturbed run.
-"""
+"""One run of the job under test, in a copy of its folder, and the points at which runs are killed."""
 
 from __future__ import annotations
 
@@ -36,10 +32,7 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*", re.MULTILINE
 
 
 class KillMoment(StrEnum):
-    """A bad moment for a kill.
-
-    ``after`` comes first in any choice: what the function wrote is there, and Spark does not know it.
-    """
+    """A bad moment for a kill. `after` is chosen first: what the function wrote is there, and Spark does not know it."""
 
     after = "after"
     line = "line"
@@ -56,13 +49,7 @@ USUAL = tuple(moment for moment in KillMoment if moment is not KillMoment.older)
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """What an undisturbed call of the job's function was.
-
-    `query`, `batch`: which query of the job, in the order of their calls of `foreachBatch`, and Spark's number of the batch.
-    `seconds`: how long it took.
-    `lines`: the lines of the job's own code that it ran, in order, as `job.py:14`.
-    `name`: the name of the function.
-    """
+    """What an undisturbed call of the job's function was; `lines`: of the job's own code, in order, as `job.py:14`."""
 
     query: int
     batch: int
@@ -73,11 +60,7 @@ class FunctionCall:
 
 @dataclass(frozen=True)
 class KillPoint:
-    """One point: the moment, and where it is in which call.
-
-    `line`: before which line that the call runs, counted from 0; None: at no line.
-    `after_s`, `of_s`: after so many seconds of a call that takes `of_s`.
-    """
+    """Where a run dies: before a `line` that the call runs, from 0 on, or `after_s` seconds of a call that takes `of_s`."""
 
     moment: KillMoment
     query: int
@@ -93,12 +76,9 @@ class KillPoint:
 
 
 def choose(calls: Sequence[FunctionCall], kills: int, moments: Sequence[KillMoment], seed: int) -> list[KillPoint]:
-    """Choose points: the moments in turn, each in a batch, at a line and at a time by chance.
+    """Choose points for `kills`: the moments in turn, each in a batch, at a line and at a time by chance.
 
-    No point, and no line, comes twice, as long as there are others.
-
-    `calls`: the calls of the undisturbed run.
-    `kills`: how many points; fewer only if no call has one of the moments.
+    No point, and no line, comes twice, as long as there are others; there are fewer only if no call has one of the moments.
     """
     chance = random.Random(seed)
     points: list[KillPoint] = []
@@ -113,7 +93,6 @@ def choose(calls: Sequence[FunctionCall], kills: int, moments: Sequence[KillMome
 
 
 def _line(point: KillPoint, calls: Sequence[FunctionCall]) -> str | None:
-    """Return the line that a point is before, None if it is at no line."""
     lines = next(call.lines for call in calls if (call.query, call.batch) == (point.query, point.batch))
     return None if point.line is None else lines[point.line]
 
@@ -135,12 +114,7 @@ def _point(moment: KillMoment, calls: Sequence[FunctionCall], chance: random.Ran
 
 
 def copy_folder(folder: Path, copy: Path, most_bytes: int, on_progress: Callable[[str], None]) -> None:
-    """Copy a folder. What a link leads to is copied too, so that nothing of the copy leads back to the original.
-
-    `most_bytes`: the size that it may have.
-    `on_progress`: told of each 100 MB.
-    Raises `TridentError`: it is larger, or has too many files.
-    """
+    """Copy a folder. What a link leads to is copied too, so that nothing of the copy leads back to the original."""
     copied, files = 0, 0
 
     def copy_file(source: str, target: str) -> None:
@@ -193,7 +167,6 @@ class JobCopy:
     scratch: Path
 
     def environment(self, asked: Mapping[str, Any]) -> dict[str, str]:
-        """Return the variables of a run that is asked for something, see `injected/sitecustomize.py`."""
         first = str(Path(next(iter(injected.__path__))).absolute())
         path = os.pathsep.join([first, *filter(None, [os.environ.get("PYTHONPATH")])])
         place = {"TMPDIR": str(self.scratch), "SPARK_LOCAL_DIRS": str(self.scratch)}
@@ -242,13 +215,9 @@ class JobRun:
 
     If this process is killed itself, the job ends too: it reads from a pipe whose other end is here.
 
-    `job`: what runs, and where.
-    `kill`: where it dies, as `KillPoint.as_request` says it; None: nowhere.
-    `measure`: whether it tells which lines its function runs.
-    `told`: what it has told.
-    `problem`: what it said last, if it ended with an error; None while it runs and if it did not.
-    `ended`: whether it has ended by itself, without an error.
-    `seconds`, `longest_wait_s`: how long it took, and the longest time in which no batch ran, from the start of its query on.
+    `kill`: where it dies, as `KillPoint.as_request` says it; None: nowhere. `measure`: it tells which lines its function runs.
+    `problem`: what it said last, if it ended with an error. `ended`: whether it has ended by itself, without one.
+    `longest_wait_s`: the longest time in which no batch ran, from the start of its query on.
     """
 
     def __init__(self, job: JobCopy, kill: Mapping[str, Any] | None = None, measure: bool = False) -> None:
@@ -290,11 +259,7 @@ class JobRun:
         self._output.close()
 
     def wait(self, limits: TimeLimits, is_done: Callable[[], bool]) -> None:
-        """Wait until the job has ended, was killed where it should be, or has nothing more to do.
-
-        `is_done`: asked while no batch runs: whether the job, which may not end by itself, has done all.
-        Raises `TridentError`: it cannot be tested.
-        """
+        """Wait until the job has ended, was killed where it should be, or `is_done`; `TridentError` if it cannot be tested."""
         begun = heard = time.monotonic()
         while True:
             code = self._process.poll()  # before the events: what it told before it ended must not be missed
@@ -333,7 +298,6 @@ class JobRun:
         return heard
 
     def _cause(self) -> str:
-        """Return the last exception that the output names, which is the innermost one; else the last lines."""
         found = _EXCEPTION.findall(self._said())
         return found[-1][:600] if found else self._last_lines()
 

@@ -35,10 +35,8 @@ class Table:
     """A table, as the command line names it; nothing is opened before `read`.
 
     `name`: how it is shown, without secrets.
-    `kind`: `path`, `sqlite`, `postgres` or `function`.
     `place`: the relative path, the URL without its query, or `module:function`.
     `select`: of a database: what is read.
-    `options`: of a path: `header=true`, if the first line of each CSV file has the names of the columns.
     """
 
     name: str
@@ -55,11 +53,7 @@ class Table:
         return unquote(urlsplit(self.place).path.strip("/")) if self.kind == "postgres" else None
 
     def read(self, folder: Path) -> list[Row]:
-        """Return all rows, in no order; none if the table does not exist (yet).
-
-        `folder`: the copy that the job runs in.
-        Raises `TridentError`: it is there and cannot be read.
-        """
+        """Return all rows, in no order; none if there is no table (yet). `TridentError` if it cannot be read."""
         try:
             return list(_READ[self.kind](self, folder))
         except (OSError, ValueError, csv.Error, sqlite3.Error) as error:
@@ -67,10 +61,7 @@ class Table:
 
 
 def table_named(text: str) -> Table:
-    """Return the table that a text names.
-
-    Raises `ConfigError`: it names none, or one that is not in the copy of the folder.
-    """
+    """Return the table that a text names; `ConfigError` if it names none, or one that is not in the copy of the folder."""
     url = urlsplit(text)
     if url.scheme in ("sqlite", "postgresql", "postgres"):
         return _database(text, url)
@@ -121,10 +112,7 @@ def _rows_of_path(table: Table, folder: Path) -> Iterable[Row]:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the files of a table as Spark sees them: what begins with `_` or `.` is not yet, or no more, in it.
-
-    Of a folder that a sink of Spark's writes, only what its log names is in the table: a killed task leaves files.
-    """
+    """Return the files of a table as Spark sees them: without `_…` and `.…`, and of a sink's folder only what its log names."""
     if path.is_file():
         return [path]
     found = (each for each in path.rglob("*") if each.is_file())
@@ -252,11 +240,7 @@ class RowDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two tables are compared.
-
-    `key`: the columns of the key; none: the whole row is one, and its copies are counted.
-    `ignored`: columns that differ from run to run, such as the time of writing.
-    """
+    """How two tables are compared: by `key` (none: the whole row, whose copies are counted), without columns `ignored`."""
 
     key: Sequence[str] = ()
     ignored: Sequence[str] = ()
@@ -264,10 +248,7 @@ class Comparison:
     def differences(
         self, expected: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
     ) -> list[RowDifference]:
-        """Return the keys that differ, in order.
-
-        Raises `ConfigError`: a column of the key is not in the table.
-        """
+        """Return the keys that differ, in order; `ConfigError` if a column of the key is not in the table."""
         one, other = self._count_by_key(expected), self._count_by_key(found)
         return [
             RowDifference(key, self._counts_text(one[key]), self._counts_text(other[key]))
@@ -295,14 +276,13 @@ class Comparison:
 
 
 def _text(row: Mapping[str, Any], bare: bool = False) -> str:
-    """Return columns as text; `bare`: of the only one without its name."""
     values = {name: _value(row[name]) for name in sorted(row)}
     return next(iter(values.values())) if bare else ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _value(value: Any) -> str:
     if isinstance(value, dict | list | tuple):
-        return json.dumps(_rounded(value), sort_keys=True, default=str)
+        return json.dumps(_round_floats(value), sort_keys=True, default=str)
     if isinstance(value, str):  # one that would be taken for a null is quoted, and so is what is quoted
         return repr(value) if value == "NULL" or value[:1] in _QUOTES else value
     return "NULL" if value is None else format(value + 0.0, ".12g") if isinstance(value, float) else str(value)
@@ -311,10 +291,10 @@ def _value(value: Any) -> str:
 _QUOTES = ("'", '"')
 
 
-def _rounded(value: Any) -> Any:
+def _round_floats(value: Any) -> Any:
     """Return a value whose floats have 12 digits, and no -0: the order in which a sum was added up is no difference."""
     if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {key: _round_floats(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
+        return [_round_floats(each) for each in value]
     return float(_value(value)) if isinstance(value, float) else value

@@ -1,9 +1,8 @@
 """Requests that wait are answered together, all as after the same committed batch; one that fails, fails alone.
 
-Together they are one Arrow table: each row has the number of its request, in a column that user code does not see. A step works
-on all requests at once if it can: a step that works row by row, or one with a key, to which the number of the request is added.
-An aggregate without a key gets that number as its key; requests without rows get the aggregate of nothing. Any other step runs
-request by request.
+Together they are one Arrow table: each row has the number of its request, in a column that user code does not see. A step that
+works row by row, or that has a key, to which that number is added, works on all requests at once. An aggregate without a key
+gets the number as its key; requests without rows get the aggregate of nothing. Any other step runs request by request.
 """
 
 from __future__ import annotations
@@ -66,12 +65,7 @@ _NUMBER = Fields.of([_REQUEST], ["bigint"])
 
 @runtime_checkable
 class QueriedTopology(Protocol):
-    """A topology that runs in this process, as its DRPC functions know it; `RunningTopology` is one.
-
-    `gate`: holding it delays the next commit.
-    `log_state`: what is committed now.
-    `partitions`: the number of partitions of each state that the topology updates.
-    """
+    """A topology that runs in this process, as its DRPC functions know it; holding its `gate` delays the next commit."""
 
     @property
     def graph(self) -> Graph: ...
@@ -86,10 +80,7 @@ class QueriedTopology(Protocol):
 
 
 class OwnLog:
-    """The log of a topology that runs in this process. It says what is committed, to any thread.
-
-    `gate`: holding it delays the next commit.
-    """
+    """The log of a topology that runs in this process. It says what is committed, to any thread."""
 
     def __init__(self, running: QueriedTopology) -> None:
         self._running, self.gate = running, running.gate
@@ -115,7 +106,6 @@ class RequestStates:
         self._snapshots: dict[str, Snapshot] = {}
 
     def renew(self) -> None:
-        """Read as after the last committed batch from now on."""
         names = [name for name, node in self._plan.states.items() if not node.static]
         if self._log is None or not names:
             return
@@ -235,10 +225,8 @@ def _apply(node: Node, carrying: Step, sources: list[pa.Table], requests: int, r
         return _one_by_one(node, sources, requests, run)
     if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
         # The rows of the only partition; a user's function may send a row there several times, or nowhere.
-        sink, exchange = (
-            Sink(node.id, node.parents[0], node.fields, routing=node.routing),
-            Exchange(node, (node.fields,), 1),
-        )
+        sink = Sink(node.id, node.parents[0], node.fields, routing=node.routing)
+        exchange = Exchange(node, (node.fields,), 1)
         frames = route(sink, exchange, sources, (node.id, 0, 0), run)
         return pa.concat_tables([sources[0].slice(0, 0), *(frame.data for frame in frames)])
     done = run_step(carrying, sources, run)
@@ -271,7 +259,6 @@ def _with_number(table: pa.Table, number: int, like: pa.Table | None = None) -> 
 
 
 def check_args(function: str, args: object) -> None:
-    """Raise `DRPCExecutionException` if the arguments of a request are not one text."""
     if not isinstance(args, str):
         raise DRPCExecutionException(function, f"the arguments must be one text, got {args!r}", reason="invalid")
     try:
@@ -299,12 +286,7 @@ class _Request:
 
 
 class DRPCFunction:
-    """One function, to be asked from any thread: its waiting requests, and the threads that answer them, all that wait at once.
-
-    `name`: its name.
-    `executors`: one for each thread.
-    `max_batch`: how many requests are answered together at most.
-    """
+    """One function, to be asked from any thread: its waiting requests, and the threads that answer all of them at once."""
 
     def __init__(self, name: str, executors: Sequence[RequestExecutor], max_batch: int) -> None:
         self.name, self._max_batch = name, max_batch
@@ -321,10 +303,7 @@ class DRPCFunction:
     def execute(self, args: str, timeout: float | None = None) -> Answer:
         """Ask and wait for the answer: the rows of the function's last step, `[]` if there are none.
 
-        Raises
-        ------
-        DRPCExecutionException
-            A step failed, or there was no answer within `timeout` seconds.
+        Raises `DRPCExecutionException`: a step failed, or there was no answer within `timeout` seconds.
         """
         answer = self.submit(args)
         try:

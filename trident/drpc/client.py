@@ -52,10 +52,8 @@ class DRPCClient(Closes):
     def execute(self, function: str, args: str) -> list[list[Any]]:
         """Ask a function; returns the rows of its last step, `[]` if there are none.
 
-        Raises
-        ------
-        DRPCExecutionException
-            There was no answer; `reason`, `step` and `cause` say why. A request changes nothing and may be sent again.
+        Raises `DRPCExecutionException`: there was no answer; `reason`, `step` and `cause` say why. A request changes nothing
+        and may be sent again.
         """
         if not isinstance(args, str):
             raise DRPCExecutionException(function, f"the arguments must be one text, got {args!r}", reason="invalid")

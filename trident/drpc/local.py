@@ -47,8 +47,8 @@ class LocalDRPC(Closes):
     conf, settings
         As for `TridentTopology.start`; a running topology keeps its own.
     threads
-        How many threads answer each function. A second one helps where a request waits for a slow store or user code; the
-        operations are copied for it.
+        How many threads answer each function, with copies of its operations. A second one helps where a request waits for a
+        slow store or user code.
     max_batch
         How many waiting requests are answered together at most.
 

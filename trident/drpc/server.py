@@ -1,4 +1,4 @@
-"""DRPC over HTTP: the server and its application; who may ask, how much, how long."""
+"""DRPC over HTTP: the server; who may ask, how much, how long."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ import json
 import logging
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
-from starlette.types import ASGIApp, Scope
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
 
 from trident.drpc.batching import DRPCFunction
 from trident.drpc.local import LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, TridentError, describe
 from trident.servers.plain_json import json_answer, to_json
-from trident.servers.server_thread import Guard, ServerThread, body_within, is_loopback
+from trident.servers.server_thread import ServerThread, body_within, is_loopback
 
-DEFAULT_PORT = 3774
-"""Storm's port for DRPC over HTTP."""
+DEFAULT_PORT = 3774  # Storm's port for DRPC over HTTP
 
 logger = logging.getLogger(__name__)
 
@@ -39,17 +36,13 @@ class DRPCServer(ServerThread):
         Where to listen; port 0 takes a free one (see `port`).
     token
         Required of every request as `Authorization: Bearer <token>`, before its body is read; None: any client may ask, but no
-        page of another site (see `trident.servers.server_thread`). Use one on any host but this one. Not needed for `GET
-        /health`, which gives the topology's name, its last committed batch and, where that cannot be read, the error; nor for
-        what is refused in any case: bad requests (400, 404 and 405 of other pages) and too many connections (503).
+        page of another site. Use one on any host but this one. `GET /health`, with the last committed batch, needs none.
     timeout_s
         Seconds within which a request is answered, its body included, once its head has come.
     max_request_bytes
         The longest body.
-    max_concurrency
-        How many requests may be in flight at once; the server refuses more at once, and clients may send them again.
-    max_connections
-        How many connections may be open; while there are more, requests are answered 503.
+    max_concurrency, max_connections
+        How many requests may be in flight, and connections open; more requests are answered 503, and may be sent again.
 
     Raises
     ------
@@ -75,8 +68,13 @@ class DRPCServer(ServerThread):
     ) -> None:
         if timeout_s <= 0 or min(max_request_bytes, max_concurrency, max_connections) < 1:
             raise ConfigError("timeout_s and the limits of a DRPC server must be above 0")
-        limits = timeout_s, max_request_bytes, max_concurrency
-        super().__init__(lambda: make_app(drpc, token, is_loopback(host), *limits), host, port, max_connections, token)
+        self._drpc, self._timeout_s, self._max_bytes = drpc, timeout_s, max_request_bytes
+        self._free = self._most = max_concurrency
+        self._asking = [
+            Route("/drpc/{function}", self._execute, methods=["POST"]),
+            Route("/drpc", self._functions, methods=["GET"]),
+        ]
+        super().__init__(host, port, max_connections, token)
         if token is None and not is_loopback(host):
             logger.warning("DRPC is served on %s without a token: any client that reaches the port may ask", host)
 
@@ -84,50 +82,23 @@ class DRPCServer(ServerThread):
         """Take no more requests, wait a few seconds for those in flight, and close."""
         self.close()
 
+    def routes(self) -> list[BaseRoute]:
+        return [*self._asking, Route("/health", self._health, methods=["GET"])]
 
-_STATUS = {
-    "failed": 500, "unknown": 404, "invalid": 400, "unauthorized": 401, "forbidden": 403, "too_large": 413,
-    "overloaded": 503, "timeout": 504, "stopped": 503,
-}  # fmt: skip
-_HEADERS = {
-    "overloaded": {"Retry-After": "1"},
-    "unauthorized": {"WWW-Authenticate": "Bearer", "Connection": "close"},  # the body of a stranger is not read
-    "forbidden": {"Connection": "close"},
-    "timeout": {"Connection": "close"},  # nor the rest of one that did not come in time
-}
+    def needs_token(self, scope: Scope) -> bool:
+        return super().needs_token(scope) and any(route.matches(scope)[0] is Match.FULL for route in self._asking)
 
-
-def make_app(
-    drpc: LocalDRPC, token: str | None, loopback: bool, timeout_s: float, max_request_bytes: int, max_concurrency: int
-) -> Starlette:
-    """Return the application; `loopback` is as in `stranger`, the other arguments as in `DRPCServer`."""
-    service = _Service(drpc, timeout_s, max_request_bytes, max_concurrency)
-    asking = [
-        Route("/drpc/{function}", service.execute, methods=["POST"]),
-        Route("/drpc", service.functions, methods=["GET"]),
-    ]
-
-    def needs_token(scope: Scope) -> bool:
-        return token is not None and any(route.matches(scope)[0] is Match.FULL for route in asking)
-
-    def refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
+    def refusal(self, scope: Scope, status: int, cause: str) -> Response:
         return _problem("*", cause, None, "forbidden" if status == 403 else "unauthorized")
 
-    made = Starlette(
-        routes=[*asking, Route("/health", service.health, methods=["GET"])],
-        middleware=[Middleware(Guard, token, loopback, needs_token, refusal)],
-        exception_handlers={HTTPException: _no_such_page},
-    )
-    made.router.redirect_slashes = False  # an answer without a reason
-    return made
+    async def answer_error(self, request: Request, error: Exception) -> Response:
+        here = f"{request.method} {request.url.path}"
+        if isinstance(error, HTTPException):
+            cause = f"{here}: this server has POST /drpc/FUNCTION, GET /drpc and GET /health"
+            return _problem("*", cause, None, "unknown", error.status_code)
+        return _problem("*", f"{here} failed; the log of the server says why", None, "failed")
 
-
-class _Service:
-    def __init__(self, drpc: LocalDRPC, timeout_s: float, max_request_bytes: int, max_concurrency: int) -> None:
-        self._drpc, self._timeout_s, self._max_bytes = drpc, timeout_s, max_request_bytes
-        self._free = self._most = max_concurrency
-
-    async def execute(self, request: Request) -> Response:
+    async def _execute(self, request: Request) -> Response:
         function = request.path_params["function"]
         try:
             if self._free == 0:
@@ -148,10 +119,10 @@ class _Service:
             return Response(status_code=400)  # the client does not read it
         return Response(to_json(answer, str), media_type="application/json")
 
-    async def functions(self, request: Request) -> Response:
+    async def _functions(self, request: Request) -> Response:
         return json_answer({"topology": self._drpc.name, "functions": self._drpc.functions})
 
-    async def health(self, request: Request) -> Response:
+    async def _health(self, request: Request) -> Response:
         try:
             txid = await run_in_threadpool(lambda: self._drpc.txid)
         except TridentError as error:
@@ -173,6 +144,18 @@ class _Service:
             raise
 
 
+_STATUS = {
+    "failed": 500, "unknown": 404, "invalid": 400, "unauthorized": 401, "forbidden": 403, "too_large": 413,
+    "overloaded": 503, "timeout": 504, "stopped": 503,
+}  # fmt: skip
+_HEADERS = {
+    "overloaded": {"Retry-After": "1"},
+    "unauthorized": {"WWW-Authenticate": "Bearer", "Connection": "close"},  # the body of a stranger is not read
+    "forbidden": {"Connection": "close"},
+    "timeout": {"Connection": "close"},  # nor the rest of one that did not come in time
+}
+
+
 def _args_of(function: str, request: Request, body: bytes) -> str:
     """Return the arguments: `args` of a JSON object, or the body itself if its content type is not JSON."""
     try:
@@ -191,8 +174,3 @@ def _args_of(function: str, request: Request, body: bytes) -> str:
 def _problem(function: str, cause: str, step: str | None, reason: str, status: int | None = None) -> Response:
     problem = {"function": function, "reason": reason, "step": step, "cause": cause}
     return json_answer({"error": problem}, status or _STATUS.get(reason, 500), _HEADERS.get(reason))
-
-
-async def _no_such_page(request: Request, error: Exception) -> Response:
-    cause = f"{request.method} {request.url.path}: this server has POST /drpc/FUNCTION, GET /drpc and GET /health"
-    return _problem("*", cause, None, "unknown", error.status_code if isinstance(error, HTTPException) else 500)

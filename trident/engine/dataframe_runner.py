@@ -1,9 +1,8 @@
-"""DataFrameRunner: each attempt is one query of DataFrames, on Spark Connect or over one that someone else has planned.
+"""`DataFrameRunner`: each attempt is one query of DataFrames, with what Spark Connect has: no RDD, no SparkContext.
 
-Only what Spark Connect has too: `mapInArrow`, `repartition`, `toArrow`; no RDD and no SparkContext. The tasks are those of
-the RDDs' runner, and so is what travels between them (`tasks.py`): here as rows of three columns. `at` chooses
-the task of the next stage, as Spark's own hash sends a number to it; `to` says which destination the row is for, `item` is
-what is sent. A row for a later stage, or for the driver, passes through the tasks between.
+Between the tasks travel rows of three columns: `at` chooses the task of the next stage, as Spark's own hash sends a number to
+it; `to` says which destination the row is for, `item` is what is sent. A row for a later stage passes through the tasks
+between.
 """
 
 from __future__ import annotations
@@ -53,11 +52,7 @@ class QueryRows:
 class DataFrameRunner(Runner):
     """Runs each attempt as one query: a stage over the parts of the batch, and a stage per level of exchanges.
 
-    A part that is a DataFrame is as many tasks as it has partitions; other parts, such as dead letters, are rows of a small
-    DataFrame. States are committed by the driver.
-
-    `session`: evaluates the batches of a topology that Trident drives, which have no DataFrame, and interrupts them. None: a
-    query gives the batches; an attempt has ended when its call returns.
+    `session`: evaluates the batches of a topology that Trident drives, and interrupts them; None: a query gives the batches.
     `stop`: ends a session that ends with the topology.
     """
 
@@ -78,7 +73,6 @@ class DataFrameRunner(Runner):
         self._routes_of = cache(lambda any_way: routes_of(self.program, any_way, False, parallelism))
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
-        """Evaluate the DataFrame once, with all parts and exchanges behind it."""
         job = Job(self._id, self._pickled, order)
         routes = self._routes_of(skips(parts, order))
         others = [part for part in parts if not isinstance(part[1], QueryRows)]
@@ -156,7 +150,7 @@ def _collect_arrow(df: DataFrame) -> pa.Table:
 def _query_task(
     job: Job, routes: Routes, spout: str, names: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Run a partition of the DataFrame as a part of the batch: PySpark maps only columns whose names need no quotes."""
+    # PySpark maps only columns whose names need no quotes, so they come under others.
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -199,7 +193,7 @@ def _level_task(job: Job, routes: Routes, stage: int, batches: Iterator[pa.Recor
 
 
 def _destination_and_bytes(sent: tuple[int, Sent] | bytes) -> tuple[int, bytes]:
-    """Return where something goes, and its bytes; the last stage gives the result alone."""
+    # The last stage gives the result alone.
     return (_RESULT, pickle.dumps(sent)) if isinstance(sent, bytes) else (sent[0], pickle.dumps(sent[1]))
 
 
@@ -221,13 +215,14 @@ def _task_chooser(routes: Routes, stage: int) -> Callable[[int], int]:
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:
-    """Put Spark's small batches together, because a pass over a fragment has a price of its own."""
+    # Spark's batches are small, and a pass over a fragment has a price of its own.
     for kept in in_lists((batch for batch in batches if batch.num_rows), lambda batch: batch.num_rows, _PIECE_ROWS):
         yield pa.Table.from_batches(kept).rename_columns(list(names)).combine_chunks()
 
 
 def partition_of(number: int, partitions: int) -> int:
-    """Return the partition to which Spark's `repartition(partitions, column)` sends an `int`: Murmur3 of four bytes."""
+    """Return the partition to which Spark's `repartition(partitions, column)` sends an `int`."""
+    # Murmur3 of four bytes.
     k = (number & _BITS) * 0xCC9E2D51 & _BITS
     k = (k << 15 | k >> 17) * 0x1B873593 & _BITS
     h = _SEED ^ k

@@ -1,10 +1,7 @@
 """Runs a fragment over one partition's tables: its steps one after the other, then what each sink gets, cut into frames.
 
-`TaskOutput` is what comes of a part of a batch, with what the passes over its fragments counted.
-
-Dead letters on their way back: a letter returns as a row of the input of the step that it was left out of, or of what a
-fragment sends to an entry, beside the batch's other tuples. Other steps of the fragment do not see it. So a tuple that was
-processed on one branch of a stream, and was left out of another, has its effect once on each.
+A dead letter returns as a row of the input of the step that it was left out of, beside the batch's other tuples; other steps do
+not see it. So a tuple that was left out of one branch of a stream has its effect once on each.
 """
 
 from __future__ import annotations
@@ -32,8 +29,7 @@ from trident.steps.rows import StepRun
 from trident.windows.window_rows import join_input, window_input
 
 ROWS, NS = 0, 1
-HEAD = EACH = 2
-"""How many numbers there are before those of the first step, and of each step and sink."""
+HEAD = EACH = 2  # how many numbers there are before those of the first step, and of each step and sink
 
 Figures = Mapping[str, list[int]]
 """By entry, what the passes over its fragment counted, rows and nanoseconds:
@@ -50,12 +46,6 @@ of a millisecond, so nothing is named here; `trident/run/progress.py` knows what
 class TaskOutput:
     """The output of one part of a batch.
 
-    `sinks`: the input tables of entries, by the id of the entry.
-    `rows`: how many tuples each spout emitted, by its name.
-    `failure`: why the part failed; everything else is then ignored.
-    `captured`: tuples that were left out as dead letters.
-    `frames`: rows for exchanges that have not run yet.
-    `metrics`: what operations counted, as `operation/counter`.
     `bytes_shuffled`, `bytes_collected`: what tasks sent to tasks of the next stage, and what they returned to the driver. 0 in
     this process.
     `bytes_spilled`: what Spark wrote to disk because its stages had more rows than memory. Asked for where much was shuffled.
@@ -76,15 +66,15 @@ class TaskOutput:
     `put_back`: by step, or entry, how many dead letters came back there, if any did.
     """
 
-    sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
-    failure: Failure | None = None
-    captured: list[Failure] = field(default_factory=list)
-    frames: list[RowFrame] = field(default_factory=list)
+    sinks: dict[str, list[pa.Table]] = field(default_factory=dict)  # the input tables of entries, by their ids
+    rows: dict[str, int] = field(default_factory=dict)  # how many tuples each spout emitted, by its name
+    failure: Failure | None = None  # why the part failed; everything else is then ignored
+    captured: list[Failure] = field(default_factory=list)  # tuples that were left out as dead letters
+    frames: list[RowFrame] = field(default_factory=list)  # rows for exchanges that have not run yet
     level: int = 0
     task: int = 0
     sources: dict[int, str] = field(default_factory=dict)
-    metrics: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, int] = field(default_factory=dict)  # what operations counted, as `operation/counter`
     bytes_shuffled: int = 0
     bytes_spilled: int = 0
     bytes_collected: int = 0
@@ -102,40 +92,36 @@ class TaskOutput:
 
     @property
     def tuples(self) -> int:
-        """How many tuples all spouts emitted."""
         return sum(self.rows.values())
 
 
+_ADDED = ("captured", "frames", "timers", "bytes_shuffled", "bytes_collected", "bytes_spilled")
+_COUNTED = ("rows", "metrics", "keys", "put_back")
+_BY_PARTITION = ("metadata", "written", "staged")
+
+
 def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
-    """Merge outputs; the first failure of the lowest level is the failure."""
+    # Whichever outputs arrive first, the failure of the lowest level is the cause.
     failed = min((output for output in outputs if output.failure is not None), key=lambda o: o.level, default=None)
     if failed is not None:
         # Nothing of the others: the attempt does not count.
         return TaskOutput(failure=failed.failure, fenced=failed.fenced)
     merged = TaskOutput()
+    together = vars(merged)
     for output in outputs:
-        add_counts(merged.rows, output.rows)
-        add_counts(merged.metrics, output.metrics)
-        add_counts(merged.keys, output.keys)
-        merged.captured.extend(output.captured)
-        merged.frames.extend(output.frames)
-        merged.timers.extend(output.timers)
+        one = vars(output)
+        for name in _ADDED:
+            together[name] += one[name]
+        for name in _COUNTED:
+            add_counts(together[name], one[name])
+        for name in _BY_PARTITION:
+            for of, partitions in one[name].items():
+                together[name].setdefault(of, {}).update(partitions)
         for entry, figures in output.figures.items():  # whose lists stay as they are
             before = merged.figures.get(entry)
             merged.figures[entry] = figures if before is None else list(map(add, before, figures))
-        if output.put_back:
-            add_counts(merged.put_back, output.put_back)
-        merged.bytes_shuffled += output.bytes_shuffled
-        merged.bytes_collected += output.bytes_collected
-        merged.bytes_spilled += output.bytes_spilled
-        for spout, read in output.metadata.items():
-            merged.metadata.setdefault(spout, {}).update(read)
-        for state, partitions in output.touched.items():
-            merged.touched[state] = sorted({*merged.touched.get(state, ()), *partitions})
-        for state, written in output.written.items():
-            merged.written.setdefault(state, {}).update(written)
-        for state, staged in output.staged.items():
-            merged.staged.setdefault(state, {}).update(staged)
+        for state, touched in output.touched.items():
+            merged.touched[state] = sorted({*merged.touched.get(state, ()), *touched})
         for state, counts in output.key_counts.items():
             add_keys(merged.key_counts, state, counts)
         for target, tables in output.sinks.items():
@@ -157,11 +143,8 @@ def send(
     output: TaskOutput,
     letters: PutBacks | None = None,
 ) -> None:
-    """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames.
-
-    `letters` are added with the first of the tables. What is raised is a `StepFailed` of the step that it happened at; the
-    entry's, if it comes from `tables`.
-    """
+    """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames."""
+    # What is raised is a `StepFailed` of the step that it happened at; the entry's, if it comes from `tables`.
     routed: dict[int, list[pa.Table]] = {}
     figures = output.figures.get(fragment.entry)
     if figures is None:
@@ -193,10 +176,7 @@ def send(
 def _inputs_of_sinks(
     fragment: Fragment, table: pa.Table, run: StepRun, figures: list[int], here: FailingAt, letters: PutBacks
 ) -> list[pa.Table]:
-    """Apply a fragment's steps to a table of its entry; return the sinks' inputs, as partials for a combiner of a state.
-
-    What is done is counted in `figures`. `letters` are added at their steps.
-    """
+    """Apply a fragment's steps to a table, counted in `figures`; return the sinks' inputs, partials for a combiner."""
     tables = {fragment.entry: table}
     figures[ROWS] += table.num_rows
     at, began = HEAD, perf_counter_ns()
@@ -253,35 +233,30 @@ def run_step(step: Step, sources: list[pa.Table], run: StepRun) -> pa.Table:
     return apply_step(step, sources[0], run.on_error, run.states)
 
 
-Place = tuple[str, int]
-"""A place in a fragment: a step, or the entry that a sink sends to, and the number of its input."""
+Place = tuple[str, int]  # a place in a fragment: a step, or the entry that a sink sends to, and the number of its input
 
-PutBacks = Mapping[Place, pa.Table]
-"""The rows that return at each place of a fragment."""
+PutBacks = Mapping[Place, pa.Table]  # the rows that return at each place of a fragment
 
 
 @dataclass(frozen=True)
 class PutBack:
     """The part of a batch that puts dead letters back into one fragment.
 
-    `tables`: for the fragment of a spout: the rows for each place.
     `frames`: for another fragment: the same, to be sent there. Frames without a step are the input of the entry itself.
-    `lost`: letters that have no place in this topology, so they fail again.
     """
 
-    tables: PutBacks = field(default_factory=dict)
+    tables: PutBacks = field(default_factory=dict)  # for the fragment of a spout: the rows for each place
     frames: Sequence[RowFrame] = ()
-    lost: Sequence[Failure] = ()
+    lost: Sequence[Failure] = ()  # letters that have no place in this topology, so they fail again
 
     @property
     def count(self) -> int:
-        tables = (*self.tables.values(), *(frame.data for frame in self.frames))
-        rows: int = sum(table.num_rows for table in tables)
+        rows: int = sum(table.num_rows for table in (*self.tables.values(), *(frame.data for frame in self.frames)))
         return rows + len(self.lost)
 
 
 def put_backs_of(frames: Iterable[RowFrame]) -> PutBacks:
-    """Return the rows that frames bring to the steps of a fragment; several frames may bring rows to one step."""
+    # Several frames may bring rows to one step.
     found: dict[Place, pa.Table] = {}
     for frame in sorted(frames, key=lambda frame: frame.order):  # so a replay sees the rows in the same order
         if frame.step:
@@ -291,7 +266,7 @@ def put_backs_of(frames: Iterable[RowFrame]) -> PutBacks:
 
 
 def check_places(fragment: Fragment, letters: PutBacks) -> None:
-    """Raise `StepFailed` if the fragment has no such place, because the commit record would mark the rows as put back."""
+    # The commit record would mark rows as put back that went nowhere.
     places = {(step.id, 0) for step in fragment.steps} | {(sink.target, sink.port) for sink in fragment.sinks}
     for step, port in letters.keys() - places:
         cause = f"dead letters come in at {step!r} (input {port}), which is not behind {fragment.entry!r}"
@@ -299,7 +274,6 @@ def check_places(fragment: Fragment, letters: PutBacks) -> None:
 
 
 def with_rows(table: pa.Table, more: pa.Table | None) -> pa.Table:
-    """Return a table with the rows of another that has all of its columns."""
     if more is None:
         return table
     if not table.num_columns:  # a cast loses the rows of a table without columns

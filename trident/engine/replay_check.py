@@ -1,10 +1,4 @@
-"""ReplayCheck: processes some batches a second time, and compares what reaches the states, because a replay must give the same.
-
-Before a batch is processed, a hash of its txid says whether it is one of them: the same at a replay. A copy of the topology's
-steps, in this process whatever the engine, processes the same rows again, as they came or backwards and in other tables (and if
-it is Spark that processes the batch, a first time too). If what reaches a state differs, each step alone processes its tables
-twice, then in another order: to find the one that does not repeat itself.
-"""
+"""`ReplayCheck`: processes some batches a second time, and compares what reaches the states: a replay must give the same."""
 
 from __future__ import annotations
 
@@ -26,7 +20,7 @@ from trident.comparing import first_difference, row_text
 from trident.counts import counting
 from trident.engine.fragment_runs import PutBack, TaskOutput, entry_input, run_step, send, whole
 from trident.engine.routing import RowFrame, apply_exchange
-from trident.engine.runners import InProcessRunner, pickle_program, process_or_raise, unseen
+from trident.engine.runners import InProcessRunner, pickle_program, process_or_raise, without_peek
 from trident.engine.worker import Order, Part, Program, aggregators_of, operations_of, read_part, with_empty_parts
 from trident.graph import AggregateNode, RepartitionNode
 from trident.observe.events import StepDifference
@@ -43,11 +37,9 @@ from trident.windows.window_rows import AT, MARKS, PANE, ROWS, bigint, combine_b
 
 logger = logging.getLogger(__name__)
 
-_MOST_BYTES = 64 << 20
-"""A larger batch is not processed twice, because its rows are all in the memory of this process."""
+_MOST_BYTES = 64 << 20  # a larger batch is not processed twice, because its rows are all in the memory of this process
 
-_MOST_TUPLES = 1000
-"""So many tuples of a table are tried one by one."""
+_MOST_TUPLES = 1000  # so many tuples of a table are tried one by one
 
 _CLOSE_S = 1.0
 _BY_ORDER = (
@@ -56,23 +48,14 @@ _BY_ORDER = (
 
 
 class Checked(NamedTuple):
-    """What processing a batch twice showed.
+    """What processing a batch twice showed."""
 
-    `done`: False if that failed.
-    `difference`: the first difference; None if there is none.
-    """
-
-    done: bool
-    difference: StepDifference | None = None
+    done: bool  # False if that failed
+    difference: StepDifference | None = None  # the first difference; None if there is none
 
 
 class ReplayCheck:
-    """Processes some batches twice. Thread-safe: one batch after the other.
-
-    `program`: the steps in front of the states.
-    `share`: which share of the batches, 0 … 1.
-    `parallelism`: as of the runner whose outputs are compared.
-    """
+    """Processes a `share` (0 … 1) of the batches twice, as a hash of their txids says. Thread-safe: one after the other."""
 
     def __init__(self, program: Program, share: float = 1.0, parallelism: int = 2) -> None:
         self._program, self._share, self._parallelism = program, share, parallelism
@@ -92,14 +75,10 @@ class ReplayCheck:
         return not any(isinstance(part, PutBack) for _, part in parts)
 
     def read(self, parts: Sequence[Part]) -> list[Part]:
-        """Read the rows of a batch, as its processing does; `StepFailed` if a source fails."""
         return [(spout, read_part(self._program, spout, part)) for spout, part in parts]
 
     def check(self, parts: Sequence[Part], order: Order, output: TaskOutput | None = None) -> Checked:
-        """Process a batch a second time, and before that a first time if there is no `output` of that.
-
-        It reads what is not read yet. Whatever goes wrong only ends this check.
-        """
+        """Process a batch a second time, before that a first time without `output`. What goes wrong ends this check alone."""
         with self._lock, counting():  # what operations count here is of no batch
             try:
                 return Checked(True, self._difference(self.read(parts), order, output))
@@ -113,7 +92,7 @@ class ReplayCheck:
                 return Checked(False)
 
     def close(self) -> None:
-        """Clean up the operations, unless one of them does not return."""
+        # An operation that does not return holds the lock: it is left.
         if self._lock.acquire(timeout=_CLOSE_S):
             try:
                 if self._runner is not None:
@@ -132,8 +111,7 @@ class ReplayCheck:
             again = process_or_raise(runner, list(backwards) if reordered else parts, order)
             found = self._differing(first, again, run, reordered)
             if found is not None:
-                steps = _compared_steps(runner.program, run, parts)
-                return next((one for one in steps if one is not None), found)
+                return next((one for one in _compared_steps(runner.program, run, parts) if one is not None), found)
         return None
 
     def _hash(self, txid: int) -> int:
@@ -152,9 +130,9 @@ class ReplayCheck:
 
 
 def _copy_of(program: Program, parallelism: int) -> InProcessRunner:
-    """Return a runner of operations of its own. Consumers of `peek` are left out: what they do would be done again."""
+    # Operations of its own; a `peek` is left out, as what it does would be done again.
     fragments = {
-        entry: replace(each, steps=tuple(replace(step, node=unseen(step.node)) for step in each.steps))
+        entry: replace(each, steps=tuple(replace(step, node=without_peek(step.node)) for step in each.steps))
         for entry, each in program.fragments.items()
     }
     copy = cloudpickle.loads(pickle_program(replace(program, fragments=fragments, opens=None)))
@@ -162,7 +140,7 @@ def _copy_of(program: Program, parallelism: int) -> InProcessRunner:
 
 
 def _goes_by_order(program: Program) -> bool:
-    """Whether results may depend on the order of the tuples, as they should."""
+    # Then other results for another order are as they should be.
     exchanges = [exchange.node for exchange in program.exchanges.values()]
     shuffles = any(isinstance(node, RepartitionNode) and node.routing.kind == "shuffle" for node in exchanges)
     if shuffles and any(fragment.blocking for fragment in program.fragments.values()):
@@ -224,7 +202,7 @@ def _reverse(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 
 def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> Iterator[StepDifference | None]:
-    """Process a batch, whose rows are read, once more, and compare what each step gives."""
+    # What differs is found: each step alone processes its tables twice, then in another order.
     output = TaskOutput()
     for index, (spout, part) in enumerate(with_empty_parts(program, parts)):
         yield from _of_fragment(program.fragments[spout], part.tables, run)
@@ -240,7 +218,6 @@ def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> It
 
 
 def _of_fragment(fragment: Fragment, given: Iterable[pa.Table], run: StepRun) -> Iterator[StepDifference | None]:
-    """Compare each step, and what is sent to each entry, over the tables of a partition."""
     for table in whole(fragment, given):
         tables = {fragment.entry: table}
         for step in fragment.steps:

@@ -1,9 +1,7 @@
-"""ResidentRunner: an attempt is messages to workers that stay, and not a Spark job (`workers="resident"`).
+"""`ResidentRunner`: an attempt is messages to workers that stay, and not a Spark job (`workers="resident"`).
 
 Each stage is one message to each worker that has something to do in it, and one answer. Rows of exchanges go from worker to
-worker. A state's partition, and that of an exchange, belongs to one worker as long as this one is there: connections stay open.
-
-Attempts take the workers that are there when they begin; if one of these is lost, the attempts that it worked on fail.
+worker. Attempts take the workers that are there when they begin; if one of these is lost, those that it worked on fail.
 """
 
 from __future__ import annotations
@@ -51,10 +49,7 @@ class KeptRun:
 
 
 class ResidentRunner(ExecutorRunner):
-    """Runs attempts on resident workers, as many as Spark has free cores, at most `parallelism`.
-
-    `spare`: how many free slots are left to other jobs.
-    """
+    """Runs attempts on resident workers, as many as Spark has free cores but the spare ones, at most `parallelism`."""
 
     def __init__(
         self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool, spare: int = 0
@@ -84,7 +79,6 @@ class ResidentRunner(ExecutorRunner):
         return committed
 
     def _through(self, run: Run, order: Order, parts: Sequence[Part], stages: Iterable[int]) -> TaskOutput:
-        """Run stages of an attempt, up to the first one that fails."""
         owners, sent = self._owners(list(run.crew)), bytes(cloudpickle.dumps(order))
         crew = {place: member.peer.address for place, member in run.crew.items()}
         outputs: list[bytes] = []
@@ -135,7 +129,7 @@ class ResidentRunner(ExecutorRunner):
 
 
 def _dealt(parts: Sequence[Part], run: Run) -> dict[int, list[tuple[int, Part]]]:
-    """Deal the parts of a batch out: many stay with their workers from batch to batch, few go to others each time."""
+    # Many parts stay with their workers from batch to batch, few go to others each time.
     places = list(run.crew)
     first = run.number if len(parts) < len(places) else 0
     dealt: dict[int, list[tuple[int, Part]]] = {}
@@ -156,8 +150,6 @@ class Run:
     """An attempt on the workers that were there when it began.
 
     `answers`: what they said, or why there will be no more answers.
-    `asked`: the places of those whose answers are awaited.
-    `used`: the places of those that have something of it.
     `sent`: by receiver and sender, how many messages with rows there were.
     """
 
@@ -165,8 +157,8 @@ class Run:
     attempt: TransactionAttempt
     crew: Mapping[int, CrewMember]
     answers: SimpleQueue[StageResult | str] = field(default_factory=SimpleQueue)
-    asked: set[int] = field(default_factory=set)
-    used: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)  # the places of those whose answers are awaited
+    used: set[int] = field(default_factory=set)  # the places of those that have something of it
     sent: dict[int, dict[int, int]] = field(default_factory=dict)
 
 
@@ -186,13 +178,7 @@ class ResidentPlace(WorkerPlace):
 
 
 class ResidentPool(WorkerGroup[ResidentPlace]):
-    """The resident workers of a topology, as its driver sees them; any thread may use it.
-
-    `most`: how many workers there are at most; fewer, if Spark has fewer free cores.
-    `program_id`, `program`: as of `Job`.
-    `spare`: how many free slots are left to other jobs.
-    Raises `EnvironmentProblem`: Spark has no free core.
-    """
+    """The resident workers of a topology, at most `most`, as its driver sees them; any thread may use it."""
 
     kind = "resident "
 

@@ -1,8 +1,7 @@
 """A resident worker: a Spark task that does not end, and works on parts of batches as its driver sends them.
 
 Its main thread processes one part of a stage after the other, the oldest attempt first, a second thread commits in the same
-way, and the thread of its mailbox listens. It ends if its driver says so, or is silent, or if it is still at work on an
-attempt that was cancelled a while ago.
+way, and the thread of its mailbox listens.
 """
 
 from __future__ import annotations
@@ -35,52 +34,34 @@ logger = logging.getLogger(__name__)
 
 
 class StageResult(NamedTuple):
-    """A worker has done its part of a stage.
-
-    `outputs`: as `pack` packs them.
-    `sent`: how many messages with rows it has sent to each worker.
-    """
+    """A worker has done its part of a stage."""
 
     place: int
     number: int
-    outputs: list[bytes]
+    outputs: list[bytes]  # as `pack` packs them
     failed: bool
-    sent: Mapping[int, int]
+    sent: Mapping[int, int]  # how many messages with rows it has sent to each worker
 
 
 class DriverHeartbeat(NamedTuple):
-    """The driver is there, every second; what a worker has of attempts that are not `live` can go.
-
-    `newest`: the number of the newest attempt that the driver knows.
-    """
+    """The driver is there, every second; what a worker has of attempts that are not `live` can go."""
 
     live: frozenset[int]
-    newest: int
+    newest: int  # the number of the newest attempt that the driver knows
 
 
 class StageWork(NamedTuple):
-    """A part of a stage of an attempt.
+    """A part of a stage of an attempt."""
 
-    `number`: of the attempt. No other attempt of the pool has the same.
-    `place`: of the worker that it is for.
-    `order`: a pickled `Order`.
-    `stage`: 0 for the parts of the batch, after that the levels of exchanges.
-    `commits`: whether it commits: that goes on beside what is processed for later batches.
-    `tasks`: pickled: the parts with their numbers; of a level the number of each task, its exchange and its partition.
-    `crew`: the addresses of the workers that work on the attempt.
-    `owners`: by exchange, which of them has each partition.
-    `expects`: how many messages with rows each of them has sent here.
-    """
-
-    number: int
-    place: int
-    order: bytes
-    stage: int
-    commits: bool
-    tasks: bytes
-    crew: Mapping[int, str]
-    owners: Mapping[str, Sequence[int]]
-    expects: Mapping[int, int]
+    number: int  # of the attempt. No other attempt of the pool has the same
+    place: int  # of the worker that it is for
+    order: bytes  # a pickled `Order`
+    stage: int  # 0 for the parts of the batch, after that the levels of exchanges
+    commits: bool  # whether it commits: that goes on beside what is processed for later batches
+    tasks: bytes  # pickled: the parts with their numbers; of a level each task's number, exchange and partition
+    crew: Mapping[int, str]  # the addresses of the workers that work on the attempt
+    owners: Mapping[str, Sequence[int]]  # by exchange, which of them has each partition
+    expects: Mapping[int, int]  # how many messages with rows each of them has sent here
 
 
 class AttemptOver(NamedTuple):
@@ -105,7 +86,7 @@ _NONE = -1
 
 
 def run_resident(ticket: WorkerTicket) -> Iterator[bytes]:
-    """Be the worker of a ticket, as the only task of a Spark job; the job has no result."""
+    # The job has no result.
     worker = ResidentWorker(ticket)
     try:
         worker.run()
@@ -270,7 +251,7 @@ def size_of(frame: RowFrame) -> int:
 
 
 def _on_disk(frame: RowFrame) -> RowFrame:
-    """Return a frame whose rows are in a file that has no name, and is gone when they are read."""
+    # The file has no name, and is gone when the rows are read.
     data = ipc_of(frame.data) if isinstance(frame.data, pa.Table) else frame.data
     folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     with TemporaryFile(dir=folder or None) as file:
@@ -290,10 +271,7 @@ class _Box:
 
 
 class Boxes:
-    """The rows that wait for a stage, by the number of their attempt; any thread may use it.
-
-    What is late, because its attempt has ended, is dropped.
-    """
+    """The rows that wait for a stage, by the number of their attempt; those of one that has ended are dropped."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -303,7 +281,6 @@ class Boxes:
         self._closed = False
 
     def begin(self, number: int) -> None:
-        """Note that there is such an attempt, even before rows arrive."""
         with self._changed:
             if number not in self._ended:
                 self._boxes.setdefault(number, _Box())
@@ -329,11 +306,7 @@ class Boxes:
             self._changed.notify_all()
 
     def wait(self, number: int, expects: Mapping[int, int], wait_s: float) -> None:
-        """Wait until all is there.
-
-        Raises `TooManyRows`: there is more than a worker holds.
-        Raises `StepFailed`: some of it has not come in time, or the attempt has ended, or this worker is to end.
-        """
+        """Wait until all is there; `TooManyRows`: it is more than a worker holds; `StepFailed`: it has not come in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._lacks(number, expects), wait_s)
             box = self._boxes.get(number)

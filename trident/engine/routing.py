@@ -1,7 +1,4 @@
-"""Exchanges: which partition a row goes to, what a partition does with the rows that arrive, and how many it may gather.
-
-The same functions run between Spark's stages, in process, and behind a state where batches are committed.
-"""
+"""Exchanges: which partition a row goes to, what a partition does with the rows that arrive, and how many it may gather."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ class RowFrame(NamedTuple):
 
     `target`, `port`, `partition`: the exchange, the number of its input, the number of its partition.
     `order`: the place that the rows come from. Frames are sorted by it, so a replay sees the rows in the same order.
-    `data`: the rows: a table, or its bytes between processes.
     `step`: the step of the fragment behind the exchange at which dead letters return; empty: the rows are input of the
     exchange.
     """
@@ -40,17 +36,15 @@ class RowFrame(NamedTuple):
     port: int
     partition: int
     order: tuple[str, int, int]
-    data: Any
+    data: Any  # the rows: a table, or its bytes between processes
     step: str = ""
 
 
 def route(
     sink: Sink, exchange: Exchange | None, tables: Sequence[pa.Table], source: tuple[str, int, int], run: StepRun
 ) -> Iterator[RowFrame]:
-    """Cut what one partition sends to an exchange into frames; partitions that get no rows get no frame.
-
-    `exchange` is None for a target that keeps the partitions of the stream, and is committed by the driver.
-    """
+    """Cut what one partition sends to an exchange into frames; partitions that get no rows get no frame."""
+    # Without an exchange the target keeps the partitions of the stream, and is committed by the driver.
     if sink.kept:
         table = one_table(tables)
         if table.num_rows:
@@ -72,7 +66,7 @@ def route(
 
 
 def _whole(sink: Sink, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
-    """Put the tables of a part together; of partials only so that no table has a key twice, because one alone is not merged."""
+    # Of partials only so that no table has a key twice: one that is alone is not merged where it arrives.
     if len(tables) > 1 and sink.aggregation is not None and sink.aggregation.combines:
         table = merge_all(sink.aggregation, list(tables))
         return tables if table is None else [table]
@@ -99,7 +93,7 @@ def _cut(
 
 
 def _key_places(table: pa.Table, names: Sequence[str], partitions: int) -> Ints:
-    """Return the state partition of each row's key, as `places_of` does, but without looking for equal keys."""
+    # As `places_of`, but without looking for equal keys.
     places = np.zeros(table.num_rows, np.int64)
     for start in range(0, table.num_rows, _KEYS_AT_ONCE):
         piece = table.slice(start, _KEYS_AT_ONCE)

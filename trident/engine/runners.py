@@ -1,9 +1,4 @@
-"""What runs the parts of a batch: the interface, the runner of this process, and the one that opens Spark for large batches.
-
-The runners on Spark are in `spark_runner.py`, `resident_runner.py` and `dataframe_runner.py`. With `engine="auto"` small
-batches run in this process, large ones on Spark. Which of the two takes a batch follows from its definition alone, so a
-replay of a batch runs where the batch ran. Both run the same plan with the same numbers of partitions.
-"""
+"""What runs the parts of a batch: the interface, the runner of this process, and the one that opens Spark for large batches."""
 
 from __future__ import annotations
 
@@ -27,24 +22,18 @@ from trident.steps.failures import StepFailed, failure_of
 class Runner(Protocol):
     """Processes the parts of one attempt. Thread-safe: several attempts may run at once.
 
-    `here`: whether it works in the caller's thread and never waits.
     `parallelism`: about how many parts a batch is cut into; also the number of partitions of an exchange that declares none.
-    `program`: the program that runs, with these numbers of partitions.
-    `commits`: the entries that its tasks commit; the others are committed by the driver.
-    `operations`: the user objects that are prepared in this process.
     """
 
-    here: bool = False
+    here: bool = False  # whether it works in the caller's thread and never waits
     parallelism: int
-    program: Program
-    commits: Collection[str] = ()
-    operations: Sequence[Any] = ()
+    program: Program  # the program that runs, with these numbers of partitions
+    commits: Collection[str] = ()  # the entries that its tasks commit; the others are committed by the driver
+    operations: Sequence[Any] = ()  # the user objects that are prepared in this process
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
-        """Run all parts and the exchanges behind them; blocks until done. Failures come back as data.
-
-        If the order has txids, the states of `commits` are committed too; if not, the output keeps what is needed for that.
-        """
+        """Run all parts and the exchanges behind them; blocks until done. Failures come back as data."""
+        # If the order has txids, the states of `commits` are committed too; if not, the output keeps what is needed for that.
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
         """Commit what `process` kept to the states of `commits`; return the output of both."""
@@ -99,13 +88,9 @@ class InProcessRunner(Runner):
 
 
 class AutoRunner(Runner):
-    """Opens a runner on Spark when a batch needs it, in the thread of that batch.
+    """Opens a runner on Spark when a batch needs it; those of at most `most_bytes` run in this process."""
 
-    `most_bytes`: batches of at most so many bytes run in this process; larger ones, and those of unknown size, on Spark. None:
-    all run on Spark, which says how wide they are; so it is opened before the first one is cut, in the thread that cuts it.
-    `open_`: opens the runner on Spark. `commits`: the entries that its tasks commit.
-    `opened`: what `open_` would return, if it is open already.
-    """
+    # Without `most_bytes` all run on Spark, which says how wide they are: so it is opened before the first one is cut.
 
     def __init__(
         self,
@@ -126,10 +111,8 @@ class AutoRunner(Runner):
         self._lock = threading.Lock()
 
     def of_size(self, size: int | None) -> Runner:
-        """Return the runner for a batch of about `size` bytes.
-
-        Raises why Spark cannot be opened, if it says how wide batches are.
-        """
+        """Return the runner for a batch of about `size` bytes; raise why Spark cannot be opened, if it must be."""
+        # By the definition of a batch alone, so that a replay of it runs where the batch ran.
         if self._small is None or self._most_bytes is None:
             runner = self._runner()
             if runner is not None:
@@ -139,7 +122,7 @@ class AutoRunner(Runner):
         return self._large
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
-        """Process a batch on Spark. If it cannot be opened the batch fails, and another try would not help."""
+        # If Spark cannot be opened the batch fails, and another try would not help.
         try:
             runner = self._runner()
         except (ConfigError, EnvironmentProblem) as error:
@@ -151,7 +134,7 @@ class AutoRunner(Runner):
         return runner.commit(output, order) if runner is not None else output
 
     def _runner(self) -> Runner | None:
-        """Return the runner on Spark; None once this is closed, because then the result is not used."""
+        # Once this is closed there is none, because then the result is not used.
         with self._lock:
             if self._opened is None and not self._closed:
                 self._opened = self._open()
@@ -179,20 +162,19 @@ def cores() -> int:
 
 
 def tag_of(runner: str, attempt: TransactionAttempt) -> str:
-    """Return the tag of an attempt's jobs, without a comma; another topology in the session has attempts of the same number."""
+    # Without a comma; and another topology in the session has attempts of the same number.
     return f"{runner}/{attempt.txid}:{attempt.attempt}"
 
 
 def process_or_raise(runner: Runner, parts: Sequence[Part], order: Order) -> TaskOutput:
-    """Process a batch a second time; `StepFailed` if that fails."""
     output = runner.process(parts, order)
     if output.failure is not None:
         raise StepFailed(output.failure)
     return output
 
 
-def unseen(node: Node) -> Node:
-    """Return a step as it is the second time: a `peek` has seen the tuples, and what it does would be done again."""
+def without_peek(node: Node) -> Node:
+    # The second time a `peek` has seen the tuples, and what it does would be done again.
     return ProjectNode(node.id, node.parents, node.fields) if isinstance(node, PeekNode) else node
 
 

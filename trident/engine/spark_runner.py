@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Shuffle = Any
-"""What a stage sends, as an object of the JVM. Spark keeps its files until this is forgotten."""
+Shuffle = Any  # what a stage sends, as an object of the JVM. Spark keeps its files until this is forgotten.
 
 ASKED_FROM = 32 << 20
 """From so many shuffled bytes the question is worth its few milliseconds; fewer fit into any executor's memory."""
@@ -41,11 +40,7 @@ _NUMBER = struct.Struct("!q")
 
 
 class ExecutorRunner(Runner):
-    """What runs tasks in Spark's executors has in common: a batch is processed and committed at once, or committed later.
-
-    `owned`: whether Spark ends with the topology.
-    `commits`: the entries that tasks commit.
-    """
+    """What runs tasks in Spark's executors has in common: a batch is processed and committed at once, or committed later."""
 
     def __init__(
         self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool, **of_tasks: Any
@@ -53,8 +48,7 @@ class ExecutorRunner(Runner):
         self._spark, self._owned, self.commits = spark, owned, program.commits
         context = self._context = spark.sparkContext
         self.parallelism = parallelism or context.defaultParallelism
-        wide = program.of_width(self.parallelism)
-        self.program = replace(wide, most_shipped=most_shipped(context), **of_tasks)
+        self.program = replace(program.of_width(self.parallelism), most_shipped=most_shipped(context), **of_tasks)
         self._id, self._pickled = uuid.uuid4().hex, pickle_program(self.program)
 
     def process(self, parts: Sequence[Part], order: Order) -> TaskOutput:
@@ -86,12 +80,10 @@ class ExecutorRunner(Runner):
 
 
 class SparkRunner(ExecutorRunner):
-    """Runs each attempt as one Spark job: a stage with a task per part, and a stage per level of exchanges.
+    """Runs each attempt as one Spark job: a stage with a task per part, and a stage per level of exchanges."""
 
-    The job uses Spark's RDDs: on two cores, a batch of 10k sentences took 50 ms with RDDs, 74 ms as
-    `mapInArrow` and 61 to 95 ms as a plan of native expressions, most of it planning. Spark does what only it can:
-    scheduling, shipping, replacing lost executors.
-    """
+    # RDDs: on two cores, a batch of 10k sentences took 50 ms with them, 74 ms as `mapInArrow` and 61 to 95 ms as a plan of
+    # native expressions, most of it planning. Spark does what only it can: scheduling, shipping, replacing lost executors.
 
     def __init__(self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool) -> None:
         speculates = spark.sparkContext.getConf().get("spark.speculation", "false") or ""
@@ -129,10 +121,7 @@ class SparkRunner(ExecutorRunner):
         return output
 
     def _rows(self, stages: Stages, job: Job, sent: list[Shuffle], last: int, parts: Sequence[Part] = ()) -> RDD[Any]:
-        """Lower the stages from the one behind those that have sent to `last`; return what the driver gets of them.
-
-        `sent`: gets what the stages send. The last one of all gives its outputs to the driver.
-        """
+        """Lower the stages behind those that have sent, up to `last`, and add what they send; return what the driver gets."""
         before, routes = len(sent), stages.routes
         for stage in range(before, last + 1):
             if stage:
@@ -155,12 +144,11 @@ class SparkRunner(ExecutorRunner):
 
 
 class Stages:
-    """What the stages of jobs of the same routes send, in Spark's shuffles; made once, and used by many jobs.
+    """What the stages of jobs of the same routes send, in Spark's shuffles; made once, and used by many jobs."""
 
-    A stage reads its destinations from several of them at once: Spark's JVM puts the shuffles together partition by partition,
-    because all have the same partitioner, and leaves out the partitions that a stage does not read. What the driver reads
-    passes through no Python worker.
-    """
+    # A stage reads its destinations from several of them at once: the JVM puts shuffles of one partitioner together,
+    # partition by partition, and leaves out those that a stage does not read. What the driver reads passes through no Python
+    # worker.
 
     def __init__(self, context: SparkContext, routes: Routes) -> None:
         jvm = context._jvm  # noqa: SLF001 - what PySpark's own partitionBy and union do
@@ -195,25 +183,22 @@ class Stages:
 
 
 class KeptStages(NamedTuple):
-    """The stages of a batch that is processed: the job that commits it reads what they sent, as long as this is kept.
-
-    `sources`: by stage, the digest of its runs of which the driver was told.
-    """
+    """The stages of a batch that is processed: the job that commits it reads what they sent, as long as this is kept."""
 
     stages: Stages
     sent: list[Shuffle]
-    sources: Mapping[int, str]
+    sources: Mapping[int, str]  # by stage, the digest of its runs of which the driver was told
 
 
 def _shuffle_bytes(items: Iterable[tuple[int, Any]]) -> Iterator[bytes]:
-    """Give each item as PySpark's shuffle writes it: a number, then a batch, here of one item."""
+    # As PySpark's shuffle writes it: a number, then a batch, here of one item.
     for to, item in items:
         yield _NUMBER.pack(to)
         yield pickle.dumps([item], pickle.HIGHEST_PROTOCOL)
 
 
 def bytes_spilled(context: SparkContext, tag: str) -> int:
-    """Return the bytes of all jobs with a tag; 0 if Spark does not tell, because no batch depends on it."""
+    # No batch depends on it: where Spark does not tell, it is 0.
     spark = context._jsc.sc()  # noqa: SLF001 - PySpark has no public question
     try:
         spark.listenerBus().waitUntilEmpty(_COUNTED_MS)

@@ -1,13 +1,11 @@
 """The bodies of Spark tasks: parts of a batch, then level after level of exchanges; between them, bytes of Arrow.
 
-A worker process keeps the unpickled program of each topology it served, so a batch ships only its parts.
+Each stage writes one shuffle, and all stages number the destinations alike: the tasks of all levels, then the driver's own. So
+rows for a later level, or for the driver, wait in the shuffle of the stage that made them until they are read.
 
-Each stage writes one shuffle, and all stages number the destinations alike: the tasks of all levels, then the driver's
-own. So rows for a later level, or for the driver, wait in the shuffle of the stage that made them until they are read.
-
-If an executor is lost, Spark repeats the tasks whose output was lost with it, and user code may then give other rows.
-Tasks that have ended keep the rows of the first run; together with tasks that read the second run they would lose rows
-and double others. So every task says which runs it read, and a batch fails if its tasks read different ones.
+If an executor is lost, Spark repeats the tasks whose output was lost with it, and user code may then give other rows. Tasks
+that have ended keep the rows of the first run; together with tasks that read the second run they would lose rows and double
+others. So every task says which runs it read, and a batch fails if its tasks read different ones.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ class Stop:
     """What a task that failed sends to every task that reads its stage, so that none goes on, let alone commits."""
 
 
-Item = bytes | RowFrame | Stop
-"""What a task sends: a frame, or an output for the driver, or the order to stop."""
+Item = bytes | RowFrame | Stop  # what a task sends: a frame, or an output for the driver, or the order to stop
 
 
 class Source(NamedTuple):
@@ -59,24 +56,20 @@ class Sent(NamedTuple):
 class Routes:
     """Where the items of a job go.
 
-    `entries`: by exchange: the numbers of its partitions.
-    `levels`: the numbers of the tasks of each level.
-    `sources`: the stages that each level reads.
     `readers`: by stage: the numbers of the tasks that read it, in ranges. All of the next level do, and of later ones those
     that it has rows for. Each reader costs a stage as much as a small piece of rows, so there are no others.
     `driver`: the numbers that the driver reads, past all tasks; empty if no stage but the last has rows for it. What tasks tell
     the driver then goes along from stage to stage, because a task of its own would take longer than a few counts.
     """
 
-    entries: Mapping[str, range]
-    levels: tuple[range, ...]
-    sources: tuple[tuple[int, ...], ...]
+    entries: Mapping[str, range]  # by exchange: the numbers of its partitions
+    levels: tuple[range, ...]  # the numbers of the tasks of each level
+    sources: tuple[tuple[int, ...], ...]  # the stages that each level reads
     readers: tuple[tuple[range, ...], ...]
     driver: range
 
     @property
     def count(self) -> int:
-        """How many destinations there are."""
         return self.driver.stop
 
     def number_of(self, frame: RowFrame) -> int | None:
@@ -89,7 +82,6 @@ class Routes:
         return next((entry, numbers.index(number)) for entry, numbers in self.entries.items() if number in numbers)
 
     def readers_of(self, stage: int) -> Iterator[int]:
-        """Iterate over the numbers of the tasks that read what a stage sends."""
         return chain.from_iterable(self.readers[stage])
 
     def to_driver(self, stage: int, task: int) -> int:
@@ -103,9 +95,8 @@ class Routes:
 def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Routes:
     """Return the routes of a job.
 
-    `any_way`: whether rows may take other ways than those of the plan: dead letters, to the driver or put back.
-    `apart`: whether a later job commits, so that the driver must be told before the last stage.
-    `width`: how many numbers the driver has, if it gets rows.
+    `any_way`: rows may take other ways than those of the plan: dead letters, to the driver or put back. `apart`: a later job
+    commits, so that the driver must be told before the last stage. `width`: how many numbers the driver has, if it gets rows.
     """
     entries: dict[str, range] = {}
     levels: list[range] = []
@@ -131,7 +122,6 @@ def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Route
 def _readers(
     program: Program, entries: Mapping[str, range], stage: int, any_way: bool, targets: Set[str]
 ) -> tuple[range, ...]:
-    """Return the numbers of the tasks that read a stage with rows for these entries."""
     return tuple(
         entries[entry]
         for ahead, level in enumerate(program.levels[stage:])
@@ -158,7 +148,6 @@ def sign(stage: int, task: int, routes: Routes, items: Iterable[tuple[int, Item]
 
 
 def is_mixed(sources: Set[Source]) -> bool:
-    """Whether two of them are runs of one task."""
     return len({(stage, task) for stage, task, _ in sources}) < len(sources)
 
 
@@ -171,7 +160,6 @@ def digests_of(sources: Set[Source]) -> dict[int, str]:
 
 
 def two_runs(stage: int) -> Failure:
-    """Describe that different runs of a task of a stage were read."""
     cause = (
         f"stage {stage + 1} lost output of a task, most often with an executor, and Spark ran that task again after "
         "the output of its first run had been read"
@@ -194,7 +182,7 @@ class Job:
     order: Order
 
     def worker(self) -> WorkerProgram:
-        """Return the program of this process; a new one replaces that of the topology that was served longest ago."""
+        # A batch ships only its parts: a process keeps the programs that it served last.
         id_ = self.program_id
         with _opening:
             if id_ not in _programs:
@@ -207,7 +195,6 @@ class Job:
 
     @property
     def most(self) -> int:
-        """How many bytes a task may pass on."""
         known = _programs.get(self.program_id)
         return MOST_SHIPPED if known is None else known.program.most_shipped
 
@@ -225,7 +212,6 @@ def _cleanup() -> None:
 
 
 def close_program(program_id: str) -> None:
-    """End the program of a topology that this process serves no longer."""
     worker = _programs.pop(program_id, None)
     if worker is not None:
         worker.cleanup()
@@ -234,7 +220,7 @@ def close_program(program_id: str) -> None:
 def run_parts_task(
     job: Job, routes: Routes, task: int, parts: Iterator[tuple[int, Part]]
 ) -> Iterator[tuple[int, Sent] | bytes]:
-    """Run parts of a batch, and send what goes further; without exchanges this is the last stage."""
+    # Without exchanges this is the last stage.
     outputs = outputs_of_parts(job, parts)
     return _emit(routes, 0, task, (sent for one in outputs for sent in _route(one, routes, 0, one.task, job.most)))
 
@@ -254,7 +240,6 @@ def outputs_of_parts(job: Job, parts: Iterable[tuple[int, Part]]) -> Iterator[Ta
 def run_level_task(
     job: Job, routes: Routes, stage: int, task: int, items: Iterator[Sent]
 ) -> Iterator[tuple[int, Sent] | bytes]:
-    """Run one destination of a level, and send what goes further."""
     return _emit(routes, stage, task, _run_destination(job, routes, stage, task, items))
 
 
@@ -294,7 +279,6 @@ def _run_destination(
 def output_of_destination(
     job: Job, stage: int, entry: str, partition: int, frames: list[RowFrame], sources: Set[Source]
 ) -> TaskOutput:
-    """Run one destination with what the runs of other tasks sent there."""
     # Before a state is opened, because what a commit writes is not taken back here.
     if is_mixed(sources):
         return TaskOutput(failure=two_runs(stage - 1), level=stage)
@@ -371,14 +355,13 @@ def merge_sent(items: Iterable[bytes | Sent]) -> TaskOutput:
 
 
 def pack(output: TaskOutput) -> bytes:
-    """Return an output as bytes: Arrow IPC for the tables."""
     sinks = {target: [ipc_of(table) for table in tables] for target, tables in output.sinks.items()}
     frames = [frame._replace(data=ipc_of(frame.data)) for frame in output.frames]
     return bytes(cloudpickle.dumps(replace(output, sinks=sinks, frames=frames)))
 
 
 def unpack(data: bytes) -> TaskOutput:
-    """Return what `pack` packed. The bytes come from this topology's own tasks, never from a store or a network peer."""
+    # The bytes come from this topology's own tasks, never from a store or a network peer.
     output: TaskOutput = cloudpickle.loads(data)
     tables = {target: [table_of_ipc(blob) for blob in blobs] for target, blobs in output.sinks.items()}
     arrived = [frame._replace(data=table_of_ipc(frame.data)) for frame in output.frames]

@@ -41,19 +41,15 @@ logger = logging.getLogger(__name__)
 Destination = tuple[str, int]
 """An exchange and one of its partitions. A Spark stage has a task for each destination of its level."""
 
-Part = tuple[str, Any]
-"""A part of a batch: the spout, and what its emitter reads. Or an entry, and a `PutBack`."""
+Part = tuple[str, Any]  # a part of a batch: the spout, and what its emitter reads. Or an entry, and a `PutBack`.
 
 
 @dataclass(frozen=True)
 class ReadPart:
-    """A part that is read already, or of a spout that has no rows in a batch, for steps that run without rows too.
-
-    `output`: what reading gave besides the rows.
-    """
+    """A part that is read already, or of a spout that has no rows in a batch, for steps that run without rows too."""
 
     tables: Sequence[pa.Table] = ()
-    output: TaskOutput = field(default_factory=TaskOutput)
+    output: TaskOutput = field(default_factory=TaskOutput)  # what reading gave besides the rows
 
     def give(self, output: TaskOutput) -> Sequence[pa.Table]:
         """Return the tables; add to `output` what else reading gave."""
@@ -66,12 +62,9 @@ class ReadPart:
 class Program:
     """Everything of a topology that a worker needs: fragments, emitters of the spouts, static states, settings, exchanges.
 
-    `most_shipped`: how many bytes a task may pass on to Spark.
     `speculates`: whether Spark may start a copy of a task that is slow, and takes the result of whichever ends first.
     `resident`: whether workers run it that get each part of an attempt at most once, whatever Spark does with their own tasks.
-    `processing`: how many of the levels process; those after them commit. None: all.
     `committed`, `commits`: the states that tasks commit, by name, and the entries where they do; the driver commits the others.
-    `opens`: what a process makes of the program.
     """
 
     topology: str
@@ -81,17 +74,16 @@ class Program:
     settings: Mapping[str, Any]
     exchanges: Mapping[str, Exchange] = field(default_factory=dict)
     levels: tuple[tuple[str, ...], ...] = ()
-    most_shipped: int = MOST_SHIPPED
+    most_shipped: int = MOST_SHIPPED  # how many bytes a task may pass on to Spark
     speculates: bool = False
     resident: bool = False
-    processing: int | None = None
+    processing: int | None = None  # how many of the levels process; those after them commit. None: all
     committed: Mapping[str, StateNode] = field(default_factory=dict)
     commits: Collection[str] = ()
-    opens: Callable[[Program], WorkerProgram] | None = None
+    opens: Callable[[Program], WorkerProgram] | None = None  # what a process makes of the program
 
     @property
     def destinations(self) -> list[list[Destination]]:
-        """The destinations of each level, in the order of its tasks."""
         return [
             [(entry, partition) for entry in level for partition in range(self.exchanges[entry].partitions or 1)]
             for level in self.levels
@@ -109,25 +101,19 @@ class Program:
 class Order(NamedTuple):
     """What all that process and commit a batch are told about the attempt.
 
-    `capture`: whether tuples that raise are left out.
     `txids`: by state, the batch's txid as each partition must see it; empty if nothing is committed.
-    `now`: the time of the batch.
     `sources`: by stage, the digest of the runs of tasks whose rows are to be committed; empty: of this very job.
     """
 
     attempt: TransactionAttempt
-    capture: bool = False
+    capture: bool = False  # whether tuples that raise are left out
     txids: Mapping[str, Sequence[Txid]] = {}
-    now: Now | None = None
+    now: Now | None = None  # the time of the batch
     sources: Mapping[int, str] = {}
 
 
 class WorkerProgram:
-    """A program, prepared once in this process.
-
-    `more`: further operations to prepare.
-    `prepared`: operations that are prepared (and cleaned up) elsewhere in this process.
-    """
+    """A program, prepared once in this process, with `more` operations, and without what is `prepared` elsewhere in it."""
 
     def __init__(self, program: Program, more: Sequence[Any] = (), prepared: Sequence[Any] = ()) -> None:
         self.program, self.bounds = program, Bounds.of(program.settings)
@@ -139,11 +125,9 @@ class WorkerProgram:
         self.operations = list(distinct.values())
         for operation in self.operations:
             if has(operation, "prepare"):
-                context = TridentOperationContext(operation=type(operation).__name__)
-                operation.prepare(program.settings, context)
+                operation.prepare(program.settings, TridentOperationContext(operation=type(operation).__name__))
 
     def state(self, name: str) -> Any:
-        """Return a static state, made when first asked for."""
         if name not in self._states:
             node = self.program.states[name]
             conf = StateConf(self.program.topology, name, settings=self.program.settings, read_only=True)
@@ -158,7 +142,7 @@ class WorkerProgram:
         yield apply_exchange(self.program.exchanges[entry], frames, run)
 
     def cleanup(self) -> None:
-        """End every operation, also if one of them raises."""
+        # Every operation, also if one of them raises.
         for operation in self.operations:
             try:
                 if has(operation, "cleanup"):
@@ -180,7 +164,6 @@ def operations_of(program: Program, entry: str) -> Iterator[Any]:
 
 
 def aggregators_of(sink: Sink) -> Iterator[Any]:
-    """Iterate over the aggregators that make what is sent to an entry."""
     if sink.aggregation is not None:
         yield sink.aggregation.aggregator
     if sink.window is not None:
@@ -188,23 +171,19 @@ def aggregators_of(sink: Sink) -> Iterator[Any]:
 
 
 def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
-    """Add a part without rows for each spout that has none, if its steps give results without rows too."""
+    # Some steps give results without rows too.
     there = {spout for spout, _ in parts}
     missing = [name for name in program.emitters if name not in there and program.fragments[name].blocking]
     return [*parts, *((name, ReadPart()) for name in missing)]
 
 
 def run_parts(worker: WorkerProgram, parts: Sequence[Part], order: Order) -> list[TaskOutput]:
-    """Run all parts of a batch, one after the other."""
     parts = with_empty_parts(worker.program, parts)
     return [run_part(worker, order, index, *part) for index, part in enumerate(parts)]
 
 
 def run_part(worker: WorkerProgram, order: Order, index: int, spout: str, part: Any) -> TaskOutput:
-    """Read one part, the `index`-th of the batch, and run its fragment. A failure comes back as data.
-
-    Dead letters are added to the fragment of a spout, or sent to the fragment at which they return.
-    """
+    """Read one part, the `index`-th of the batch, and run its fragment. A failure comes back as data."""
     program, output = worker.program, TaskOutput()
     on_error = TupleErrors(order.capture, output.captured, worker.bounds, spout, index)
     run = StepRun(order.attempt, on_error, worker.state)
@@ -225,7 +204,7 @@ def run_part(worker: WorkerProgram, order: Order, index: int, spout: str, part: 
 
 
 def read_part(program: Program, spout: str, part: Any) -> ReadPart:
-    """Read one part of a batch, ahead of `run_part`, which takes the result in place of the part."""
+    # Ahead of `run_part`, which takes the result in place of the part.
     if isinstance(part, ReadPart):
         return part
     output, emitter, fragment = TaskOutput(), program.emitters[spout], program.fragments[spout]

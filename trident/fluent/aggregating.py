@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, free_name, is_nested, unquote
@@ -31,9 +31,6 @@ from trident.operations.expressions import col
 from trident.operations.names import merging_member, step_label
 from trident.operations.several import WideAggregator, result_fields, several, value_of
 from trident.roles import has
-
-if TYPE_CHECKING:
-    from typing import Self
 
 S = TypeVar("S", bound=StreamBase)
 
@@ -136,10 +133,7 @@ class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
 
 
 def by_name(stream: StreamBase, args: Sequence[Any], value: str, call: str, group: Fields) -> Aggregation | None:
-    """Read `(aggregates by name[, out])`, or one that has several fields; None if the arguments are others.
-
-    The output field is called `value` if `out` does not say it.
-    """
+    """Read `(aggregates by name[, out])`, or one that has several fields; None if the arguments are others."""
     if not any(isinstance(one, (Mapping, WideAggregator)) for one in args):
         return None
     inputs, given, out = stream._operation_args(args)
@@ -153,10 +147,7 @@ def by_name(stream: StreamBase, args: Sequence[Any], value: str, call: str, grou
 
 
 def results(stream: S, aggregation: Aggregation) -> S:
-    """Return a stream that has the results of several aggregates each as a field, in place of their value.
-
-    Raises `TopologyError`: a result is called as a field of the key, beside which it is given.
-    """
+    """Return a stream that has the results of several aggregates each as a field, in place of their value."""
     (value,) = aggregation.outputs.names
     columns = {name: col(name) for name in stream.fields.names if name != value}
     given = {name: col(value).field(name) for name in result_fields(aggregation.aggregator).names}
@@ -173,7 +164,6 @@ def results(stream: S, aggregation: Aggregation) -> S:
 def member_of(
     stream: StreamBase, args: Sequence[Any], call: str, group: Fields = Fields(), in_state: bool = False
 ) -> Aggregation:
-    """Read `([in,] aggregator, out)`; `TopologyError` if it is no aggregator or the fields do not fit it."""
     inputs, aggregator, out = stream._operation_args(args)
     combines = has(aggregator, "combine")
     single = combines or has(aggregator, "reduce")
@@ -197,7 +187,6 @@ _IN_BATCH = "[fields,] aggregator, output fields", ", reduce (ReducerAggregator)
 
 
 def declare(stream: S, members: Sequence[Aggregation], full: bool, label: str | None = None) -> S:
-    """Add the nodes of an aggregate, whose members all have the same key."""
     fields = group = members[0].group
     names = [name for member in members for name in member.outputs.names]
     if len(set(names)) < len(names):
@@ -219,7 +208,6 @@ def declare(stream: S, members: Sequence[Aggregation], full: bool, label: str | 
 
 
 def remove(topology: Declaration, state: StateNode, given: object, fields: FieldsLike | None) -> None:
-    """Let a stream name keys that a state is to remove; see `TridentState.remove`."""
     writer = _writer(topology.graph(), state)
     (stream,) = check_streams(topology, "remove", [given])
     refuse_state(stream, "remove")
@@ -240,7 +228,6 @@ def remove(topology: Declaration, state: StateNode, given: object, fields: Field
 
 
 def _writer(graph: Graph, state: StateNode) -> PersistNode:
-    """Return the node that writes a state; `TopologyError` if it is none whose keys can be removed."""
     writer = next((node for node in graph.nodes if isinstance(node, PersistNode) and node.state == state.name), None)
     if writer is None:
         why = "it is static: nothing updates it"

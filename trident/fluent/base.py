@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from trident.errors import ConfigError, TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
@@ -17,9 +17,6 @@ from trident.roles import has
 from trident.state.encoding.serializers import type_not_written
 from trident.state.interfaces import StateFactory, StateSpec, is_factory
 
-if TYPE_CHECKING:
-    from typing import Self
-
 PLACES = ("auto", "driver", "executors")
 """Where a state may be committed."""
 
@@ -28,10 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Declaration(TridentNames):
-    """The nodes and states of a topology by name; streams and states are handles to it.
-
-    Adding is for the fluent calls, which check what they add first; here only names are checked.
-    """
+    """The nodes and states of a topology by name. The fluent calls check what they add; here only names are checked."""
 
     def __init__(self, name: str, rename: Mapping[str, str] | None = None) -> None:
         if not is_name(name):
@@ -48,7 +42,6 @@ class Declaration(TridentNames):
         self._rename = dict(rename or {})
 
     def graph(self) -> Graph:
-        """Return the declaration so far as frozen data."""
         nodes, states = tuple(self._nodes.values()), tuple(self._states.values())
         hints, memory_mb, placements = dict(self._hints), dict(self._memory_mb), dict(self._placements)
         return Graph(self.name, nodes, states, hints, memory_mb, placements, self._rename)
@@ -69,7 +62,6 @@ class Declaration(TridentNames):
             self._nodes[id_] = self._nodes.pop(id_)
 
     def _child_id(self, parent: str, label: str) -> str:
-        """`parent/label`, with `.2`, `.3` … for further children of the same label."""
         wanted, number = f"{parent}/{label}", 1
         while (node_id := wanted if number == 1 else f"{wanted}.{number}") in self._nodes:
             number += 1
@@ -109,7 +101,6 @@ class Declaration(TridentNames):
 
     @contextmanager
     def _inside_assembly(self) -> Iterator[bool]:
-        """Know that an assembly is at work; gives whether it was applied by another one."""
         self._assemblies += 1
         try:
             yield self._assemblies > 1
@@ -130,7 +121,6 @@ def is_name(name: object) -> bool:
 
 
 def spec_of(state: StateFactory | StateSpec) -> StateSpec:
-    """Return the spec of what a call was given as a state; `TopologyError` if it is none."""
     if isinstance(state, StateSpec):
         return state
     if is_factory(state):
@@ -176,14 +166,12 @@ class StreamBase(TridentNames):
         return self._topology._child_id(self._node.id, self._label or label)
 
     def _state_name(self, given: str | None, otherwise: str) -> str:
-        """Return what a state is called: as it is given, else as the stream, else otherwise."""
         return (self._label or otherwise) if given is None else given
 
     def _then(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Self:
         return type(self)(self._topology, child_of([self], label, kind, fields, **rest))
 
     def _operation_args(self, args: Sequence[Any]) -> tuple[Fields, Any, Fields | None]:
-        """Read `([fields,] operation[, output fields])`."""
         rest = list(args)
         inputs = self._select(rest.pop(0)) if rest and is_fields(rest[0]) else None
         if not rest or len(rest) > 2:
@@ -203,13 +191,11 @@ def is_fields(value: object) -> bool:
 
 
 def child_of(streams: Sequence[StreamBase], label: str, kind: type[Node], fields: Fields, **rest: Any) -> Node:
-    """Add a node that takes the tuples of streams; its name is made from that of the first."""
     first = streams[0]
     return first._topology._add(kind(first._child_id(label), tuple(one._node.id for one in streams), fields, **rest))
 
 
 def key_of(stream: StreamBase, fields: FieldsLike, call: str) -> Fields:
-    """Return the named fields of a stream as a key; `TopologyError` if they cannot be one."""
     key = stream.fields.select(Fields(fields).names, stream.get_name())
     if not len(key):
         raise stream._wrong(f"{call} needs at least one field")
@@ -223,7 +209,6 @@ def key_of(stream: StreamBase, fields: FieldsLike, call: str) -> Fields:
 
 
 def check_streams(topology: Declaration, call: str, streams: Sequence[Any]) -> list[StreamBase]:
-    """Return the streams; `TopologyError` if there are none, if one is none, or one is of another topology."""
     if not streams:
         raise TopologyError(f"topology {topology.name!r}: {call} needs at least one stream")
     for stream in streams:
@@ -264,7 +249,6 @@ def refuse_state(stream: StreamBase, call: str) -> None:
 
 
 def refuse_this_batch(stream: StreamBase, state: str) -> None:
-    """Refuse to show a DRPC request the values of its batch."""
     if function := _function(stream):
         raise stream._wrong(
             f"a request of DRPC function {function!r} is in no batch that updates state {state!r}; leave sees out, and it sees "

@@ -28,7 +28,6 @@ from trident.state.interfaces import StateFactory, StateSpec
 
 
 def merge(topology: Declaration, args: Sequence[Any]) -> Node:
-    """Add the union of streams; see `TridentTopology.merge`."""
     rest = list(args)
     out = Fields(rest.pop(0)) if rest and rest[0] and is_fields(rest[0]) else None
     streams = check_streams(
@@ -41,11 +40,7 @@ def merge(topology: Declaration, args: Sequence[Any]) -> Node:
 
 
 def _in_order_of(first: StreamBase, stream: StreamBase, out: Fields | None) -> Fields:
-    """Return the fields of a stream in the order of the first one's, by their names; `TopologyError` if they do not fit.
-
-    Other names are taken by position if `out` names the fields of the result, and the first one has none of them at another
-    place with the same type.
-    """
+    """Return the fields of a stream in the order of the first one's names; others go by position if `out` is given."""
     names, own, fields = first.fields.names, stream.fields.names, stream.fields
     what = (
         f"cannot merge stream {stream.get_name()!r} ({stream.fields}) with stream {first.get_name()!r} ({first.fields})"
@@ -68,7 +63,6 @@ def _in_order_of(first: StreamBase, stream: StreamBase, out: Fields | None) -> F
 
 
 def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
-    """Add a reducer of several streams; see `TridentTopology.multi_reduce`."""
     from trident.stream import GroupedStream
 
     if len(args) < 3:
@@ -109,7 +103,6 @@ def _inputs_and_streams(args: Sequence[Any]) -> tuple[list[Fields], list[Any]]:
 
 
 def _inputs(streams: Sequence[StreamBase], given: Sequence[Fields]) -> list[Fields]:
-    """Return what the reducer sees of each stream: the fields given for it, all if none are given."""
     if given and len(given) != len(streams):
         raise TopologyError(f"multi_reduce got input fields for {len(given)} streams, but {len(streams)} streams")
     inputs = [
@@ -122,7 +115,6 @@ def _inputs(streams: Sequence[StreamBase], given: Sequence[Fields]) -> list[Fiel
 
 
 def check_keys(call: str, streams: Sequence[StreamBase], keys: Sequence[Fields]) -> None:
-    """Refuse keys of different lengths or types."""
     for stream, key in zip(streams, keys, strict=True):
         if key.types != keys[0].types:
             raise TopologyError(
@@ -168,7 +160,6 @@ class JoinOutFieldsMode(Enum):
 
 
 def join(topology: Declaration, args: Sequence[Any], null_keys_match: bool) -> Node:
-    """Add a join; see `TridentTopology.join`."""
     rest, mode = _trailing(list(args), JoinOutFieldsMode, JoinOutFieldsMode.COMPACT)
     rest, types = _trailing(rest, JoinType, JoinType.INNER)
     if len(rest) == 3 and not is_fields(rest[0]) and isinstance(rest[0], (list, tuple)):
@@ -194,7 +185,6 @@ def join(topology: Declaration, args: Sequence[Any], null_keys_match: bool) -> N
 
 
 def _trailing(args: list[Any], kind: type[Enum], default: Any) -> tuple[list[Any], Any]:
-    """Take the last argument off if it is of a kind, or a list of that kind."""
     last = args[-1] if args else None
     if isinstance(last, kind) or (
         isinstance(last, (list, tuple)) and last and all(isinstance(one, kind) for one in last)
@@ -222,7 +212,6 @@ def joined_fields(mode: JoinOutFieldsMode, inputs: Sequence[Fields], keys: Seque
 
 
 def outer_of(types: Any, sides: int) -> tuple[bool, ...]:
-    """Return for each side whether it may be missing."""
     each = types if isinstance(types, list | tuple) else [types] * sides
     if len(each) != sides or not all(isinstance(one, JoinType) for one in each):
         raise TopologyError(
@@ -249,7 +238,6 @@ def join_within(
     join_type: JoinType | Sequence[JoinType],
     state_name: str | None,
 ) -> Node:
-    """Add a join over time; see `TridentTopology.join_within`."""
     from states.memory import MemoryMapState
 
     handles = check_streams(topology, "join_within", list(streams))
@@ -301,7 +289,6 @@ def _sides_in_time(
 
 
 def _pair(value: Any, kind: type) -> Pair | None:
-    """Return one value for each side; None if it is neither one nor two of a kind."""
     if isinstance(value, kind):
         return value, value
     if isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(one, kind) for one in value):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.base import StreamBase, key_of
 from trident.graph import RepartitionNode, Routing
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class Repartitioning(StreamBase):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
@@ -13,12 +13,8 @@ from trident.operations.expression_types import type_of
 from trident.operations.expressions import Expression, col
 from trident.operations.sql import named_sql, sql
 
-if TYPE_CHECKING:
-    from typing import Self
-
 
 def is_sql(field: Any) -> bool:
-    """Whether a field is given as SQL text with a name."""
     return isinstance(field, str) and _NAMED.search(field) is not None
 
 
@@ -26,7 +22,6 @@ _NAMED = re.compile(r"\sas\s+(\w+|`[^`]+`)\s*$", re.IGNORECASE)
 
 
 def sql_texts(fields: tuple[Any, ...]) -> tuple[list[tuple[str, Expression]], tuple[Any, ...]]:
-    """Return what is SQL text with a name, and the rest."""
     texts = [one for one in fields if is_sql(one)]
     made = []
     for text in texts:
@@ -43,11 +38,6 @@ class Selecting(StreamBase):
         """Replace every tuple: the named fields, then each expression under its name. `"*"` names all fields.
 
         SQL text with a name counts as an expression: `select("shop", "price * n AS total")`.
-
-        Raises
-        ------
-        TopologyError
-            A field that is not there, an operand of a wrong type.
 
         Examples
         --------

@@ -59,11 +59,6 @@ class Windowing(TridentNames, Generic[S]):
         not in it). Timestamps; of a count window positions, from 0. Of a session the times of its first and of its last tuple.
         `state_name`: the stream's label (`name`), or the first field of `out` and `-window`, unless given; of several
         aggregates `aggregates-window`.
-
-        Raises
-        ------
-        TopologyError
-            A state that is not opaque, a field that is not there or is no time, a name that is there already.
         """
         stream, group = self._stream_and_group()
         return _declare(stream, group, config, args, bounds, state_name, Fields())
@@ -81,13 +76,8 @@ class Windowing(TridentNames, Generic[S]):
         A late tuple has all fields of the stream, and comes out in the batch in which it came. For this all tuples go to the
         window, also where partial results would do.
 
-        `config`, `bounds`, `state_name`: as of `window`.
+        `config`, `bounds`, `state_name`: as of `window`; `config` must be by event time.
         `parallelism`: what `parallelism_hint` says behind `window`: the number of partitions of the state.
-
-        Raises
-        ------
-        TopologyError
-            As `window`; or a window by count or by the time of the batch, for which no tuple is late.
 
         Examples
         --------
@@ -192,7 +182,6 @@ def _add_timed_node(
 
 
 def check_own_names(stream: StreamBase, what: str, names: Iterable[str]) -> None:
-    """Refuse names of fields that begin as those of the rows that are kept."""
     reserved = [name for name in names if name.startswith("$")]
     if reserved:
         raise stream._wrong(f"{what} {reserved[0]!r}: names that begin with $ are reserved; rename the field")
@@ -203,7 +192,6 @@ def _where(stream: S, label: str, condition: Expression) -> S:
 
 
 def spec_and_rest(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
-    """Split `([state,] …)`; a state in memory if there is none."""
     from states.memory import MemoryMapState
 
     if args and (isinstance(args[0], StateSpec) or is_factory(args[0])):
@@ -214,10 +202,7 @@ def spec_and_rest(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
 def keeping(
     stream: StreamBase, what: str, name: str, spec: StateSpec, kept_ms: int | None, by_key: bool = True
 ) -> StateSpec:
-    """Return the spec, with one partition if there is no key; `TopologyError` where it cannot keep a window or a join.
-
-    `kept_ms`: how long rows are kept, in milliseconds; None: without limit.
-    """
+    """Return the spec, with one partition if there is no key; `TopologyError` where it cannot keep rows so long."""
     kind = spec.kind
     if kind is not None and kind is not StateType.OPAQUE:
         raise stream._wrong(
@@ -269,7 +254,6 @@ def _check_expiry(stream: StreamBase, what: str, name: str, ttl_s: float | None,
 
 
 def _bounds(stream: StreamBase, config: WindowConfig, bounds: FieldsLike | None) -> Fields:
-    """The fields of the bounds with their types; also checks the field of the event time."""
     type_ = "bigint" if config.counts else "timestamp"
     if config.event_time is not None:
         type_ = EVENT_TIMES[event_time_type(stream, config.event_time.field)]
@@ -284,7 +268,6 @@ def _bounds(stream: StreamBase, config: WindowConfig, bounds: FieldsLike | None)
 
 
 def event_time_type(stream: StreamBase, field: str) -> str:
-    """Return the type of a field with the time of the event; `TopologyError` if that is no time."""
     (type_,) = stream.fields.select([field], stream.get_name()).types
     if type_ not in EVENT_TIMES:
         raise stream._wrong(
@@ -297,7 +280,6 @@ def event_time_type(stream: StreamBase, field: str) -> str:
 def declare_process(
     stream: S, group: Fields, args: Sequence[Any], event_time: str | None, delay: timedelta, state_name: str | None
 ) -> S:
-    """Add the node of a process; see `GroupedStream.process`."""
     refuse_state(stream, "process")
     spec, args = spec_and_rest(args)
     if args and not is_fields(args[0]):

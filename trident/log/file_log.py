@@ -1,9 +1,7 @@
-"""The transaction log: it alone says durably which batches are committed.
+"""The transaction log in files: it alone says durably which batches are committed.
 
-The log is a directory of segments, `{epoch:08d}-{seq:04d}.log`. A segment begins with the whole folded state and gets
-its name only once that is durable, so opening a log compacts it, older segments are not needed (the previous one is
-kept), and a new segment cuts off the torn end that a crash may leave. See `framing.py` for the bytes and
-`lock.py` for the claim that makes one driver the writer.
+It is a directory of segments, `{epoch:08d}-{seq:04d}.log`. A segment begins with the whole folded state and gets its name only
+once that is durable: so opening a log compacts it, only the newest one is needed, and a new one cuts off a torn end.
 """
 
 from __future__ import annotations
@@ -36,11 +34,7 @@ _sync_data = getattr(os, "fdatasync", os.fsync)  # not every POSIX system has fd
 
 
 class LogFile:
-    """A file that is only appended to. There may be zeros after the data while it is open.
-
-    The zeros are space that is allocated in advance, because a sync takes a third less time if the size of the file does not
-    change.
-    """
+    """A file that is only appended to, with zeros behind while it is open: a sync is faster if the size stays."""
 
     def __init__(self, path: Path) -> None:
         """Create `path`, which must not exist."""
@@ -109,12 +103,11 @@ class FileLog(DurableLog):
         history: Retention | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
-        """Open the log in the directory `path`, or make one there, and become its writer.
+        """Open the log in the directory `path`, or make one there, and become its writer; after an error nothing was changed.
 
         `takeover`: replace a driver that holds the log, running or paused: its next append raises `FencedError`.
-        `segment_bytes`: the size in bytes, about, at which the next segment begins.
-        `history`: how long segments are kept; None: as long as the last start that said so asked for.
-        Raises `LogHeldError`, `ForeignLogError`, `CorruptLogError`, `LogError`: nothing was changed.
+        `segment_bytes`: about when the next segment begins. `history`: how long segments are kept; None: as the last start
+        said.
         """
         directory = Path(path)
         try:
@@ -205,10 +198,7 @@ class FileLog(DurableLog):
         self._synced = durable
 
     def _sweep(self, keep: SegmentName) -> None:
-        """Remove segments before `keep`, claims before this epoch, and temporary files that crashes have left.
-
-        Of the segments, those that the history needs stay.
-        """
+        """Remove segments before `keep` that no history needs, claims before this epoch, and what crashes have left."""
         listing, epoch = list_log(self.path), self._segment.epoch
         old = [each for each in listing.segments if each <= keep] or [keep]
         keep = first_kept(old, self.state, lambda name: read_payloads(self.path / name.file, header_only=True))
@@ -224,7 +214,6 @@ class FileLog(DurableLog):
                 return
 
     def _fail(self, error: OSError) -> NoReturn:
-        """Cut off a half-written record, and say so."""
         try:
             if self._file is not None:
                 self._file.cut(self._size)

@@ -1,17 +1,11 @@
-"""The bytes of the log: how one record is framed, and how frames are read back.
+"""The bytes of the log: frames of magic (4 bytes), length and checksum (u32, big-endian), then the payload (msgpack).
 
-A frame is four bytes of magic, the payload's length and its checksum (both u32, big-endian), then the payload (msgpack).
-The checksum covers the place too (offset in the file, length). So bytes of a log inside a payload never look like a frame, and
-a frame in the wrong place is not valid.
+The checksum covers the place too, offset and length: bytes of a log inside a payload, or in the wrong place, are no frame.
+Where a definition may be lost (all states are opaque) it is written without a sync, and that of the commit record makes both
+durable. `SYNCED` says that everything before the frame was durable when it was written; `UNSYNCED` says nothing of that.
 
-There are two kinds of magic, because a batch needs one sync only where its definition may be lost (all states are opaque):
-the definition is written without a sync, and the sync of the commit record makes both durable. `SYNCED` says "everything
-before this frame was durable when I was written"; `UNSYNCED` says nothing about what is before it.
-
-One rule reads a log after any crash. Frames are valid up to the first one whose checksum is wrong. If a whole `SYNCED`
-frame comes after that one, it was durable, so the disk has damaged it: an error. Otherwise it and everything after it
-is the end that a crash left unfinished: none of it was acknowledged, because a sync makes everything before it durable
-as well.
+One rule reads a log after any crash. Frames are valid up to the first whose checksum is wrong. If a whole `SYNCED` frame comes
+after that one, it was durable, and the disk has damaged it: an error. Otherwise it and all after it was never acknowledged.
 """
 
 from __future__ import annotations
@@ -70,10 +64,9 @@ def frame(payload: bytes, offset: int, synced: bool = True) -> bytes:
 
 
 def read_frames(data: bytes, base: int, path: object) -> tuple[list[Frame], int]:
-    """Read the frames of `data`, which starts at byte `base` of `path`.
+    """Read the frames of `data`, which starts at byte `base` of `path`, up to the first whose checksum is wrong.
 
-    Returns the frames up to the first whose checksum is wrong, and the number of bytes from that one on, without zeros at the
-    end, which are space that the writer allocated in advance.
+    Returns them, and how many bytes follow, without the zeros that the writer allocated in advance.
     Raises `CorruptLogError`: the frame with a wrong checksum was durable, as a later one says.
     """
     frames: list[Frame] = []

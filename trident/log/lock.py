@@ -1,16 +1,11 @@
 """Who may write a log: the files of its directory, and the claim that makes one process its writer.
 
-A driver becomes the writer by claiming the next epoch: a file `epoch-{n:08d}` that appears at once with its contents
-(the holder, as JSON) and with a lock on it that the operating system drops when the driver ends, however it ends. The
-holder of the highest claim is the writer. The lock is on the claim itself and not on one shared file, because
-after a takeover the lock of the replaced driver must have no effect, and the new driver's must.
+A driver claims the next epoch by a file `epoch-{n:08d}` that appears at once with its contents (the holder, as JSON) and a
+lock that ends with the driver. The lock is on the claim and not on one shared file: after a takeover the replaced driver's
+must have no effect. Claims are removed lowest first and never the highest; so a process is still the writer exactly if the
+next claim does not exist and, checked after that, its own does: the very file that it holds open, not one of a restored copy.
 
-Claims are removed lowest first and never the highest. So a process is still the writer exactly if the next claim does not
-exist and, checked after that, its own does: the very file that it holds open, not one of the same name, which a restored
-copy of the directory would have.
-
-The file system must support hard links and locks, and show a new name on every machine at once. Local disks do; network
-file systems do if they cache no attributes and no names.
+The file system must support hard links and locks, and show a new name on every machine at once.
 """
 
 from __future__ import annotations
@@ -98,11 +93,7 @@ class Claim:
 
     @classmethod
     def take(cls, directory: Path, takeover: bool, clock: Callable[[], float]) -> Claim:
-        """Claim the next epoch.
-
-        Raises `LogHeldError`: another process is the writer and `takeover` is False, or it claimed the same epoch at the same
-        time.
-        """
+        """Claim the next epoch. `LogHeldError`: another process is the writer, or has claimed at the same time."""
         before = list_log(directory)
         if not takeover and before.claims and (holder := held_by(directory, before.claims[-1])) is not None:
             here = _file_at(str(_claim_path(directory, before.claims[-1]))) in _held_here
@@ -117,7 +108,6 @@ class Claim:
         return claim
 
     def check(self) -> None:
-        """Raise `FencedError` unless this is still the highest claim."""
         try:
             # If our own claim is visible, an invisible next claim does not exist. This runs three times per batch.
             if not os.access(self._next, os.F_OK) and _file_at(self._own) == self._file:
@@ -172,7 +162,6 @@ def _claim_path(directory: Path, epoch: int) -> Path:
 
 
 def _create(directory: Path, epoch: int, clock: Callable[[], float]) -> int:
-    """Create the claim of `epoch`, locked; return its open file."""
     temporary = directory / f"epoch-{epoch:08d}.{secrets.token_hex(4)}.tmp"
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
@@ -192,7 +181,6 @@ def _create(directory: Path, epoch: int, clock: Callable[[], float]) -> int:
 
 
 def _describe(directory: Path, epoch: int) -> str:
-    """Return a phrase that names the holder of a claim, as far as it is known."""
     try:
         facts = _claim_path(directory, epoch).read_bytes()
     except OSError:
@@ -204,7 +192,6 @@ def _describe(directory: Path, epoch: int) -> str:
 
 
 def holder_facts(epoch: int, clock: Callable[[], float]) -> str:
-    """Return what a claim says about its holder, this process."""
     since = datetime.fromtimestamp(clock(), UTC).isoformat(timespec="seconds")
     facts = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "epoch": epoch}
     return json.dumps({**facts, "machine": local_processes.machine(), "started": _start_time(os.getpid())})
@@ -220,10 +207,8 @@ def holder_text(facts: str | bytes, epoch: int) -> str:
 
 
 def is_running(facts: str) -> bool | None:
-    """Whether the process that a claim tells of is running; None if it is one of another machine.
-
-    A claim of this very process that it does not know to be its own is of one that had its number before.
-    """
+    """Whether the process that a claim tells of is running; None if it is one of another machine."""
+    # A claim of this very process that it does not know to be its own is of one that had its number before.
     about = _read(facts)
     if about.get("machine") is None or about.get("machine") != local_processes.machine():
         return None
@@ -240,6 +225,5 @@ def _read(facts: str | bytes) -> dict[str, Any]:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return the time at which a process of this machine began, None if there is none."""
     stat = local_processes.stat_of(pid)
     return None if stat is None or stat[0] == "Z" else stat[19]

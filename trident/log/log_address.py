@@ -1,15 +1,7 @@
-"""Where a log is: a folder, or an address of a server. It is opened here, to be written, followed, or read as a history.
+"""Where a log is, a folder or an address of servers: opened to be written, followed, or read as a history.
 
-::
-
-    log_dir="trident-log/word-count"                                    files, `file_log.py`
-    log_dir="zookeeper://host1:2181,host2:2181/trident/word-count"      ZooKeeper, `stored_log.py` on `zookeeper_records.py`
-    log_dir="postgresql://user@host/db?topology=word-count"             PostgreSQL, `stored_log.py` on `postgres_records.py`
-    log_dir="s3://bucket/trident/word-count"                            an object store, `stored_log.py` on `object_records.py`
-
-The history is each committed batch, in order, from the segments that are kept. A commit record says all of its batch (attempt,
-definitions, time), so what is written anyway is enough. Segments are read from the oldest on. A record at the end of one may be
-that of a driver that was replaced while it wrote: the winners of the log tell.
+The history is each committed batch, in order, from the segments that are kept, the oldest first. A record at the end of one may
+be that of a driver that was replaced while it wrote: the winners of the log tell.
 """
 
 from __future__ import annotations
@@ -56,13 +48,11 @@ def open_log(
 
 
 def open_reader(log_dir: str | os.PathLike[str]) -> TransactionLogReader:
-    """Return a reader of a log, which need not be there yet; close it."""
     address = os.fspath(log_dir)
     return StoredReader(store_at(address)) if is_log_address(address) else LogReader(address)
 
 
 def store_at(address: str) -> RecordStore:
-    """Return what keeps the log at an address of servers."""
     match place := log_address_of(address):
         case ZooKeeperAddress():
             return ZooKeeperRecords(place)
@@ -91,11 +81,7 @@ def read_history(
 
 
 class _Reading:
-    """One reading of a history.
-
-    `given`: the last batch that was given; None: none yet.
-    `adopted`: batches up to this one may be missing: they were adopted with a store, and this log did not commit them.
-    """
+    """One reading of a history; batches up to `adopted` may be missing, as this log did not commit them."""
 
     def __init__(self, reader: TransactionLogReader, place: str, beside: Beside) -> None:
         self._reader, self._place, self._end, self._beside = reader, place, reader.refresh(), beside
@@ -129,12 +115,10 @@ class _Reading:
         return record
 
     def _counts(self, record: CommitRecord) -> bool:
-        """Whether a record is of a committed batch that was not given yet."""
         is_new = (self.given or 0) < record.txid <= self._end.txid
         return is_new and self._end.winners.winner(record.txid) == record.attempt
 
     def _check_gap(self, txid: int) -> None:
-        """Raise `HistoryGapError` if batch `txid` is not the one that comes next."""
         if self.given is None:
             missing = f"batches before {txid}" if self._damage else None
         elif txid > max(self.given, self.adopted) + 1:

@@ -33,12 +33,9 @@ class TransactionLog(Protocol):
     def append(self, record: Record, durable: bool = True) -> None:
         """Write a record. When it returns the record is applied to `state`, and it and all before it are durable.
 
-        `durable`: False: the record is durable once a later one is. Until then it survives the end of this process, but not of
-        the machine, in a log in files; in ZooKeeper it is sent together with the later one. That append checks whether another
-        driver has claimed the log.
-        Raises `ValueError`: the record cannot come next, or is not plain data. Nothing was written; the log can still be used.
-        Raises `FencedError`: another driver has claimed the log, and knows whether the record is valid. All later appends fail.
-        Raises `LogError`: the record could not be made durable. Every later append fails as well.
+        `durable`: False: it is durable once a later one is, which checks whether another driver has claimed the log. Raises
+        `ValueError`: it cannot come next, or is not plain data; the log can still be used. After `FencedError` (another
+        driver has claimed the log) or `LogError` (it could not be made durable) every later append fails as well.
         """
 
     def check_owner(self) -> None:
@@ -53,31 +50,21 @@ class TransactionLog(Protocol):
 
 
 class TransactionLogReader(Protocol):
-    """The interface of what follows a log, and never writes. For one thread.
+    """The interface of what follows a log, and never writes. For one thread."""
 
-    `torn`: bytes of an unfinished last record that the latest `refresh` passed over.
-    """
-
-    torn: int
+    torn: int  # bytes of an unfinished last record that the latest `refresh` passed over
 
     def is_there(self) -> bool:
         """Whether there is a log."""
 
     def refresh(self) -> LogState:
-        """Read what was appended since the last call and return the state; the next call may change that object.
-
-        Raises `LogError`: there is no log, or it cannot be read.
-        Raises `CorruptLogError`: a record that was durable does not check.
-        """
+        """Read what was appended since, and return the state, which the next call may change."""
 
     def segments(self) -> list[SegmentName]:
         """Return the segments that are kept, oldest first."""
 
     def read_segment(self, segment: SegmentName, header_only: bool = False) -> Iterator[bytes]:
-        """Yield the records of a segment, the first of which is its header; none if it was removed.
-
-        Raises `CorruptLogError`: one is damaged or missing; those before it were given.
-        """
+        """Yield the records of a segment, its header first; none if it was removed, some if it is damaged."""
 
     def holder(self) -> str | None:
         """Say who writes the log; None if no driver does."""
@@ -88,10 +75,7 @@ class TransactionLogReader(Protocol):
 
 
 class MemoryLog(TransactionLog):
-    """A log in this process, for topologies whose states are in memory as well.
-
-    `epoch`: that of its writer; 0 of a log that needs `reopen` before it is written.
-    """
+    """A log in this process, for topologies whose states are in memory as well; of epoch 0 it needs `reopen`."""
 
     def __init__(self, topology: str, epoch: int = 1) -> None:
         self.epoch = epoch
@@ -101,10 +85,7 @@ class MemoryLog(TransactionLog):
         self._holders: set[int] = set()  # epochs of writers that are not closed; shared by all writers of the log
 
     def reopen(self, takeover: bool = False) -> MemoryLog:
-        """Return the writer of the next epoch of the same log; every earlier one is fenced.
-
-        Raises `AlreadyRunningError` if a topology of this process still writes it, unless `takeover`.
-        """
+        """Return the writer of the next epoch, which fences all earlier ones; `AlreadyRunningError`: one still writes."""
         successor = copy(self)
         with self._lock:
             if self._holders and not takeover:
@@ -125,25 +106,18 @@ class MemoryLog(TransactionLog):
             self.state.apply(type(record)(*decode(encode(list(vars(record).values())))))
 
     def check_owner(self) -> None:
-        """Raise `FencedError` if the log was reopened since."""
         if self.state.epoch != self.epoch:
             what = f"transaction log of topology {self.state.topology!r} in memory"
             raise FencedError(what, f"epoch {self.epoch}", f"epoch {self.state.epoch}")
 
     def close(self) -> None:
-        """Refuse further records, and let the next writer in."""
         self.closed = True
         with self._lock:
             self._holders.discard(self.epoch)
 
 
 class DurableLog(TransactionLog):
-    """A log that is open for writing. Threads may append at the same time; a forked child may not.
-
-    `place`: where it is, as errors name it.
-    `state`: what it says so far, in the epoch of this writer.
-    `check_claim`: raises `FencedError` if another driver has claimed the log.
-    """
+    """A log that is open for writing. Threads may append at the same time; a forked child may not."""
 
     def __init__(self, place: object, state: LogState, check_claim: Callable[[], None]) -> None:
         self.state, self.epoch = state, state.epoch
@@ -155,11 +129,8 @@ class DurableLog(TransactionLog):
         local_processes.abandon_in_children(self)
 
     def append(self, record: Record, durable: bool = True, beside: Sequence[LaterWrite] = ()) -> None:
-        """Write a record; see `TransactionLog.append`. On a server it waits while that does not answer.
-
-        `beside`: writes of states that are made in the same transaction; only for a log that can.
-        Raises `NotWrittenError`: a state refuses its write. Nothing was written, and the log goes on.
-        """
+        """Write a record, and writes of states `beside` in the same transaction; see `TransactionLog.append`."""
+        # `NotWrittenError`: a state refuses its write; nothing was written, and the log goes on.
         with self._lock:
             self._check_usable()
             payload = encode(record.to_data())
@@ -191,7 +162,6 @@ class DurableLog(TransactionLog):
 
     @property
     def _is_ours(self) -> bool:
-        """Whether this process opened it, and not one that it was forked from."""
         return os.getpid() == self._pid
 
     def _check_usable(self) -> None:
@@ -228,9 +198,7 @@ def claim_log(
 ) -> tuple[C, LogState]:
     """Become the writer of a log; return the claim, and the state with which the writer begins.
 
-    `stored`: reads what the log holds, None if there is no log. `take`: claims it.
-    `history`: how long the log keeps its history from now on; None: as long as it does.
-    Raises `ForeignLogError`: it is of another topology.
+    `stored`: reads what the log holds, None if there is none. `take`: claims it.
     """
 
     def read() -> LogState | None:
@@ -258,18 +226,15 @@ def claim_log(
     return claim, state
 
 
-AT_ONCE = 10
-"""So many segments are looked at when one begins, however many there are: a start must not take longer with them."""
+AT_ONCE = 10  # segments that are looked at when one begins, however many there are: a start must not take longer
 
 
 def first_kept(
     names: Sequence[SegmentName], state: LogState, read: Callable[[SegmentName], Iterator[bytes]]
 ) -> SegmentName:
-    """Return the first segment that stays of the old ones, ascending, the last of which stays in any case.
-
-    A segment may go when the header of the one behind it says that all before is old enough. One that cannot be read is passed
-    over: what is behind it decides.
-    """
+    """Return the first segment that stays of the old ones, ascending, the last of which stays in any case."""
+    # A segment may go when the header of the one behind it says that all before is old enough. One that cannot be read is
+    # passed over: what is behind it decides.
     retention = state.retention
     if retention is None or not state.history:
         return names[-1 if retention is None else 0]

@@ -1,8 +1,4 @@
-"""Reading the log from any process, while it is written.
-
-A segment begins with the whole folded state, so only the newest one has to be read. The driver that opens a log
-reads it in the same way.
-"""
+"""Reading the log from any process, while it is written: only its newest segment, which has the whole state."""
 
 from __future__ import annotations
 
@@ -21,7 +17,6 @@ _TRIES = 20
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a transaction log in the directory `path`."""
     try:
         return list_log(Path(path)).newest is not None
     except (FileNotFoundError, NotADirectoryError):
@@ -31,11 +26,7 @@ def exists(path: str | os.PathLike[str]) -> bool:
 
 
 class LogReader(TransactionLogReader):
-    """Follows the log in the directory `path`; never writes. For one thread.
-
-    `segment`: the segment that the state was read from; None before the first `refresh`.
-    `offset`: how many bytes of it are in the state.
-    """
+    """Follows the log in the directory `path`; never writes. For one thread."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -110,12 +101,10 @@ class LogReader(TransactionLogReader):
         return self._state
 
     def _being_replaced(self, segment: SegmentName, listing: Listing) -> bool:
-        """Whether a later driver has claimed the log and is about to begin its first segment.
-
-        The last record may then be that of a writer that was fenced while it wrote, which the new driver will not have
-        in its log; every record before it was durable before the claim. If the claimer ends without a segment, the last
-        record is valid.
-        """
+        """Whether a later driver has claimed the log and is about to begin its first segment."""
+        # The last record may then be that of a writer that was fenced while it wrote, which the new driver will not have in
+        # its log; every record before was durable before the claim. If the claimer ends without a segment, the last record is
+        # valid.
         return any(held_by(self.path, claim) is not None for claim in listing.claims if claim > segment.epoch)
 
     def _fold(self, segment: SegmentName, file: Path, offset: int, frames: list[Frame]) -> None:

@@ -1,7 +1,4 @@
-"""The contents of the log, taken together: the state that results from folding its records.
-
-Nothing here reads a file or the time. Only `LogState.apply` gives records their meaning.
-"""
+"""What the records of a log mean together: `LogState.apply` folds them; nothing here reads a file or the time."""
 
 from __future__ import annotations
 
@@ -12,23 +9,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from trident.errors import CorruptLogError, LogError
+from trident.log import records
 from trident.log.framing import decode
 from trident.log.lock import SegmentName
-from trident.log.records import (
-    LETTERS,
-    AdoptRecord,
-    CommitRecord,
-    DefineRecord,
-    DiscardRecord,
-    LayoutRecord,
-    Record,
-    RenameRecord,
-    ResetRecord,
-    StartRecord,
-    TopologyRecord,
-    record_from_data,
-    with_letters,
-)
 from trident.retention import Retention
 from trident.state.txid import CHANGES, FORMER, Epochs, Sentinel, Snapshot, Txid, Winners, epoch_of, renamed_facts
 
@@ -47,11 +30,7 @@ class CommittedUpTo(NamedTuple):
 
 
 class Writers(NamedTuple):
-    """Who committed the batches of a log, as of one moment; `runs` by epoch.
-
-    `of(txid)`: the attempt and the run of its driver; None where the log does not know: there is no such batch, or it was
-    adopted. A log that was set back, to a copy of it, and went on has other ones under the same numbers.
-    """
+    """Who committed the batches of a log, as of one moment; a log that was set back has others under the same numbers."""
 
     txid: int
     winners: Winners
@@ -66,19 +45,14 @@ class Writers(NamedTuple):
 class LogState:
     """Everything the log says, folded. Changed only by `apply`.
 
-    `txid`: the last committed batch, 0 if there is none.
     `definitions`: logged and not yet committed: txid -> spout -> definition.
     `spouts`: last committed definition per spout; a spout without one in a batch keeps its older one.
     `touched`: state -> partition -> the sentinel that its last committed touch left in the store.
     `adopted`: state -> the batch up to which every value is accepted as it was found.
-    `layouts`: state -> (number of partitions, kind).
-    `totals`: sums of all counts, and under "batches" the number of commits.
     `history`: the last `HISTORY` commits, oldest first.
     `declared`: "states" and "streams": what each of them means, by name; empty if no topology was recorded.
-    `epochs`: the epochs whose drivers may have written to the states.
     `put_back`: the dead letters that committed batches have put back, and those that were discarded.
     `discarded`: the latter, with the reasons: of each time the reason and the letters.
-    `executors`: the states that tasks of Spark commit for the last driver.
     `runs`: by epoch, what tells its driver from one that got the same epoch in a log that was set back.
     `renamed`: the states that got another name: after which batch, the former name, and the one that they got.
     `retention`: how long the log keeps its history, as the last start that said so asked for; None: it keeps none.
@@ -87,33 +61,33 @@ class LogState:
     incarnation: str
     topology: str
     epoch: int = 0
-    txid: int = 0
+    txid: int = 0  # the last committed batch, 0 if there is none
     winners: Winners = field(default_factory=Winners)
     definitions: dict[int, dict[str, Any]] = field(default_factory=dict)
     spouts: dict[str, Any] = field(default_factory=dict)
     touched: dict[str, dict[int, Sentinel]] = field(default_factory=dict)
     adopted: dict[str, int] = field(default_factory=dict)
-    layouts: dict[str, tuple[int, str]] = field(default_factory=dict)
-    totals: dict[str, int] = field(default_factory=dict)
-    history: deque[CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    layouts: dict[str, tuple[int, str]] = field(default_factory=dict)  # state -> (number of partitions, kind)
+    totals: dict[str, int] = field(default_factory=dict)  # sums of all counts; "batches": the number of commits
+    history: deque[records.CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
     declared: dict[str, dict[str, Any]] = field(default_factory=dict)
-    epochs: Epochs = field(default_factory=Epochs)
+    epochs: Epochs = field(default_factory=Epochs)  # the epochs whose drivers may have written to the states
     put_back: dict[int, list[list[int]]] = field(default_factory=dict)
-    executors: list[str] = field(default_factory=list)
+    executors: list[str] = field(default_factory=list)  # the states that tasks of Spark commit for the last driver
     runs: dict[int, str] = field(default_factory=dict)
     retention: Retention | None = None
     discarded: list[list[Any]] = field(default_factory=list)
     renamed: list[tuple[int, str, str]] = field(default_factory=list)
 
-    def check(self, record: Record) -> None:
+    def check(self, record: records.Record) -> None:
         """Raise ValueError if `record` cannot come next; nothing is changed."""
-        if isinstance(record, CommitRecord) and record.txid != self.txid + 1:
+        if isinstance(record, records.CommitRecord) and record.txid != self.txid + 1:
             raise ValueError(f"commit of batch {record.txid} after batch {self.txid}; only batch {self.txid + 1} can")
-        if isinstance(record, RenameRecord):
+        if isinstance(record, records.RenameRecord):
             known = self.declared.get("states", {})
             if record.old not in known or record.new in known:
                 raise ValueError(f"state {record.old!r} cannot be called {record.new!r}: the log has {sorted(known)}")
-        if isinstance(record, DefineRecord):
+        if isinstance(record, records.DefineRecord):
             if record.txid <= self.txid:
                 raise ValueError(f"definition of batch {record.txid}, but batch {self.txid} is committed already")
             known = self.definitions.get(record.txid, {})
@@ -123,45 +97,45 @@ class LogState:
                     f"not as {record.definition!r}; a definition never changes, replay the logged one"
                 )
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: records.Record) -> None:
         """Fold one record in; ValueError (and no change) if it cannot come next."""
         self.check(record)
         self.fold(record)
 
-    def fold(self, record: Record) -> None:
+    def fold(self, record: records.Record) -> None:
         match record:
-            case DefineRecord():
+            case records.DefineRecord():
                 self.definitions.setdefault(record.txid, {})[record.spout] = record.definition
-            case CommitRecord():
+            case records.CommitRecord():
                 self._commit(record)
-            case StartRecord():
+            case records.StartRecord():
                 self._start(record)
-            case LayoutRecord():
+            case records.LayoutRecord():
                 self._lay_out(record)
-            case AdoptRecord():
+            case records.AdoptRecord():
                 self._adopt(record)
-            case ResetRecord():
+            case records.ResetRecord():
                 self.touched[record.state] = {}
                 self.adopted.pop(record.state, None)
                 facts = self.declared.get("states", {}).get(record.state, {})
                 if CHANGES in facts:  # the feed of its changes ends
                     self._declare({record.state: {name: fact for name, fact in facts.items() if name != CHANGES}}, {})
-            case RenameRecord():
+            case records.RenameRecord():
                 self._rename(record)
-            case TopologyRecord():
+            case records.TopologyRecord():
                 self._declare(record.states, record.streams)
-            case DiscardRecord():
-                self.put_back = with_letters(self.put_back, record.letters)
+            case records.DiscardRecord():
+                self.put_back = records.with_letters(self.put_back, record.letters)
                 self.discarded = [*self.discarded, [record.reason, dict(record.letters)]]
             case _:
                 raise ValueError(f"not a record of this log: {record!r}")
 
-    def committed_with(self, record: Record | None) -> CommittedUpTo:
+    def committed_with(self, record: records.Record | None) -> CommittedUpTo:
         """Return what is committed once `record`, which may come next, is there; None: now."""
         after = self
-        if isinstance(record, CommitRecord):  # each batch has one
+        if isinstance(record, records.CommitRecord):  # each batch has one
             return CommittedUpTo(record.txid, self.winners.with_winner(record.txid, record.attempt), self.adopted)
-        if isinstance(record, (AdoptRecord, ResetRecord)):
+        if isinstance(record, (records.AdoptRecord, records.ResetRecord)):
             after = deepcopy(self)
             after.fold(record)
         return CommittedUpTo(after.txid, after.winners, after.adopted)
@@ -202,7 +176,7 @@ class LogState:
         """Return the txid of the sentinels that a start writes for a state: the last one, 0 if the state is new."""
         return self.txid if state in self.layouts or state in self.touched else 0
 
-    def _start(self, record: StartRecord) -> None:
+    def _start(self, record: records.StartRecord) -> None:
         self.epochs = self.epochs.with_epoch(record.epoch)
         self.executors = list(record.executors)
         won = {epoch_of(attempt) for _, attempt in self.winners.ranges}
@@ -210,7 +184,7 @@ class LogState:
         if record.run:
             self.runs[record.epoch] = record.run
 
-    def _commit(self, record: CommitRecord) -> None:
+    def _commit(self, record: records.CommitRecord) -> None:
         self._define_last(record.spouts)
         self.winners = self.winners.with_winner(record.txid, record.attempt)
         sentinel = Sentinel(self.incarnation, record.txid, record.attempt)
@@ -227,11 +201,11 @@ class LogState:
     def _define_last(self, definitions: Mapping[str, Any]) -> None:
         """Store the definitions of a batch that is committed now; None: the spout had nothing, and keeps its definition."""
         self.spouts.update({spout: one for spout, one in definitions.items() if one is not None})
-        letters = self.spouts.pop(LETTERS, None)
+        letters = self.spouts.pop(records.LETTERS, None)
         if letters:
-            self.put_back = with_letters(self.put_back, letters)
+            self.put_back = records.with_letters(self.put_back, letters)
 
-    def _lay_out(self, record: LayoutRecord) -> None:
+    def _lay_out(self, record: records.LayoutRecord) -> None:
         if record.attempt is not None:
             laid = Sentinel(self.incarnation, self.claimed_at(record.state), record.attempt)
             self.touched[record.state] = dict.fromkeys(range(record.partitions), laid)
@@ -245,7 +219,7 @@ class LogState:
             "streams": {**self.declared.get("streams", {}), **streams},
         }
 
-    def _rename(self, record: RenameRecord) -> None:
+    def _rename(self, record: records.RenameRecord) -> None:
         names = {record.old: record.new}
         places: tuple[dict[str, Any], ...] = (self.touched, self.adopted, self.layouts)
         for by_state in places:
@@ -258,7 +232,7 @@ class LogState:
         self.history = deque((each.with_state_names(names) for each in self.history), maxlen=HISTORY)
         self.renamed = [*self.renamed, (self.txid, record.old, record.new)]
 
-    def _adopt(self, record: AdoptRecord) -> None:
+    def _adopt(self, record: records.AdoptRecord) -> None:
         txid = max(self.txid, record.txid)
         # The winners of batches beyond the log's own end are unknown too, even if this very log once knew them.
         if record.foreign or record.txid > self.txid:
@@ -288,7 +262,7 @@ class LogState:
     def from_data(cls, data: Mapping[str, Any]) -> LogState:
         """Build the state from `to_data`'s result; ValueError if it is something else."""
         try:
-            commits = (record_from_data(each) for each in data["history"])
+            commits = (records.record_from_data(each) for each in data["history"])
             changed = {
                 "winners": Winners.of(data["winners"]),
                 "adopted": dict(data["adopted"]),
@@ -301,7 +275,7 @@ class LogState:
                 "layouts": {state: (partitions, kind) for state, (partitions, kind) in data["layouts"].items()},
                 "totals": dict(data["totals"]),
                 "epochs": Epochs.of(data["epochs"]),
-                "history": deque((each for each in commits if isinstance(each, CommitRecord)), maxlen=HISTORY),
+                "history": deque((each for each in commits if isinstance(each, records.CommitRecord)), maxlen=HISTORY),
                 "retention": Retention(*data["retention"]) if data.get("retention") else None,
                 "renamed": [(txid, old, new) for txid, old, new in data.get("renamed", ())],
             }

@@ -1,7 +1,4 @@
-"""Keeps the log of a topology in an object store (`record_store.py`): the head is replaced by compare-and-set.
-
-Beside it is `<prefix>/conditions`: what is put at each start to see that the store refuses it.
-"""
+"""Keeps the log of a topology in an object store (`record_store.py`): the head is replaced by compare-and-set."""
 
 from __future__ import annotations
 

@@ -1,11 +1,5 @@
 """Keeps the log of a topology in PostgreSQL (`record_store.py`): a row for its head, and a row for each chunk.
 
-::
-
-    trident_log_heads    topology, the claim (id) and its turn, the head, and what is committed, for SQL (txid, the winners and
-                         adopted batches, each as two arrays)
-    trident_log_chunks   topology, name, data
-
 An append is one statement, in one transaction with the writes of states in the same database. The writer's session holds an
 advisory lock, which tells others that it runs; only the refusal of a second driver without `takeover` depends on it.
 """
@@ -14,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import LogError, TridentError
@@ -41,6 +36,11 @@ _CREATE = (  # trident_log_chunks last: where it is, both are
 )
 _LOOK = "SELECT head FROM trident_log_heads WHERE topology = %(topology)s"
 _READ = "SELECT name, data FROM trident_log_chunks WHERE topology = %(topology)s AND name = ANY(%(names)s)"
+_ELSEWHERE = """
+    SELECT quote_ident(nspname) FROM pg_class JOIN pg_namespace AS own ON own.oid = relnamespace
+    WHERE relname = 'trident_log_heads' AND pg_class.oid <> 'trident_log_heads'::regclass
+        AND has_schema_privilege(own.oid, 'USAGE') AND has_table_privilege(pg_class.oid, 'SELECT')
+"""
 _HELD = """
     SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = %(key)s
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -101,6 +101,8 @@ class PostgresRecords(RecordStore):
 
     def claim(self, head: Head, before: Head) -> str | None:
         self._session.run(lambda connection: self._make_tables(connection, "trident_log_chunks", _CREATE))
+        if not before.id:
+            self._warn_of_others()
         self._session.hold(_key(head.id))  # before the claim, which is never found without
         if self._ask("SHOW fsync") == [("off",)]:
             logger.warning(
@@ -142,7 +144,6 @@ class PostgresRecords(RecordStore):
         return bool(self._ask(_HELD, {"key": _key(head.id)}))
 
     def carry(self, timeout_s: float) -> None:
-        """From now on also make writes of states, each of which may take so long."""
         self._session.wait_longer(timeout_s)
 
     def stop(self) -> None:
@@ -154,6 +155,19 @@ class PostgresRecords(RecordStore):
 
     def abandon(self) -> None:
         self._session.abandon()
+
+    def _warn_of_others(self) -> None:
+        """Warn of logs of this topology in other schemas: with another search_path it begins with nothing."""
+        there: list[str] = []
+        for (schema,) in self._ask(_ELSEWHERE):
+            with suppress(LogError):  # another program's table
+                there += [schema] if self._ask(_LOOK.replace("FROM ", f"FROM {schema.replace('%', '%%')}.")) else []
+        if there:
+            logger.warning(
+                "topology %s begins a new log at %s, and schema %s of that database has one of it: if it is to go on with "
+                "that, end it, and set the search_path back, for example with options=-csearch_path%%3D%s in the address",
+                self._address.name, self._address, ", ".join(there), there[0],
+            )  # fmt: skip
 
     def _write_at_once(
         self, given: Mapping[str, Any], beside: Sequence[LaterWrite], connection: PostgresConnection
@@ -174,10 +188,8 @@ class PostgresRecords(RecordStore):
     def _write_all(
         self, given: Mapping[str, Any], beside: Sequence[LaterWrite], connection: PostgresConnection
     ) -> bool:
-        """Write records and what is beside them in one transaction, if no earlier try has done so.
-
-        That one may not even have ended: the row of the head, which is taken first, is locked until it has.
-        """
+        """Write records and what is beside them in one transaction, if no earlier try has done so."""
+        # That one may not even have ended: the row of the head, which is taken first, is locked until it has.
         refused: LaterWrite | None = None
         with connection.transaction():
             is_new = connection.execute(_WRITE, given).fetchone() is not None

@@ -1,19 +1,14 @@
-"""What a server must do to keep a log: `RecordStore`, one for PostgreSQL, one for ZooKeeper and one for object stores.
+"""What a server must do to keep a log: one **head**, changed by compare-and-set alone, and chunks of older records.
 
-A log there is one **head**, which is changed by compare-and-set alone, and chunks of older records::
+::
 
     head        the claim of the writer, the position that the log has come to, the names of chunks, the newest records
     chunks/…    {epoch:08d}-{segment:04d}-{first:08d}-{id}: records of a segment, from number `first` on
                 {epoch:08d}-{segment:04d}-{count:08d}-0: the last head of a segment that is kept as history
 
-Both are frames, as in files (`framing.py`). A head is replaced only on condition that it is the one last seen. It is never
-removed, and has the id of a claim and a number that rises, so no content of it comes twice: a condition that has failed once
-never holds again. So a driver that was replaced, or whose log was set back to an earlier time, appends nothing, and a request
-whose answer was lost may be made again. An append is one such request; when the head is full, its records go into a chunk,
-which is there before a head names it, and removed when no head will.
-
-While the server is away, requests wait (`patience.py`): those of a running topology until it answers, those of a start some
-seconds.
+Both are frames, as in files. A head has the id of a claim and a number that rises, so no content of it comes twice: a condition
+that has failed once never holds again. So a driver that was replaced, or whose log was set back, appends nothing, and a request
+whose answer was lost may be made again. A chunk is there before a head names it, and removed when no head will.
 """
 
 from __future__ import annotations
@@ -61,14 +56,13 @@ class Head:
     """What a head holds; that of a log that is not there yet has only defaults.
 
     `epoch`, `id`: of the claim; no two claims have the same id. `turn` counts the heads of one claim.
-    `about`: what the claim says of its holder, as JSON.
     `segment`, `count`: the newest segment (of number 0: none yet), and how many records that has with its header.
     `tag`: what a condition knows the head by that is there, or is to be replaced by this one; None: no head.
     """
 
     epoch: int = 0
     id: str = ""
-    about: str = ""
+    about: str = ""  # what the claim says of its holder, as JSON
     segment: SegmentName = NO_SEGMENT
     count: int = 0
     is_held: bool = True
@@ -79,12 +73,10 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The name of the claim; no two claims have the same."""
         return f"{self.epoch:08d}-{self.id}"
 
     @cached_property
     def data(self) -> bytes:
-        """The head as it is kept."""
         about = {
             "format": FORMAT, "version": VERSION, "epoch": self.epoch, "id": self.id, "about": self.about,
             "position": [*self.segment, self.count], "is_held": self.is_held, "turn": self.turn, "chunks": self.chunks,
@@ -117,14 +109,12 @@ class Head:
 class RecordStore(Protocol):
     """Keeps one log: bytes by name. Its methods wait for the server as `patience` says, and raise `LogError` if it refuses.
 
-    `place`: where, as messages have it.
-    `head_bytes`: how many bytes of records the head holds before they go into a chunk.
     `part_bytes`: how many bytes are kept under one name; the name of a chunk that is larger says in how many parts it is.
     """
 
-    place: str
+    place: str  # where, as messages have it
     patience: Patience
-    head_bytes: int
+    head_bytes: int  # how many bytes of records the head holds before they go into a chunk
     part_bytes: int = sys.maxsize
 
     @abstractmethod
@@ -139,12 +129,11 @@ class RecordStore(Protocol):
     def replace(
         self, head: Head, chunks: Mapping[str, bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
     ) -> Any:
-        """Make chunks, then put a head in place of the one with its tag.
+        """Make chunks, then put a head in place of the one with its tag; return the new tag, None if another head is there.
 
-        Returns the new head's tag; None if another head is there. `committed`: what is committed then, for stores that other
-        programs ask for it.
-        `beside`: what is written in the same transaction, or not at all; only for a store that has transactions.
-        Raises `NotWrittenError`: the store of a state refuses what is `beside`. Nothing was written.
+        `committed`: what is committed then, for stores that other programs ask for it. `beside`: what is written in the same
+        transaction or not at all, where there are any. `NotWrittenError`: the store of a state refuses that; nothing was
+        written.
         """
 
     @abstractmethod
@@ -156,10 +145,8 @@ class RecordStore(Protocol):
         """Remove chunks; harmless if some are not there."""
 
     def is_held(self, head: Head, wait: bool) -> bool:
-        """Whether the holder of a claim has not said that it ended. It may have been killed.
-
-        `wait`: as long as the server itself may take to notice that the holder was killed, if it does notice.
-        """
+        """Whether the holder of a claim has not said that it ended. It may have been killed."""
+        # `wait`: as long as the server itself may take to notice that, if it does notice.
         return head.is_held
 
     def release(self, head: Head) -> None:
@@ -188,7 +175,6 @@ class RecordStore(Protocol):
 
 
 def segment_of(name: str) -> SegmentName | None:
-    """Return the segment of a chunk's name, None if it is of something else."""
     found = _CHUNK.fullmatch(name.rpartition("/")[2])
     return None if found is None else SegmentName(int(found[1]), int(found[2]))
 

@@ -1,7 +1,4 @@
-"""The records of the transaction log, dead letters among them. `log_state.py` says what they mean together.
-
-Records convert to and from plain data (None, bool, int, float, str, bytes, list, dict), because the log stores nothing else.
-"""
+"""The records of the transaction log, as plain data; `log_state.py` says what they mean together."""
 
 from __future__ import annotations
 
@@ -54,9 +51,6 @@ class CommitRecord(Record):
 
     `spouts`: definition of each spout that had one in this batch; under `LETTERS` the dead letters that it put back, which this
     record marks as put back.
-    `touched`: state name -> partitions that had input.
-    `counts`: the counts of the batch by name, such as `{"tuples": 1000}`; summed in `LogState.totals`.
-    `at_ms`: the time, in milliseconds since 1970.
     `declares`: "states" and "streams" that from this batch on mean something new, as in `TopologyRecord`.
     """
 
@@ -64,9 +58,9 @@ class CommitRecord(Record):
     txid: int
     attempt: int
     spouts: Mapping[str, Any]
-    touched: Mapping[str, Sequence[int]]
-    counts: Mapping[str, int]
-    at_ms: int
+    touched: Mapping[str, Sequence[int]]  # state name -> partitions that had input
+    counts: Mapping[str, int]  # the counts of the batch, such as `{"tuples": 1000}`; summed in `LogState.totals`
+    at_ms: int  # the time, in milliseconds since 1970
     declares: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,16 +71,12 @@ class CommitRecord(Record):
 
 @dataclass(frozen=True)
 class StartRecord(Record):
-    """The driver of an epoch has compared log and stores; from now on it may write to the states.
-
-    `executors`: the states that tasks of Spark commit for it, by name.
-    `run`: tells it from a driver that gets the same epoch because the log was set back.
-    """
+    """The driver of an epoch has compared log and stores; from now on it may write to the states."""
 
     tag, later = "start", ("run",)
     epoch: int
-    executors: Sequence[str] = ()
-    run: str = ""
+    executors: Sequence[str] = ()  # the states that tasks of Spark commit for it, by name
+    run: str = ""  # tells it from a driver that gets the same epoch because the log was set back
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "executors", tuple(self.executors))
@@ -164,15 +154,11 @@ class TopologyRecord(Record):
 
 @dataclass(frozen=True)
 class DiscardRecord(Record):
-    """Dead letters were given up: they wait no more, and no batch puts them back.
-
-    `letters`: which, as `Ranges`.
-    `reason`: in the words of who did it.
-    """
+    """Dead letters were given up: they wait no more, and no batch puts them back."""
 
     tag = "discard"
-    letters: Mapping[int, Sequence[Sequence[int]]]
-    reason: str
+    letters: Mapping[int, Sequence[Sequence[int]]]  # which, as `Ranges`
+    reason: str  # in the words of who did it
 
 
 _RECORDS: dict[str, type[Record]] = {
@@ -202,14 +188,12 @@ def record_from_data(data: Any) -> Record:
         raise ValueError(f"a {tag} record with fields {sorted(values)}: {error}") from error
 
 
-TIME = "$time"
-"""The key, among the definitions of a batch's spouts, of the time of the batch; no stream has this name."""
+TIME = "$time"  # the key, among the definitions of a batch's spouts, of the time of the batch; no stream has this name
 
 LETTERS = "$letters"
 """The key, among the definitions of a batch's spouts, of the dead letters that it puts back; no stream has this name."""
 
-Ranges = Mapping[int, Sequence[Sequence[int]]]
-"""Txid of the batch that left tuples out -> ranges of their numbers, ascending."""
+Ranges = Mapping[int, Sequence[Sequence[int]]]  # by the batch that left tuples out: ranges of their numbers, ascending
 
 
 def numbers_of(ranges: Iterable[Sequence[int]]) -> list[int]:
@@ -217,7 +201,6 @@ def numbers_of(ranges: Iterable[Sequence[int]]) -> list[int]:
 
 
 def ranges_of(numbers: Iterable[int]) -> list[list[int]]:
-    """Return numbers as the fewest ranges."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
         if ranges and ranges[-1][1] == number:
@@ -228,12 +211,10 @@ def ranges_of(numbers: Iterable[int]) -> list[list[int]]:
 
 
 def count_of(letters: Ranges) -> int:
-    """Return how many letters these are."""
     return sum(end - first for ranges in letters.values() for first, end in ranges)
 
 
 def with_letters(known: Ranges, more: Ranges) -> dict[int, list[list[int]]]:
-    """Return the letters that are in one or the other."""
     together = {txid: [list(one) for one in ranges] for txid, ranges in known.items()}
     for txid, ranges in more.items():
         together[txid] = ranges_of([*numbers_of(together.get(txid, ())), *numbers_of(ranges)])

@@ -43,8 +43,7 @@ _NAMES = 2 * (AT_ONCE + 1) * _RECORDS  # that a sweep looks at: more than all of
 _LAST_HEAD = "-0"  # an id that no chunk has
 _TRIES = 20
 
-held_here: set[str] = set()
-"""The ids of the claims of this process."""
+held_here: set[str] = set()  # the ids of the claims of this process
 
 
 class StoredClaim:
@@ -56,10 +55,7 @@ class StoredClaim:
 
     @classmethod
     def take(cls, store: RecordStore, takeover: bool, clock: Callable[[], float]) -> StoredClaim:
-        """Claim the next epoch.
-
-        Raises `LogHeldError`: another process is the writer and `takeover` is False, or it claimed the log at the same time.
-        """
+        """Claim the next epoch. `LogHeldError`: another process is the writer, or has claimed at the same time."""
         first = before = read_head(store) or Head()
         if first.id and not takeover and (holder := holder_of(store, first, wait=True)) is not None:
             raise (AlreadyRunningError if first.id in held_here else LogHeldError)(store.place, holder)
@@ -75,7 +71,6 @@ class StoredClaim:
                 raise LogHeldError(store.place, holder)
 
     def check(self) -> None:
-        """Raise `FencedError` unless this is still the claim."""
         known = self.head.data  # before the request: a thread may append meanwhile
         (found,) = self._store.get([HEAD])
         if found is None or found.data != known:
@@ -84,7 +79,6 @@ class StoredClaim:
     def put(
         self, head: Head, chunks: Mapping[str, bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
     ) -> None:
-        """Replace the head by the next one; see `RecordStore.replace`."""
         tag = self._store.replace(head, chunks, committed, beside)
         if tag is None:
             self._check_head(read_head(self._store))
@@ -112,10 +106,7 @@ class StoredClaim:
 
 
 class StoredLog(DurableLog):
-    """The log at an address of a `RecordStore`. Threads may append at the same time; a forked child may not.
-
-    A record that need not be durable goes with the next one that must.
-    """
+    """The log at an address of a `RecordStore`; a record that need not be durable goes with the next one that must."""
 
     def __init__(
         self, store: RecordStore, reader: StoredReader, claim: StoredClaim, state: LogState, segment_bytes: int
@@ -137,11 +128,7 @@ class StoredLog(DurableLog):
         history: Retention | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
-        """Open the log in a store, or make one there, and become its writer; see `FileLog.open`.
-
-        `segment_bytes`: the size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
-        Raises `LogError`: the server does not answer or refuses.
-        """
+        """Open the log in a store, or make one there, and become its writer; see `FileLog.open`."""
         reader = StoredReader(store, closes=False)
         with close_on_error(store.close):
             claim, state = claim_log(
@@ -155,11 +142,9 @@ class StoredLog(DurableLog):
         return log
 
     def carry(self, timeout_s: float) -> None:
-        """Let records take writes of states along, each of which may take so long."""
         self._store.carry(timeout_s)
 
     def stop_waiting(self) -> None:
-        """Let an append that waits for the server wait for some seconds more at most."""
         self._store.stop()
 
     def _append(self, payload: bytes, record: Record, durable: bool, beside: Sequence[LaterWrite]) -> None:
@@ -168,7 +153,6 @@ class StoredLog(DurableLog):
             self._send(record, beside)
 
     def close(self) -> None:
-        """Release the log and its connection; harmless when it is closed already."""
         if not self._is_ours:
             self.abandon()
             return
@@ -245,7 +229,6 @@ class StoredLog(DurableLog):
         self._claim.put(new, made, committed, beside)
 
     def _sweep(self, keep: SegmentName) -> None:
-        """Remove the segments before `keep`, but those that the history needs."""
         names, state, segment = self._store.names(_NAMES), self.state, self._claim.head.segment
         if state.retention is not None:
             old = self._reader.note_kept(names, segment)
@@ -269,10 +252,7 @@ class StoredLog(DurableLog):
 
 
 class StoredReader(Closes):
-    """Follows a log; never writes. For one thread. An append is valid or does not happen, so nothing is ever torn.
-
-    `closes`: whether the store is this reader's own.
-    """
+    """Follows a log; never writes. For one thread. An append is valid or does not happen, so nothing is ever torn."""
 
     torn = 0
 
@@ -299,7 +279,6 @@ class StoredReader(Closes):
         return state
 
     def state_if_there(self) -> LogState | None:
-        """Return what `refresh` does; None if there is no log."""
         for _ in range(_TRIES):
             head = self._begun()
             if head is None:

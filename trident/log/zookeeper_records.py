@@ -1,16 +1,8 @@
 """Keeps the log of a topology in ZooKeeper (`record_store.py`): any machine can take a topology over.
 
-::
-
-    <path>/head                      the head
-    <path>/chunks/…                  chunks; one that is too large for a node is several, `.{parts}.{number}`
-    <path>/claim/{epoch:08d}-{id}    the claim of the writer: the only one
-    <path>/alive/{epoch:08d}-{id}    ephemeral: the session of the writer is alive
-
-A claim is one transaction, which removes the claim before, and so is an append: it checks that the claim is there, creates the
-chunk if there is one, and sets the head. The version of that is not enough: in a log that was removed and begun again it comes
-twice. The claim outlasts the session; the ephemeral node beside it shows whether the writer is alive, a while longer if it was
-killed, so a process of the same machine is looked for as well.
+Beside head and chunks are `claim/{name}`, of the writer alone, and `alive/{name}`, ephemeral: its session. A claim is one
+transaction, which removes the claim before, and so is an append: it checks the claim, as in a log that was removed and begun
+again the version of the head comes twice. The claim outlasts the session; `alive` is there for a while after a kill.
 """
 
 from __future__ import annotations
@@ -33,18 +25,14 @@ from trident.state.kinds import LaterWrite
 logger = logging.getLogger(__name__)
 
 SESSION_S = 10.0
-MOST_OLD = 100
-"""Segments that the history has here at most: each has up to 1,000 records, all in the memory of every server."""
+MOST_OLD = 100  # segments of the history: each has up to 1,000 records, all in the memory of every server
 _CLAIM, _ALIVE = "/claim", "/alive"
 _AT_ONCE = 200  # nodes that are removed together
 _PARTS = re.compile(r".*\.(\d+)")
 
 
 class ZooKeeperRecords(RecordStore):
-    """The log at an address.
-
-    `part_bytes`: a request to ZooKeeper has at most 1 MiB (`jute.maxbuffer`), head and all.
-    """
+    """The log at an address; a request there has at most 1 MiB (`jute.maxbuffer`), head and all."""
 
     head_bytes = 4 << 10  # the names of a segment's chunks take as much again: more or less, and an append writes more
     part_bytes = 900_000
@@ -162,6 +150,5 @@ def _paths(name: str) -> list[str]:
 
 
 def _join_parts(parts: Sequence[StoredNode | None]) -> StoredNode | None:
-    """Return what nodes hold together, with the version of the first; None if one is missing."""
     found = [each for each in parts if each is not None]
     return StoredNode(b"".join(each.data for each in found), found[0].version) if len(found) == len(parts) else None

@@ -14,15 +14,11 @@ Refusal = Literal["missing", "exists", "version", "not empty", "ephemeral", "unk
 
 
 class StoredNode(NamedTuple):
-    """What a node holds.
-
-    `version`: how often it was set: 0 when it was created; in an object store what tells this content from others.
-    `owner`: the id of the session whose end is its end; None: it stays.
-    """
+    """What a node holds."""
 
     data: bytes
-    version: Any
-    owner: object = None
+    version: Any  # how often it was set: 0 when it was created; in an object store what tells this content from others
+    owner: object = None  # the id of the session whose end is its end; None: it stays
 
 
 class Create(NamedTuple):
@@ -74,15 +70,11 @@ class NodeEvent(NamedTuple):
     path: str
 
 
-Tell = Callable[[NodeEvent], None]
-"""Is told events, in a thread of its own or that of the session: it must not wait."""
+Tell = Callable[[NodeEvent], None]  # is told events, in a thread of its own or that of the session: it must not wait
 
 
 class Nodes(Protocol):
-    """The tree, and one session. Threads may share it; a forked child may not use it.
-
-    Paths begin with `/`, which is a node that is always there.
-    """
+    """The tree, and one session. Paths begin with `/`, a node that is always there. Threads may share it, no forked child."""
 
     @property
     def id(self) -> object:
@@ -99,10 +91,8 @@ class Nodes(Protocol):
         """Return the names of the nodes below each path, sorted; none where there is no node. `watch`: as in `read`."""
 
     def change(self, *steps: Step, durable: bool = True) -> Refusal | None:
-        """Carry out all steps or none, once, also if an answer is lost: then the last one must be known by its data.
-
-        `durable`: False: only the end of this process need be survived; that of the machine with the next durable change.
-        """
+        """Carry out all steps or none, once, also if an answer is lost: then the last one must be known by its data."""
+        # Without `durable` only the end of this process need be survived; that of the machine with the next durable change.
 
     def close(self) -> None:
         """End the session: its ephemeral nodes vanish at once."""

@@ -1,10 +1,8 @@
-"""`ObjectNodes`: the nodes of a cluster in an object store: one object with all of them, and one more for each session.
+"""The nodes of a cluster in an object store: `nodes/cluster.db`, a SQLite database that is replaced by compare-and-set alone.
 
-`nodes/cluster.db` is a SQLite database as `sqlite_nodes.py` has it, which is replaced by compare-and-set alone: a change is one
-such put. If heartbeats were changes of it, each process would wait for all others. So what a session sets again that need not
-be durable is put into `nodes/sessions/ID`, which no other session writes: rows that stand for those of the database. They say
-behind which change of the session they are: with its next one, which contains them, they are void. So is one of a node that
-another session has set since, or that was deleted: the database knows who has set each node.
+If heartbeats were changes of it, each process would wait for all others. So what a session sets again that need not be durable
+is in `nodes/sessions/ID`, which it alone writes: rows that stand for those of the database. They say behind which change of the
+session they are: with its next one, which contains them, they are void; so is one of a node that another has set since.
 """
 
 from __future__ import annotations
@@ -52,14 +50,9 @@ class _Table(SqlTable):
 
 
 class ObjectNodes(LeasedNodes):
-    """The nodes below an address; implements `Nodes`.
+    """The nodes below an address. A read is one request if nothing has changed; implements `Nodes`."""
 
-    A read is one request if nothing has changed; else one more for the database, and one for each session that has set nodes.
-
-    `timeout_s`: how long this process may be out of touch before others end its session, and how long a request may wait.
-    `makes_root`: whether they are made where there are none.
-    Raises `ClusterUnreachable`: no store answered within the timeout, or there are none. `ClusterError`: it refuses.
-    """
+    # `timeout_s`: how long this process may be out of touch before others end its session, and how long a request may wait.
 
     def __init__(self, address: ObjectAddress, timeout_s: float, tell: Tell, makes_root: bool = True) -> None:
         self.what = f"the state of the cluster at {address}"
@@ -112,11 +105,11 @@ class ObjectNodes(LeasedNodes):
         super()._end(session, version)
         # Of all sessions that are over: a process may have died here, or put its object after the end of its session.
         known = [name for name in self._objects if name.startswith(f"{SESSIONS}/")]
-        there = self._seen(lambda table: table.find(known))
+        there = self._read_nodes(lambda table: table.find(known))
         if gone := [name for name in known if name not in there]:
             self._store.remove(gone)
 
-    def _seen(self, look: Callable[[SqlTable], T]) -> T:
+    def _read_nodes(self, look: Callable[[SqlTable], T]) -> T:
         with self._copy() as (db, _):
             return look(SqlTable(db.execute))
 
@@ -157,7 +150,6 @@ class ObjectNodes(LeasedNodes):
             yield db, tree.version
 
     def _read(self) -> tuple[StoredNode, dict[str, StoredNode]]:
-        """Return the objects of the database and of the sessions."""
         tags = self._store.tags()
         if tags != self._tags or not tags:
             kept = {name: self._objects[name] for name in self._objects if tags.get(name) == self._tags.get(name)}

@@ -1,7 +1,7 @@
-"""`ObjectStore`: the objects below a prefix of a bucket, of which some are replaced by compare-and-set alone.
+"""The objects below a prefix of a bucket, of which some are replaced by compare-and-set (`If-Match`, `If-None-Match`) alone.
 
-The condition is `If-Match`, for the first one `If-None-Match`. A request without an answer is made again. If it is refused
-then, the object tells whether the first one was carried out; so no content of such an object may come twice.
+A request without an answer is made again. If it is refused then, the object tells whether the first one was carried out; so no
+content of such an object may come twice.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from trident.servers.log_addresses import ObjectAddress
 from trident.servers.patience import Patience
 
 T = TypeVar("T")
-Tag = dict[str, str]
-"""What a condition knows the content of an object by."""
+Tag = dict[str, str]  # what a condition knows the content of an object by
 
 _CONDITIONS = "conditions"
 _CONNECT_S = 5.0
@@ -32,12 +31,7 @@ class _UnderWayError(Exception):
 
 
 class ObjectStore:
-    """The objects below an address, with what requests do while the store is away.
-
-    `what`: is kept there: "a log".
-    `error`: is raised if the store refuses.
-    `answer_s`: how long a request waits for its answer before it is made again.
-    """
+    """The objects below an address, where `what` is kept; `error` is raised if the store refuses."""
 
     def __init__(
         self, address: ObjectAddress, what: str, patience: Patience, error: type[TridentError], answer_s: float
@@ -58,7 +52,6 @@ class ObjectStore:
         return self._call(partial(self._get_once, name))
 
     def put(self, name: str, data: bytes) -> None:
-        """Make or replace an object."""
         self._call(partial(self._put_once, name, data, "overwrite"))
 
     def swap(self, name: str, data: bytes, tag: Tag | None) -> Tag | None:
@@ -79,10 +72,7 @@ class ObjectStore:
         return self._call(request)
 
     def tags(self, prefix: str | None = None, most: int | None = None, waits: bool = True) -> dict[str, object]:
-        """Return the names below a prefix, in their order, with what is another one whenever an object was replaced.
-
-        `most`: at least so many of the first ones will do. `waits`: False: a store that is away is an error at once.
-        """
+        """Return the names below a prefix, at least `most` of the first ones, each with what changes when it is replaced."""
 
         def request() -> dict[str, object]:
             found: dict[str, object] = {}
@@ -113,8 +103,6 @@ class ObjectStore:
         self._call(request)
 
     def check_conditions(self) -> None:
-        """Raise the error unless the store refuses what its conditions forbid."""
-
         def refuses(condition: Any) -> bool:
             try:
                 self._put_once(_CONDITIONS, b"", condition)
@@ -137,8 +125,7 @@ class ObjectStore:
             )
 
     def _put_once(self, name: str, data: bytes, mode: Any) -> Tag:
-        result = self._obstore.put(self._store, name, data, mode=mode, use_multipart=False)
-        return _tag(result)
+        return _tag(self._obstore.put(self._store, name, data, mode=mode, use_multipart=False))
 
     def _get_once(self, name: str) -> StoredNode | None:
         try:

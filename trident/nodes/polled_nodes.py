@@ -1,11 +1,9 @@
 """Nodes that are rows of a database: a thread that looks for changes, rules of steps, sessions; and those in PostgreSQL.
 
-`PolledNodes` looks whether what is watched is as it was read. `LeasedNodes` adds sessions that need nothing but the nodes: each
-is a node too, which its process sets again and again. Who sees for a session's timeout, by its own clock and while it looks,
-that one was not set, ends it: removes it and the nodes that it owns, in one change, if it still was not set. So no clock is
-compared with another one, and none may jump. A process that was out of touch finds that its session is gone.
-
-A change of such nodes leaves its number in the node of its session. So one whose answer was lost is not made twice.
+A session of `LeasedNodes` is a node too, which its process sets again and again. Who sees for a session's timeout, by its own
+clock and while it looks, that one was not set, ends it: removes it and what it owns, in one change, if it still was not set. So
+no clock is compared with another one, and none may jump. A change leaves its number in the node of its session: so one whose
+answer was lost is not made twice.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_VALUES = 500  # SQLite takes 999, or more since 3.32
 LOOK_S = 1.0  # how often a process looks which sessions are over
-SESSIONS = "sessions"
-"""The node above those of sessions; no path of another one begins so."""
+SESSIONS = "sessions"  # the node above those of sessions; no path of another one begins so
 NOT_THERE = "is not there. Correct the address (--cluster, or the variable TRIDENT_CLUSTER), or start a Nimbus with it"
 
 _CREATE = """
@@ -72,10 +69,7 @@ class RefusedError(Exception):
 
 
 class SqlTable:
-    """Nodes as rows of a table, as a connection sees them: with statements that SQLite and PostgreSQL both understand.
-
-    `execute`: of a connection. `table`: its name. `mark`: what stands for a value in a statement. `root`: goes before paths.
-    """
+    """Nodes as rows of a table, as a connection sees them: with statements that SQLite and PostgreSQL both understand."""
 
     def __init__(
         self, execute: Callable[[str, Sequence[Any]], Any], table: str = "node", mark: str = "?", root: str = ""
@@ -83,12 +77,10 @@ class SqlTable:
         self._execute, self._table, self._mark, self._root = execute, table, mark, root
 
     def find(self, paths: Sequence[str]) -> dict[str, StoredNode]:
-        """Return the nodes that are there."""
         rows = self._select("SELECT path, data, version, session FROM {} WHERE path", paths)
         return {path[len(self._root) :]: StoredNode(*node) for path, *node in rows}
 
     def below(self, paths: Sequence[str]) -> dict[str, list[str]]:
-        """Return the names below nodes, sorted."""
         found = {path: list[str]() for path in paths}
         for parent, name in self._select("SELECT parent, name FROM {} WHERE parent", list(found)):
             found[parent[len(self._root) :]].append(name)
@@ -101,7 +93,6 @@ class SqlTable:
                 raise RefusedError(self._refusal(step))
 
     def end(self, session: str) -> None:
-        """Delete the nodes of a session."""
         self._change("DELETE FROM {} WHERE session = ?", session)
 
     def _carry_out(self, step: Step, session: str) -> bool:
@@ -141,20 +132,15 @@ class SqlTable:
         return list(self._execute(f"{query.format(self._table)} IN ({marks})", values)) if paths else []
 
 
-Find = Callable[[SqlTable, Sequence[str]], Mapping[str, Any]]
-"""`find` or `below`."""
+Find = Callable[[SqlTable, Sequence[str]], Mapping[str, Any]]  # `find` or `below`
 
 
 def above(path: str) -> str:
-    """Return the path of the node above."""
     return path.rpartition("/")[0] or "/"
 
 
 class PolledNodes(ABC):
-    """Nodes that a thread looks at every `poll_s` seconds. Implements `Nodes`, less the session.
-
-    `what`: what errors call it: "the state of the cluster in FILE".
-    """
+    """Nodes that a thread looks at every `poll_s` seconds. Implements `Nodes`, less the session."""
 
     def __init__(self, what: str, tell: Tell, poll_s: float) -> None:
         self.what, self._tell, self._poll_s, self._look_s = what, tell, poll_s, LOOK_S
@@ -166,7 +152,7 @@ class PolledNodes(ABC):
         self._thread = threading.Thread(target=self._run, name="trident-cluster-session", daemon=True)
 
     @abstractmethod
-    def _seen(self, look: Callable[[SqlTable], T]) -> T:
+    def _read_nodes(self, look: Callable[[SqlTable], T]) -> T:
         """Return what a look at the nodes finds."""
 
     @abstractmethod
@@ -179,10 +165,7 @@ class PolledNodes(ABC):
 
     @abstractmethod
     def _look_at_sessions(self, is_back: bool) -> bool:
-        """End sessions that are over, and begin another one if this is: then that is told, and False returned.
-
-        `is_back`: whether the keeper was away.
-        """
+        """End sessions that are over, and begin another one if this is: then that is told, and False returned."""
 
     @property
     def id(self) -> str:
@@ -233,7 +216,7 @@ class PolledNodes(ABC):
     def _look(self, find: Find, paths: Sequence[str], watch: bool = False) -> list[Any]:
         self._check_usable()
         with self._watching if watch else nullcontext():
-            by_path = self._seen(lambda table: find(table, paths))
+            by_path = self._read_nodes(lambda table: find(table, paths))
             found = [by_path.get(path) for path in paths]
             if not watch:
                 return found
@@ -281,10 +264,7 @@ class PolledNodes(ABC):
 
 
 class LeasedNodes(PolledNodes):
-    """Nodes with sessions that are nodes. Begins one and the thread, which `close` ends.
-
-    `timeout_s`: how long this process may be out of touch before others end its session.
-    """
+    """Nodes with sessions that are nodes; others end this one if it is out of touch for `timeout_s`."""
 
     def __init__(self, what: str, timeout_s: float, tell: Tell, poll_s: float) -> None:
         super().__init__(what, tell, poll_s)
@@ -339,7 +319,7 @@ class LeasedNodes(PolledNodes):
         if is_back or now - self._set_at > self._timeout_s / 4:
             self._change((), durable=False)
         silent: dict[str, tuple[object, float]] = {}
-        for path, node in self._seen(_sessions).items():
+        for path, node in self._read_nodes(_sessions).items():
             version, seconds = self._silent.get(path, (None, 0.0))
             silent[path] = node.version, seconds + elapsed if node.version == version else 0.0
             if silent[path][1] > float(node.data.split()[0]) and path != self._own:
@@ -367,10 +347,6 @@ class PostgresNodes(LeasedNodes):
 
     A change is one transaction. It begins by counting itself in the row of the whole tree, which has an empty path: so one
     comes after the other, and whoever looks for changes reads that row alone.
-
-    `timeout_s`: how long this process may be out of touch before others end its session, and how long a request may wait.
-    `makes_root`: whether they are made where there are none.
-    Raises `ClusterUnreachable`: no server answered within the timeout, or there are none. `ClusterError`: it refuses.
     """
 
     def __init__(self, address: PostgresAddress, timeout_s: float, tell: Tell, makes_root: bool = True) -> None:
@@ -405,7 +381,7 @@ class PostgresNodes(LeasedNodes):
             )
         return found
 
-    def _seen(self, look: Callable[[SqlTable], T]) -> T:
+    def _read_nodes(self, look: Callable[[SqlTable], T]) -> T:
         return self._ask(lambda connection: (look(self._table(connection)),))
 
     def _transact(self, work: Callable[[SqlTable], T], durable: bool = True) -> T:

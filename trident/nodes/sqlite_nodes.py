@@ -1,11 +1,8 @@
-"""`SqliteNodes`: the nodes of a cluster on one machine, in one SQLite file that all its processes open.
+"""The nodes of a cluster on one machine, in one SQLite file that all its processes open, and look at every 50 ms.
 
-A thread in each process looks every 50 ms whether the file has changed, and whether what is watched is as it was read. What was
-created, compared-and-set or deleted is on disk when the call returns; data that is set again, such as a heartbeat, is so with
-the next of those or soon after, and survives the death of processes at once.
-
-A session is a file beside that one, which its process keeps locked; it is over when the lock is gone: with its process, however
-that ends. Another one finds that out, and removes what the session owned.
+What was created, compared-and-set or deleted is on disk when the call returns; data that is set again, such as a heartbeat, is
+so soon, and survives the death of processes at once. A session is a file beside, which its process keeps locked: when the lock
+is gone, however the process ended, another one removes what the session owned.
 """
 
 from __future__ import annotations
@@ -43,13 +40,7 @@ PRAGMA user_version = {_FORMAT};
 
 
 class SqliteNodes(PolledNodes):
-    """The nodes in a file; implements `Nodes`.
-
-    `path`: the file; it and its folder are made if there are none.
-    `busy_s`: how long to wait while another process holds the file.
-    `poll_s`: how often to look for changes.
-    Raises `ClusterError`: the file is damaged, of another program or of another version, or cannot be written.
-    """
+    """The nodes in a file, which is made if there is none; implements `Nodes`."""
 
     def __init__(self, path: Path, busy_s: float, tell: Tell, poll_s: float = 0.05) -> None:
         super().__init__(f"the state of the cluster in {path}", tell, poll_s)
@@ -94,7 +85,7 @@ class SqliteNodes(PolledNodes):
         self._transact(lambda table: table.end(self._id), durable=False)
         self._file(self._id).unlink(missing_ok=True)
 
-    def _seen(self, look: Callable[[SqlTable], T]) -> T:
+    def _read_nodes(self, look: Callable[[SqlTable], T]) -> T:
         with self._reader.reading(begin=None) as db:
             return look(SqlTable(db.execute))
 
@@ -126,11 +117,7 @@ class SqliteNodes(PolledNodes):
 
 
 class SqliteFile:
-    """One connection, for one thread at a time.
-
-    `path`: the file.
-    `busy_s`: how long to wait while another process holds it.
-    """
+    """One connection, for one thread at a time, that waits `busy_s` while another process holds the file."""
 
     def __init__(self, path: Path, busy_s: float) -> None:
         self.path, self._busy_s = path, busy_s
@@ -181,7 +168,6 @@ class SqliteFile:
 
 
 def prepare(path: Path, busy_s: float) -> None:
-    """Make the file if there is none; one of another program or version is an error."""
     try:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)  # settings of topologies may hold secrets
     except OSError as error:
@@ -200,7 +186,6 @@ def prepare(path: Path, busy_s: float) -> None:
 
 
 def check_format(db: sqlite3.Connection, where: object) -> None:
-    """Raise `ClusterError` if a database is of another program or version."""
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (found,) = db.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION:

@@ -1,8 +1,7 @@
-"""`ZooKeeperNodes`: nodes of a ZooKeeper through kazoo; requests are sent until there is an answer, the session is renewed.
+"""Nodes of a ZooKeeper through kazoo; requests are sent until there is an answer, the session is renewed.
 
-A request whose answer is lost with the connection is sent again; whether the lost one was carried out is found by the number
-of its change, unless others have changed the node since: then it is `unknown`. So what was done is never reported as refused.
-(If two clients write the very same bytes at that moment, both may get a success.)
+Whether a request whose answer was lost was carried out is found by the number of its change, unless others have changed the
+node since: then it is `unknown`. (If two clients write the very same bytes at that moment, both may get a success.)
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from kazoo.protocol.states import WatchedEvent
 
-AUTH = "TRIDENT_ZOOKEEPER_AUTH"
-"""The environment variable with the account: `digest:USER:PASSWORD`."""
+AUTH = "TRIDENT_ZOOKEEPER_AUTH"  # the environment variable with the account: `digest:USER:PASSWORD`
 
 _CLOSE_S = 5.0
 _LOOK_S = 0.25
@@ -37,15 +35,11 @@ _TRIES = 3  # to connect, while a session lasts
 
 
 class ZooKeeperNodes:
-    """Nodes below a path, and a session; kazoo begins another one when it was over. Implements `Nodes`.
+    """Nodes below a path, and a session; watches are over with the connection. Implements `Nodes`.
 
-    What is asked must allow to be asked twice. Watches are over with the connection.
-
-    `what`: what errors call it: "the state of the cluster at HOST:PORT".
-    `timeout_s`: how long this process may be out of touch with the servers before they end its session.
-    `patience`: how long a request may wait, and the error of one without an answer. `error`: the one of a refusal.
-    `tell`: is called in kazoo's thread.
-    `makes_root`: whether the path is created, and again if it was deleted.
+    `what`: what errors call it. `timeout_s`: how long this process may be out of touch before its session ends. `patience`,
+    `error`: how long a request may wait, the error of a refusal. `makes_root`: the path is created, and again if it was
+    deleted.
     """
 
     def __init__(
@@ -71,12 +65,10 @@ class ZooKeeperNodes:
 
     @property
     def id(self) -> int:
-        """The number that nodes of this session have as their owner."""
         return int((self._client.client_id or (0, b""))[0])
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process began it, and not one that it was forked from."""
         return self._pid == os.getpid()
 
     def make(self, path: str) -> None:
@@ -115,8 +107,7 @@ class ZooKeeperNodes:
     def call(self, request: Callable[[KazooClient], Sequence[Any]]) -> tuple[list[Any], bool]:
         """Ask several things at once until there are answers, whatever happens to connection and session meanwhile.
 
-        Returns them, None for one of a node that is not there; and whether an earlier try was left without an answer, so that
-        it may have been carried out.
+        Returns them, None for one of a node that is not there; and whether an earlier try may have been carried out.
         """
         from kazoo import exceptions
 

@@ -1,8 +1,6 @@
 """What a topology says about itself: events, listeners, log records, statistics, pages and metrics, as functions of values.
 
-Begin with `events.py` and `batch_committed.py`. `monitoring.py` passes events on: to the log, to the metrics
-(`open_metrics.py`), to each listener through a queue. What components did in windows (`time_series.py`) is in
-`component_statistics.py`; `topology_status.py` makes pages of it, and `health.py` judges it.
+Begin with `events.py` and `batch_committed.py`; `monitoring.py` passes events on.
 """
 
 from trident.counts import KeyCounts

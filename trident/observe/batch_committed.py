@@ -12,7 +12,6 @@ from trident.spout.interfaces import Lag, TransactionAttempt
 
 Placement = Literal["driver", "executors"]
 """Where a state commits."""
-
 Entry = dict[str, Any]
 
 _SHORTEST_S = 1e-9
@@ -30,10 +29,8 @@ class Phases(NamedTuple):
         Reading the sources and running the steps up to the states.
     wait
         From the end of processing to the beginning of the commit: waiting for the commits of earlier batches.
-    commit
-        Updating the states.
-    record
-        Making the batch's record in the log durable.
+    commit, record
+        Updating the states; making the batch's record in the log durable.
     """
 
     define: float
@@ -49,22 +46,16 @@ class Phases(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a batch read.
+    """What a batch read: the rows of each source, and how far that was ahead when it was last asked (None: it does not say).
 
     Attributes
     ----------
-    rows
-        How many rows each source gave.
-    lags
-        How far each source was ahead when it was last asked; None if it does not say.
     came_in_s
         Seconds since the batch before was defined, in which these rows came; None for the first batch.
-    size
-        About how many bytes the batch has, None if a source does not say.
+    size, sizes
+        About how many bytes the batch has, and each source gave; None if a source does not say.
     tasks
         Into how many parts it was cut.
-    sizes
-        About how many bytes of it each source gave, None for a source that does not say.
     """
 
     rows: Mapping[str, int]
@@ -81,7 +72,6 @@ class Read(NamedTuple):
 
 
 def sum_lags(lags: Iterable[Lag]) -> list[Lag]:
-    """Return lags added up, one for each unit: the lag of a topology, wherever it is shown."""
     amounts: dict[str, int] = {}
     for each in lags:
         amounts[each.unit] = amounts.get(each.unit, 0) + each.amount
@@ -93,24 +83,12 @@ class BatchCommitted(NamedTuple):
 
     Attributes
     ----------
-    topology, run_id, timestamp_ms
-        As for `TopologyStarted`.
-    txid, attempt
-        The batch, and the attempt that won.
-    tries
-        How many attempts it took in this run; those that ended because an earlier batch failed do not count.
-    engine
-        Where it was processed.
-    read
-        What it read.
-    phases
-        How long each phase took.
+    attempt, tries
+        The attempt that won; how many it took in this run, without those that ended because an earlier batch failed.
     recorded_at
         When its record was durable, in seconds of a monotonic clock.
     share
         How much of their limits the spouts could use for it.
-    placements
-        Where each state committed.
     keys_updated
         By state, how many keys (or rows of `partition_persist`) it got.
     key_counts
@@ -195,7 +173,6 @@ class BatchCommitted(NamedTuple):
 
 
 def event_entry(event: str, of: Any, *names: str) -> dict[str, Any]:
-    """Return what every event says, as plain data, and what these attributes of one say."""
     at = datetime.fromtimestamp(of.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return {
         "event": event,
@@ -207,12 +184,7 @@ def event_entry(event: str, of: Any, *names: str) -> dict[str, Any]:
 
 
 class RecentBatches:
-    """Figures of the batches of the last ten seconds; where these are more than are remembered, of those.
-
-    `batches`: oldest first.
-    `now`: on the clock of `recorded_at`.
-    `age_s`: how long the topology has run.
-    """
+    """Figures of the batches of the last ten seconds, on the clock of `recorded_at`; of fewer, if fewer are remembered."""
 
     def __init__(self, batches: Sequence[BatchCommitted], now: float, age_s: float) -> None:
         self._all = batches
@@ -268,7 +240,6 @@ class RecentBatches:
         return entries
 
     def keys(self, state: str) -> Entry:
-        """Return how many keys of a state the remembered batches have read, found in a memory, and written."""
         counts = [each.key_counts.get(state, NO_KEYS) for each in self._all]
         read, cached, written = (sum(column) for column in zip(NO_KEYS, *counts, strict=True))
         return {"keysRead": read, "keysCached": cached, "keysWritten": written}

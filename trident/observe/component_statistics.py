@@ -1,7 +1,4 @@
-"""What the components of a topology did, as typed values: for each window figures of it, its components and edges; its picture.
-
-A component is an operation of Trident, or a spout, a bolt or the ackers of a topology of spouts and bolts.
-"""
+"""What the operations, or the spouts, bolts and ackers, of a topology did in each window, as typed values; its picture."""
 
 from __future__ import annotations
 
@@ -22,35 +19,25 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class ComponentDescription:
-    """A component as it was declared; an operation as `explain` names it.
-
-    `id`, `label`, `detail`: its id, the last part of that, and what it does.
-    `tasks`: in how many partitions or tasks it runs.
-    `slots`: how many of them can run at once.
-    `stage`: of an operation, the number of the stage that it first runs in; `stage_title` says where that is.
-    `state`: the state that it updates or queries.
-    """
+    """A component as it was declared; an operation as `explain` names it."""
 
     id: str
     kind: ComponentKind
     label: str
     detail: str
     tasks: int
-    slots: int = 1
-    stage: int | None = None
+    slots: int = 1  # how many of the tasks can run at once
+    stage: int | None = None  # the first one in which an operation runs
     stage_title: str = ""
-    state: str | None = None
+    state: str | None = None  # that it updates or queries
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A stream from one component to another; `grouping` says to which task. `reads`: a query reads a state instead.
-
-    An output stream of a bolt has no target, no matter which components read it.
-    """
+    """A stream from one component to another; `grouping` says to which task. `reads`: a query reads a state instead."""
 
     source: str
-    target: str = ""
+    target: str = ""  # an output stream of a bolt has none, no matter which components read it
     grouping: str = ""
     reads: bool = False
     stream: str = "default"
@@ -58,44 +45,25 @@ class Edge:
 
 @dataclass(frozen=True)
 class Figures:
-    """What was counted within a window. A latency is None if nothing was measured; what cannot be counted is 0.
+    """What was counted within a window. A latency is None if nothing was measured; what cannot be counted is 0."""
 
-    `emitted`: tuples that were emitted. By a state: the new values that steps behind it read.
-    `transferred`: what was sent on of them: copies to tasks, rows on the edges of an operation. A combiner sends partial
-    sums, so these are fewer.
-    `executed`: tuples that it was given, ticks left out.
-    `acked`, `failed`: by a bolt: tuples that it answered. Of a spout: its messages; `failed` contains those that timed out.
-    Of an operation: what was committed, and attempts at batches that ended in it.
-    `execute_latency_ms`: the mean time for a tuple. What runs in one kernel is timed together.
-    `process_latency_ms`: the mean time from the call of `execute` to the ack, of one tuple in about twenty.
-    `complete_latency_ms`: the mean time from a spout's emit to the ack of the whole tree, or from the definition of a batch
-    to its record.
-    `capacity`: the share of the last ten minutes in which an executor was busy, or the slots of an operation: near 1 it
-    cannot do more. A component has the capacity of its busiest executor.
-    `busy_s`: seconds that an operation worked, summed over all tasks.
-    `dead_letters`: tuples that an operation raised on and that were left out.
-    `keys`, `commits`, `commit_latency_ms`: of a state: keys that were updated, commits, and how long one takes.
-    `batches`, `tuples`, `retries`, `phases_ms`: of a topology of Trident: batches that were committed, tuples of all sources,
-    attempts that these batches took beyond the first, and the mean time of each phase.
-    """
-
-    emitted: int = 0
-    transferred: int = 0
-    executed: int = 0
-    acked: int = 0
-    failed: int = 0
-    execute_latency_ms: float | None = None
-    process_latency_ms: float | None = None
-    complete_latency_ms: float | None = None
-    capacity: float = 0.0
-    busy_s: float = 0.0
+    emitted: int = 0  # by a state: the new values that steps behind it read
+    transferred: int = 0  # copies to tasks, or rows on edges: a combiner sends partial sums, so these are fewer
+    executed: int = 0  # without ticks
+    acked: int = 0  # of an operation: what was committed
+    failed: int = 0  # of a spout those that timed out, too; of an operation attempts that ended in it
+    execute_latency_ms: float | None = None  # what runs in one kernel is timed together
+    process_latency_ms: float | None = None  # of one tuple in about twenty
+    complete_latency_ms: float | None = None  # from the emit to the ack of the tree, or from definition to record
+    capacity: float = 0.0  # of ten minutes: the busiest executor, or the slots of an operation
+    busy_s: float = 0.0  # summed over all tasks
     dead_letters: int = 0
     keys: int = 0
     commits: int = 0
     commit_latency_ms: float | None = None
     batches: int = 0
     tuples: int = 0
-    retries: int = 0
+    retries: int = 0  # attempts beyond the first of each batch
     phases_ms: Mapping[str, float] | None = None
 
 
@@ -135,10 +103,7 @@ class ExecutorStatistics:
 
 @dataclass(frozen=True)
 class ComponentStatistics:
-    """The figures of a component, of the edges that lead to it, of what it sends, and of its executors.
-
-    `outputs` are the edges of an operation, the output streams of a spout or bolt. Only spouts and bolts have executors.
-    """
+    """The figures of a component, of its edges, and of its executors, which only spouts and bolts have."""
 
     described: ComponentDescription
     figures: Figures
@@ -153,16 +118,10 @@ class ComponentStatistics:
 
 @dataclass(frozen=True)
 class WindowStatistics:
-    """The statistics over one window.
-
-    `window_s`: its length; 0 for the whole time of the topology.
-    `seconds`: what it really covers: less while the topology is younger, at most a twentieth more after that.
-    `figures`: of the topology: `emitted` and `transferred` of all components, the rest of its spouts.
-    `components`: by id; the ackers are `__acker`.
-    """
+    """The statistics over one window; `figures` has `emitted` and `transferred` of all components, the rest of its spouts."""
 
     window_s: int
-    seconds: float
+    seconds: float  # what it covers: less while the topology is younger, at most a twentieth more after that
     figures: Figures
     components: Mapping[str, ComponentStatistics]
 
@@ -181,16 +140,14 @@ class TopologyStatistics:
     windows: tuple[WindowStatistics, ...]
 
     def over(self, window_s: int = ALL_TIME) -> WindowStatistics:
-        """Return the figures of one window: 600, 10,800 or 86,400 seconds, or 0 for all time; `KeyError` for any other."""
+        """Return the figures of one of `WINDOWS_S`, or of `ALL_TIME`; `KeyError` for any other."""
         for each in self.windows:
             if each.window_s == window_s:
                 return each
         raise KeyError(f"no window of {window_s} seconds; there are {[each.window_s for each in self.windows]}")
 
 
-TOPOLOGY = ""
-"""In place of an operation: the topology."""
-
+TOPOLOGY = ""  # in place of an operation: the topology
 _NS_PER_S = 1e9
 _NS_PER_MS = 1e6
 _MS_PER_S = 1000.0
@@ -199,11 +156,7 @@ Sums = Mapping[str, float]
 
 
 class Key(NamedTuple):
-    """What a total counts.
-
-    `operation`: the id of its node, or `TOPOLOGY`.
-    `measure`: `emitted`, `executed`, `busy_ns`, `commit_ns` and others; or `sent`: rows on the edge to the operation `to`.
-    """
+    """What a total counts; with `to` the measure `sent`: rows on the edge to that operation."""
 
     operation: str
     measure: str
@@ -213,7 +166,6 @@ class Key(NamedTuple):
 def statistics_of(
     differences: Mapping[int, Difference[Key]], operations: Mapping[str, ComponentDescription], edges: Sequence[Edge]
 ) -> TopologyStatistics:
-    """Return the statistics of a topology of Trident, of what was added within each window."""
     latest = differences[WINDOWS_S[0]]
     capacities = {
         id_: latest.added.get(Key(id_, "busy_ns"), 0.0) / _NS_PER_S / max(latest.seconds, 1e-9) / operation.slots
@@ -302,7 +254,7 @@ def _phases_ms(sums: Sums) -> dict[str, float] | None:
 
 
 def picture(window: WindowStatistics, states: Sequence[Mapping[str, Any]] = ()) -> Entry:
-    """Return stages, nodes and edges, with the rates of a window; `states` as `TopologyStatus.as_mapping` has them."""
+    """Return stages, nodes and edges, with the rates of a window."""
     components = [each for each in window.components.values() if each.described.kind != "acker"]
     stages = {each.described.stage: each.described.stage_title for each in components}
     return {

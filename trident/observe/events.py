@@ -1,10 +1,7 @@
-"""What happens to a topology, as typed values, as log records, as calls of a `TopologyListener`; the last errors.
+"""What happens to a topology, as typed values, which the log, the metrics and the listeners show; the last errors.
 
-`recent_progress`, log records, metrics and listeners all show these events. What an event says is worked out when it is asked
-for, because a batch of one row takes hardly longer than the words about it.
-
-The message of a log record is the event itself: a handler that shows text gets its sentence, `JsonFormatter` its figures, and
-your own handler finds the typed value as `record.msg`.
+What an event says is worked out when it is asked for: a batch of one row takes hardly longer than the words about it. The
+message of a log record is the event itself: a handler that shows text gets its sentence, `JsonFormatter` its figures.
 """
 
 from __future__ import annotations
@@ -28,9 +25,7 @@ event_logger = logging.getLogger("trident.events")
 """The logger of events: INFO; WARNING for a batch that left tuples out, an attempt that failed (but for a tuple that is then
 left out) and a replay that differed; ERROR for an end by an error."""
 
-WHOLE_TOPOLOGY = "__topology"
-"""The component of an error that ended the topology."""
-
+WHOLE_TOPOLOGY = "__topology"  # the component of an error that ended the topology
 _KEPT = 10
 _MOST_COMPONENTS = 1000
 
@@ -40,14 +35,12 @@ class TopologyStarted(NamedTuple):
 
     Attributes
     ----------
-    topology, run_id
-        Its name, and a name for this run of it.
+    run_id
+        A name for this run of it.
     timestamp_ms
         Milliseconds since 1970.
     txid
         The last batch that earlier runs committed, 0 if there is none.
-    placements
-        Where each state commits.
     """
 
     topology: str
@@ -69,8 +62,6 @@ class AttemptFailed(NamedTuple):
 
     Attributes
     ----------
-    topology, run_id, timestamp_ms, txid, attempt
-        As for `BatchCommitted`.
     tries
         How often this batch has failed in this run, this time included.
     step, row, cause
@@ -127,8 +118,6 @@ class ReplayDiffered(NamedTuple):
 
     Attributes
     ----------
-    topology, run_id, timestamp_ms, txid, attempt
-        As for `BatchCommitted`.
     step, row
         The step or state; the tuple that it was given, as text, None if several tuples make a row together.
     first, second
@@ -180,14 +169,10 @@ class TopologyTerminated(NamedTuple):
 
     Attributes
     ----------
-    topology, run_id, timestamp_ms
-        As for `TopologyStarted`.
     txid
         The last committed batch.
-    exception
-        The error that ended it, as text; None if it was stopped.
-    error_class
-        The name of the error's class.
+    exception, error_class
+        The error that ended it, as text, and the name of its class; None if it was stopped.
     """
 
     topology: str
@@ -236,7 +221,6 @@ class TopologyListener:
 
 
 def event_of(record: logging.LogRecord) -> TopologyEvent | None:
-    """Return the event that a log record carries, None if it carries none."""
     return record.msg if isinstance(record.msg, TopologyEvent) else None
 
 
@@ -268,20 +252,14 @@ class JsonFormatter(logging.Formatter):
 
 @dataclass(frozen=True)
 class ReportedError:
-    """An error of a component, as status and page show it.
-
-    `task`: 0 if it is that of no task.
-    `time`: seconds since 1970.
-    `text`: the exception with its traceback.
-    `attempt`: the attempt at a batch that it ended, if it did.
-    """
+    """An error of a component, as status and page show it; `task` 0: of no task."""
 
     component: str
     task: int
     host: str
-    time: float
-    text: str
-    attempt: AttemptFailed | None = None
+    time: float  # in seconds since 1970
+    text: str  # with the traceback
+    attempt: AttemptFailed | None = None  # that it ended
 
     @classmethod
     def of(cls, component: str, task: int, error: BaseException) -> Self:
@@ -304,17 +282,13 @@ class LastErrors:
                 self._errors[component].append(ReportedError(component, 0, self._host, at, text, attempt))
 
     def all(self) -> list[ReportedError]:
-        """Return all of them, oldest first."""
         with self._lock:
             errors = [each for of_component in self._errors.values() for each in of_component]
         return sorted(errors, key=lambda each: each.time)
 
 
 class ErrorFeed:
-    """Returns each error of a running topology once, for a caller that reports errors elsewhere; for one thread.
-
-    Of more than ten errors of a component between two calls, only the last ten are returned.
-    """
+    """Returns each error of a running topology once, for a caller that reports errors elsewhere; for one thread."""
 
     def __init__(self, errors: Callable[[], Sequence[ReportedError]]) -> None:
         self._errors = errors

@@ -1,10 +1,6 @@
-"""`AtWork`: what a topology works on just now, and since when; `stalls` judges it, and `verdict` the topology.
+"""`AtWork`: what a topology works on just now, and since when; `stalls` judges it, and `verdict` the topology, in sentences.
 
 A figure that is counted when something ends says nothing of what does not end. So these are read while it runs.
-
-`verdict` says in sentences whether all is well, and if not, what is wrong and what can be done: one judgement for the page, the
-REST interface, `trident show` and the rows of the overview. It is a function of a topology's page alone. What does not move is
-judged by `stalls`, which the log and the metrics ask too.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from types import FrameType
 from typing import Any, Literal, NamedTuple, Self
 
@@ -25,10 +21,8 @@ from trident.spout.interfaces import REST
 Tone = Literal["good", "quiet", "warn", "bad"]
 Line = tuple[Tone, str]
 
-_NOTED_S = 10.0
-"""What takes longer than this is mentioned."""
-_LONG_S = 30.0
-"""What takes longer than this, and than `_TIMES` as long as is usual for it, is a warning."""
+_NOTED_S = 10.0  # what takes longer than this is mentioned
+_LONG_S = 30.0  # what takes longer than this, and than `_TIMES` as long as is usual for it, is a warning
 _TIMES = 3
 _RECENT_S = 600
 _LONGEST_ERROR, _LONGEST_CAUSE = 600, 300
@@ -36,35 +30,23 @@ _LONGEST_ERROR, _LONGEST_CAUSE = 600, 300
 
 @dataclass(frozen=True)
 class RunningCall:
-    """A call of a spout or bolt that has not returned.
-
-    `seconds`: for how long it has run.
-    `where`: the function and line that it is in; "" if that is not known.
-    `usual_s`: how long its calls take on average; 0 if none has returned.
-    """
+    """A call of a spout or bolt that has not returned."""
 
     component: str
     tasks: tuple[int, ...]
     worker: int
     seconds: float
-    where: str = ""
-    usual_s: float = 0.0
+    where: str = ""  # the function and line; "" if that is not known
+    usual_s: float = 0.0  # the mean of its calls; 0 if none has returned
 
 
 @dataclass(frozen=True)
 class RunningBatch:
-    """The batch of a Trident topology that is to be committed next.
-
-    `phase`: `define`, `process`, `wait`, `commit`, `record`, or `retry`: an attempt failed, and the next one has not begun.
-    `seconds`: for how long this attempt has run; of `retry`, since the last batch was committed.
-    `tries`: which attempt it is, 1 for the first.
-    `step`, `where`: the step, and the function and line, that it is in; "" if that is not known.
-    `usual_s`: how long batches take on average; 0 if none was committed yet.
-    """
+    """The batch of a Trident topology that is to be committed next."""
 
     txid: int
-    phase: str
-    seconds: float
+    phase: str  # one of `Phases`, or `retry`: an attempt failed, and the next one has not begun
+    seconds: float  # of this attempt; of `retry`, since the last batch was committed
     tries: int = 1
     step: str = ""
     where: str = ""
@@ -73,25 +55,15 @@ class RunningBatch:
 
 @dataclass(frozen=True)
 class AtWork:
-    """What a topology works on.
+    """What a topology works on; what has not been `done` (acknowledged, committed) since `moved_s`, and how much is `left`."""
 
-    `moved_s`: seconds since a message was acknowledged, or a batch committed; or since there was nothing to do.
-    `done`, `left`: what has not been done since then (`acknowledged`, `committed`), and to how much: messages that are not
-    answered, or what sources still have; "" if to nothing.
-    `usual_s`: how long it takes on average from one such moment to the next, or from the emit of a message to its ack.
-    `limit_s`: `message_timeout_s`.
-    """
-
-    moved_s: float = 0.0
+    moved_s: float = 0.0  # or since there was nothing to do
     done: str = ""
     left: str = ""
     usual_s: float = 0.0
-    limit_s: float = _LONG_S
+    limit_s: float = _LONG_S  # `message_timeout_s`
     batch: RunningBatch | None = None
     calls: tuple[RunningCall, ...] = ()
-
-    def as_mapping(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None) -> Self:
@@ -105,14 +77,10 @@ class AtWork:
 
 
 class Stall(NamedTuple):
-    """Something that has not moved for long.
+    """Something that has not moved for long."""
 
-    `tone`: `warn`, or `quiet` where that may well be as it should be.
-    `about`: what stalls: the same as long as it does.
-    """
-
-    tone: Tone
-    about: tuple[Any, ...]
+    tone: Tone  # `warn`, or `quiet` where that may well be as it should be
+    about: tuple[Any, ...]  # the same as long as it stalls
     text: str
     seconds: float
 
@@ -134,7 +102,6 @@ class StallLog:
         self._warned: set[tuple[Any, ...]] = set()
 
     def look(self, at_work: AtWork) -> None:
-        """Log what stalls now and did not when this was called before."""
         warnings = {each.about: each.text for each in stalls(at_work) if each.tone == "warn"}
         for about, text in warnings.items():
             if about not in self._warned:
@@ -143,7 +110,6 @@ class StallLog:
 
 
 def place_of(frame: FrameType) -> str:
-    """Return the function and line that a thread is in."""
     name, file, line = frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(file, line, frame.f_globals).strip()
     return visible(f"{name} ({_short(file)}, line {line})" + (f": {redacted(text)}" if text else ""))
@@ -232,10 +198,7 @@ def _known_fields(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
 def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
     """Return the worst tone (`good`, `quiet`, `warn`, `bad`), and a line for each sentence: its tone and text.
 
-    `recentFailures` counts the last ten minutes: older failures are mentioned, but no longer raise the alarm.
-
-    `page`: as of `TopologyPages.topology`, or a heartbeat of it. A missing key means that the figure is unknown, not that it is
-    0.
+    `page`: as of `TopologyPages.topology`, or a heartbeat of it. A missing key is unknown, not 0.
     """
     still = stalls(AtWork.of(page.get("atWork"))) if page.get("status") in ("ACTIVE", "INACTIVE", "KILLED") else []
     if _away(page):  # which is why its batch does not move
@@ -251,10 +214,9 @@ def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
 
 def _recent_failures(page: Mapping[str, Any]) -> int:
     recent = _recent(page)
-    for failures in (recent.get("retries"), recent.get("failed"), _health(page).get("failures")):
-        if failures is not None:
-            return int(failures)
-    return 0
+    counts = (recent.get("retries"), recent.get("failed"), _health(page).get("failures"))
+    # Of ten minutes: older ones are mentioned, but no longer raise the alarm.
+    return next((int(each) for each in counts if each is not None), 0)
 
 
 def _recent(page: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,8 +1,4 @@
-"""Monitoring: passes events on to the log, the metrics and the listeners. Opened before the topology, closed after it.
-
-Delivery: passes events to one listener, in a thread of its own, so that a listener can neither stop nor delay a
-topology.
-"""
+"""Monitoring: passes events on to the log, the metrics and the listeners. Opened before the topology, closed after it."""
 
 from __future__ import annotations
 
@@ -34,11 +30,7 @@ _LISTENERS_END_S = 5.0
 
 
 class Monitoring:
-    """Passes each event on: at once to the log and the metrics, through queues to the listeners.
-
-    `topology`, `run_id`: as of the events.
-    `port`, `host`: where metrics are served; port None: nowhere.
-    """
+    """Passes each event on: at once to the log and the metrics (served if there is a port), through queues to the listeners."""
 
     def __init__(
         self,
@@ -62,11 +54,9 @@ class Monitoring:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where metrics are served, None if they are not."""
         return None if self._server is None else self._server.url
 
     def watch(self, status: Callable[[], TopologyStatus]) -> None:
-        """Serve what operations do, and what the topology works on, too."""
         if self._metrics is not None:
             self._metrics.status = status
 
@@ -80,7 +70,6 @@ class Monitoring:
             event_logger.log(level, event)
 
     def add(self, listener: TopologyListener) -> None:
-        """Tell a listener of what happens from now on."""
         if not isinstance(listener, TopologyListener):
             raise TypeError(
                 f"{listener!r} is not a listener: subclass trident.observe.TopologyListener, and give an instance"
@@ -128,17 +117,11 @@ def _level_of(event: TopologyEvent) -> int:
     return logging.ERROR if isinstance(event, TopologyTerminated) and event.error_class is not None else logging.INFO
 
 
-MOST_WAITING = 1000
-"""How many events may wait for a listener; then the oldest is dropped."""
+MOST_WAITING = 1000  # how many events may wait for a listener; then the oldest is dropped
 
 
 class Delivery:
-    """The events that wait for a listener, and the thread that passes them on.
-
-    `name`: the listener's class.
-    `delivered`, `dropped`, `errors`: events that the listener has handled, events that it missed, and exceptions that it
-    raised.
-    """
+    """The events that wait for a listener, and the thread that passes them on: it can neither stop nor delay a topology."""
 
     def __init__(self, topology: str, listener: TopologyListener) -> None:
         self.listener, self.name = listener, type(listener).__name__

@@ -191,12 +191,7 @@ _OF_OPERATIONS: Sequence[_Family] = (
 
 
 class Metrics:
-    """What is counted of a Trident topology. `take` is called by its thread, `collect` by a scrape's.
-
-    `topology`: the value of the label `topology`, which every metric has.
-    `listeners`: returns the figures of the listeners.
-    `status`: returns what the topology says about itself; None before it runs.
-    """
+    """What is counted of a Trident topology. `take` is called by its thread, `collect` by a scrape's."""
 
     def __init__(self, topology: str, listeners: Callable[[], Sequence[Mapping[str, Any]]] = list) -> None:
         self._topology, self._listeners = topology, listeners
@@ -296,12 +291,7 @@ class StormMetrics:
 
 
 class MetricsServer:
-    """Serves the metrics of one topology, and of this process (memory, processor time, open files).
-
-    `host`, `port`: where to listen; port 0 takes a free one. `url`: the address of the metrics.
-    Raises `ConfigError`: the address cannot be listened on.
-    Raises `EnvironmentProblem`: the package `prometheus-client` is missing.
-    """
+    """Serves the metrics of one topology, and of this process; raises `ConfigError` if the address cannot be listened on."""
 
     def __init__(self, topology: str, metrics: Metrics | StormMetrics, host: str, port: int) -> None:
         with needs_package("metrics_port", "metrics", "prometheus-client", "prometheus_client"):
@@ -342,8 +332,6 @@ def _patient(handler: Any) -> Any:
 
 
 def _guard_app(app: Any, loopback: bool) -> Any:
-    """Return the application behind the guard of every server of this package."""
-
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         cause = stranger(environ.get("HTTP_HOST", ""), environ.get("HTTP_ORIGIN"), loopback)
         if cause is None:

@@ -1,11 +1,8 @@
 """What a topology did over time, in memory of a fixed size: `Windows`, totals of ten minutes, hours and a day; `TimeSeries`.
 
-A window has twenty buckets, as in Storm. Here they are not summed up: at the beginning of each bucket the totals are noted,
-and a window is the difference from the note at its beginning. So it reaches back by its length and at most one bucket more.
-
-A series has throughput, latency, lag and failures, whoever looks, in four lines of at most 120 spans: of 5 seconds (ten
-minutes), 90 seconds (three hours), 12 minutes (a day), and for all time of 12 minutes, which become twice as long whenever a
-line is full. A span is eight figures; all of them take about 200 KiB.
+A window has twenty buckets, as in Storm. Here the totals are noted at the beginning of each bucket, and a window is the
+difference from the note at its beginning: it reaches back by its length and at most one bucket more. A series has four lines of
+at most 120 spans: 5 seconds, 90 seconds, 12 minutes, and for all time 12 minutes, twice as long whenever that line is full.
 """
 
 from __future__ import annotations
@@ -18,19 +15,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-SPANS = 120
-"""How many spans a line has at most."""
-
+SPANS = 120  # how many spans a line has at most
 _MS_PER_S = 1000.0
 _LAG_S, _LAG_SHORTEST_S = 180.0, 15.0
 _SHARE, _AMOUNT = 0.2, 100  # by which a lag must have changed, so that it is no accident
 
 BUCKETS = 20
-WINDOWS_S = (600, 10_800, 86_400)
-"""Ten minutes, three hours, one day."""
-ALL_TIME = 0
-"""The window that begins with the topology."""
-
+WINDOWS_S = (600, 10_800, 86_400)  # ten minutes, three hours, one day
+ALL_TIME = 0  # the window that begins with the topology
 K = TypeVar("K", bound=Hashable)
 
 
@@ -49,10 +41,7 @@ class _Note(NamedTuple, Generic[K]):
 
 
 class Windows(Generic[K]):
-    """Totals by key, with their windows.
-
-    `now`: when counting began, on the clock that all calls use.
-    """
+    """Totals by key, with their windows."""
 
     def __init__(self, now: float) -> None:
         self._began = now
@@ -67,7 +56,6 @@ class Windows(Generic[K]):
             self._totals[key] = self._totals.get(key, 0) + amount
 
     def over(self, window: int, now: float) -> Difference[K]:
-        """Return what was added in one of `WINDOWS_S`, or in `ALL_TIME`."""
         if window == ALL_TIME:
             return Difference(now - self._began, dict(self._totals))
         self._turn(now)
@@ -94,25 +82,18 @@ class Windows(Generic[K]):
 
 @dataclass(slots=True)
 class TimeSpan:
-    """What happened in a part of the time.
-
-    `number`: which one it is, counted from the begin of the topology.
-    `tuples`: tuples of committed batches; of spouts and bolts, messages that were acknowledged.
-    `timed`, `took_s`, `longest_s`: how many batches or messages were timed, how long they took together, and the slowest one; 0
-    if that is not known.
-    `failed`: attempts or messages that failed.
-    `lags`: by unit, the most that the sources that say so had beyond what was committed; of spouts and bolts, that was pending.
-    `is_whole`: whether all sources said so.
-    """
+    """What happened in a part of the time, which has a number, counted from the begin of the topology."""
 
     number: int = 0
-    tuples: float = 0.0
-    timed: int = 0
+    tuples: float = 0.0  # of committed batches; of spouts and bolts, acknowledged messages
+    timed: int = 0  # batches or messages, which together took
     took_s: float = 0.0
-    longest_s: float = 0.0
+    longest_s: float = 0.0  # 0: not known
     failed: int = 0
-    lags: dict[str, int] = field(default_factory=dict)
-    is_whole: bool = True
+    lags: dict[str, int] = field(
+        default_factory=dict
+    )  # by unit, the most beyond what was committed; or pending messages
+    is_whole: bool = True  # all sources said their lag
 
     def take(self, other: TimeSpan) -> None:
         self.tuples += other.tuples
@@ -157,10 +138,7 @@ class _Line:
 
 
 class TimeSeries:
-    """What a topology did over time. Any thread may add and ask.
-
-    `now`: the begin, on the clock that all calls use.
-    """
+    """What a topology did over time. Any thread may add and ask."""
 
     def __init__(self, now: float) -> None:
         self._began, self._guard = now, threading.Lock()
@@ -175,9 +153,7 @@ class TimeSeries:
     def page(self, window_s: int, now: float, wall_s: float) -> dict[str, Any]:
         """Return what happened within a window as columns, one entry for each span; what is not known is None.
 
-        While the topology is younger than the window, spans are as short as its age allows.
-
-        `wall_s`: `now` in seconds since 1970.
+        While the topology is younger than the window, spans are as short as its age allows. `wall_s`: `now` since 1970.
         """
         width_s, spans = self._over(window_s, now)
         age_s = now - self._began
@@ -195,7 +171,6 @@ class TimeSeries:
         }
 
     def per_second(self, now: float) -> float:
-        """Return how many tuples there were by second, in the last seconds."""
         with self._guard:
             line, age_s = self._lines[0], now - self._began
             spans = line.between(age_s - 10.0, age_s)

@@ -1,16 +1,15 @@
-"""`TopologyStatus`: a topology at one moment, of either kind, and its pages in the shape of Storm UI's REST API.
+"""`TopologyStatus`: a topology at one moment, of either kind, and its pages in the shape of Storm UI's REST API; its heartbeat.
 
-An operation of Trident is a bolt there, a source is a spout. Latencies and capacities are texts with three digits after the
-point there, and so they are here. Beside them stand numbers: a tuple takes less than a thousandth of a millisecond here.
-
-The heartbeat of a driver contains such a page, cut to a few kilobytes whatever the topology has.
+An operation of Trident is a bolt there, a source is a spout. Latencies and capacities are texts with three digits, as there.
+Beside them stand numbers: a tuple takes less than a thousandth of a millisecond here.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from trident.naming import page_entry
@@ -31,9 +30,7 @@ from trident.servers.plain_json import to_json
 Entry = dict[str, Any]
 _OF_LAST = ("errorTask", "errorHost", "errorTime", "errorLapsedSecs")
 
-HEARTBEAT_BYTES = 6000
-"""About how many bytes of JSON it has at most."""
-
+HEARTBEAT_BYTES = 6000  # about how many bytes of JSON it has at most
 _OF_TOPOLOGY = (
     "id", "name", "kind", "status", "message", "uptime", "uptimeSeconds", "window", "windowHint", "windowSeconds",
     "workersTotal", "executorsTotal", "tasksTotal", "rates", "lags", "lagTrend", "atWork",
@@ -48,57 +45,40 @@ _LONGEST_TEXT, _MOST_ENTRIES = 200, 10
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """One worker as it was last heard of.
-
-    `heard_s`: seconds since then.
-    `pending`: tracked messages of its spouts that are not answered.
-    `port`: where other workers send to; 0 for one of this process.
-    """
+    """One worker as it was last heard of, `heard_s` ago."""
 
     number: int
     host: str
     pid: int
     uptime_s: float
     heard_s: float
-    pending: int
-    port: int = 0
+    pending: int  # tracked messages of its spouts that are not answered
+    port: int = 0  # where other workers send to; 0 for one of this process
 
 
 @dataclass(frozen=True)
 class TopologyStatus:
-    """What a running topology says about itself.
-
-    `state`: `ACTIVE`, `INACTIVE`, `STOPPED` or `FAILED`.
-    `executors`, `tasks`: how many there are, including ackers.
-    `at_work`: what it works on now, and since when nothing was acknowledged or committed.
-    `errors`: those of the components that came last, oldest first.
-    `series`, `now`: what it did over time, and when this is, on its clock.
-    `workers`: of spouts and bolts.
-    `pending`: tracked messages of all spouts that are not answered.
-    `states`: of Trident: each state, without its figures.
-    `more`: what its page has beside.
-    """
+    """What a running topology says about itself; `executors` and `tasks` count ackers too."""
 
     name: str
     kind: Literal["trident", "bolts"]
-    state: str
+    state: str  # `ACTIVE`, `INACTIVE`, `STOPPED` or `FAILED`
     uptime_s: float
     message_timeout_s: float
     executors: int
     tasks: int
     at_work: AtWork
-    errors: Sequence[ReportedError]
+    errors: Sequence[ReportedError]  # of the components, oldest first
     statistics: TopologyStatistics
     series: TimeSeries
     now: float
     workers: tuple[WorkerStatus, ...] = ()
-    pending: int = 0
+    pending: int = 0  # as of `WorkerStatus`, of all spouts
     states: Sequence[Mapping[str, Any]] = ()
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)  # what its page has beside
 
     @property
     def active(self) -> bool:
-        """Whether the spouts are asked for tuples."""
         return self.state == "ACTIVE"
 
     def as_mapping(self, window_s: int = 0, topology_id: str | None = None) -> Entry:
@@ -110,7 +90,7 @@ class TopologyStatus:
             "tasksTotal": self.tasks,
             "executorsTotal": self.executors,
             "workersTotal": len(self.workers),
-            "atWork": self.at_work.as_mapping(),
+            "atWork": asdict(self.at_work),
             "workers": [self._worker(id_, each) for each in self.workers],
             "topologyStats": [self._window(each) for each in self.statistics.windows],
             "spouts": [self._component(each) for each in components if each.described.kind == "spout"],
@@ -121,10 +101,7 @@ class TopologyStatus:
         }
 
     def component_as_mapping(self, component: str, window_s: int = 0, topology_id: str | None = None) -> Entry:
-        """Return one component, or the node of a state, in the shape of `/api/v1/topology/<id>/component/<component>`.
-
-        Raises `KeyError`: there is no such component.
-        """
+        """Return a component, or a state's node, as `/topology/<id>/component/<component>`; `KeyError` if there is none."""
         id_, window = topology_id or self.name, self.statistics.over(window_s)
         drawn = picture(window, self._states(window))
         nodes = {each["id"]: each for each in drawn["nodes"]}
@@ -148,7 +125,6 @@ class TopologyStatus:
         return {"id": topology_id or self.name, **names, **picture(window, self._states(window))}
 
     def over_time(self, window_s: int = 0, topology_id: str | None = None) -> Entry:
-        """Return throughput, latency, lag and failures over a window, as columns; see `TimeSeries.page`."""
         names = {"window": window_names(window_s)["window"], "status": self.state}
         return {"id": topology_id or self.name, **names, **self.series.page(window_s, self.now, time.time())}
 
@@ -291,10 +267,7 @@ def pretty_seconds(seconds: float) -> str:
     minutes, s = divmod(int(max(seconds, 0)), 60)  # below 0 where another machine's clock is ahead
     hours, m = divmod(minutes, 60)
     d, h = divmod(hours, 24)
-    parts = [(d, "d"), (h, "h"), (m, "m"), (s, "s")]
-    while len(parts) > 1 and not parts[0][0]:
-        parts.pop(0)
-    return " ".join(f"{amount}{unit}" for amount, unit in parts)
+    return re.sub(r"^(0\w )+", "", f"{d}d {h}h {m}m {s}s")
 
 
 def window_names(window_s: int) -> dict[str, Any]:
@@ -309,15 +282,11 @@ def number_text(value: float | None) -> str:
 
 
 def last_error(component: str, errors: Iterable[ReportedError]) -> dict[str, Any]:
-    last = None
-    for each in errors:
-        last = each if each.component == component else last
-    if last is None:
+    own = [each for each in errors if each.component == component]
+    if not own:
         return {"lastError": "", "errorHost": "", "errorTime": None, "errorLapsedSecs": None}
-    return {
-        "lastError": redacted(last.text),
-        **{key: value for key, value in error_entry(last).items() if key in _OF_LAST},
-    }
+    entry = error_entry(own[-1])
+    return {"lastError": entry["error"], **{key: entry[key] for key in _OF_LAST}}
 
 
 def error_entry(error: ReportedError) -> dict[str, Any]:
@@ -337,11 +306,7 @@ def error_entry(error: ReportedError) -> dict[str, Any]:
 
 
 def heartbeat_of(page: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the heartbeat that carries a topology's page, of either kind.
-
-    Components are included as long as there is room: first spouts, in half of it at most, then the busiest bolts. `omitted`
-    says how many were left out.
-    """
+    """Return the heartbeat that carries a topology's page: all spouts, and the busiest bolts, that there is room for."""
     beat: dict[str, Any] = {key: _short(page[key]) for key in _OF_TOPOLOGY if key in page}
     beat["topologyStats"] = [
         {key: value for key, value in each.items() if not isinstance(value, dict)}  # without the means of each phase

@@ -1,8 +1,4 @@
-"""Operations: the interfaces that users implement, and the built-ins.
-
-Begin with `interfaces.py`, then `builtin.py` (`Count`, `Sum`, `Split` …). `adapters.py` makes operations of plain functions,
-`expressions.py` has `col` and `lit`. How Arrow tables pass through operations is in `trident.steps`.
-"""
+"""Operations: the interfaces that users implement, and the built-ins. Begin with `interfaces.py`, then `builtin.py`."""
 
 from trident.counts import Counter
 from trident.operations.assemblies import Assembly, FirstN

@@ -50,13 +50,10 @@ _ITERABLES = (collections.abc.Iterator, collections.abc.Iterable, collections.ab
 
 
 class _Plain(Operation):
-    """A plain function; `spread` if it takes the values as arguments.
+    """A plain function; `spread` if it takes the values as arguments."""
 
-    `METHOD`, `VECTORISED`: the method, and the vectorised operation, that may be given in its place.
-    """
-
-    METHOD: ClassVar[str] = "execute"
-    VECTORISED: ClassVar[tuple[type[Operation], ...]] = (ArrowFunction,)
+    METHOD: ClassVar[str] = "execute"  # that may be given in its place
+    VECTORISED: ClassVar[tuple[type[Operation], ...]] = (ArrowFunction,)  # as well
 
     def __init__(self, function: Callable[..., Any], spread: bool) -> None:
         self.function, self.spread = function, spread
@@ -68,7 +65,6 @@ class _Plain(Operation):
 
     @property
     def name(self) -> str:
-        """The function's name, for messages."""
         return function_name(self.function)
 
     def __call__(self, tuple: TridentTuple) -> Any:
@@ -79,7 +75,6 @@ class PlainFunction(_Plain, Function):
     """A function or generator used in `each`."""
 
     def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        """Emit what is yielded, or what is returned."""
         if self.yields:
             for values in self(tuple):
                 collector.emit(values)
@@ -100,17 +95,14 @@ class PlainFilter(_Plain, Filter):
 class PlainMap(_Plain, MapFunction):
     """A function used in `map`."""
 
-    def execute(self, tuple: TridentTuple) -> Any:
-        return self(tuple)
+    execute = _Plain.__call__
 
 
 class PlainFlatMap(_Plain, FlatMapFunction):
     """A function or generator used in `flat_map`."""
 
     yields = True  # what flat_map returns is iterated, whether it yields or not
-
-    def execute(self, tuple: TridentTuple) -> Any:
-        return self(tuple)
+    execute = _Plain.__call__
 
 
 class PlainConsumer(_Plain, Consumer):
@@ -118,9 +110,7 @@ class PlainConsumer(_Plain, Consumer):
 
     METHOD = "accept"
     VECTORISED = ()
-
-    def accept(self, tuple: TridentTuple) -> None:
-        self(tuple)
+    accept = _Plain.__call__
 
 
 def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any:
@@ -256,11 +246,7 @@ def _hinted_types(function: Any, yields: bool) -> Sequence[str] | None:
 
 
 def built_in_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> str | None:
-    """Return the type of the output field of a built-in aggregator; None for any other aggregator.
-
-    Raises `TopologyError`: another number of input fields than it takes, a type that it cannot take, or an output that it
-    cannot give.
-    """
+    """Return the type of a built-in aggregator's output field, None for another one; `TopologyError` if it does not fit."""
     if isinstance(aggregator, (Sum, Min)) and len(inputs) != 1:
         raise TopologyError(
             f"stream {stream!r}: {type(aggregator).__name__} takes one input field, not {list(inputs.names)}; "

@@ -66,13 +66,11 @@ class FirstRows(Aggregator[list[TridentTuple]]):
     def aggregate(
         self, val: list[TridentTuple], tuple: TridentTuple, collector: TridentCollector
     ) -> list[TridentTuple]:
-        """Keep the tuple; without sorting, at most n."""
-        if self.sort_field is not None or len(val) < self.n:
+        if self.sort_field is not None or len(val) < self.n:  # without sorting, at most n
             val.append(tuple)
         return val
 
     def complete(self, val: list[TridentTuple], collector: TridentCollector) -> None:
-        """Emit the first ones, in order; equal ones in the order in which they came."""
         rows, field = val, self.sort_field
         if field is not None:
             numbers = [row for row in rows if row[field] is not None and row[field] == row[field]]
@@ -80,5 +78,5 @@ class FirstRows(Aggregator[list[TridentTuple]]):
             nulls = [row for row in rows if row[field] is None]
             numbers.sort(key=lambda row: row[field], reverse=self.reverse)
             rows = [*nans, *numbers, *nulls] if self.reverse else [*numbers, *nans, *nulls]
-        for row in rows[: self.n]:
+        for row in rows[: self.n]:  # equal ones in the order in which they came
             collector.emit(row.values)

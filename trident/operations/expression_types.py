@@ -20,10 +20,7 @@ class _MistypedError(Exception):
 
 
 def type_of(expression: Expression, fields: Fields, stream: str) -> str:
-    """Return the type of what an expression gives.
-
-    Raises `TopologyError`: a field that the stream does not have, or an operand of a wrong type.
-    """
+    """Return the type of what an expression gives; `TopologyError` for an unknown field, or an operand of a wrong type."""
     if expression.kind == "col":
         (name,) = expression.options
         known = fields.select([name], stream).types[0]
@@ -134,7 +131,7 @@ def result_of_decimals(symbol: str, types: Types) -> str:
 
 
 def digits_of(type_: str) -> tuple[int, int]:
-    """Return the number of digits of a decimal or a whole number, and how many are behind the point."""
+    """Return the digits of a decimal or a whole number, and how many are behind the point."""
     known = simple_type(type_)
     assert known is not None, type_
     return 20 if type_ == "bigint" else sum(known.digits), known.digits[1]

@@ -20,7 +20,6 @@ _WORD = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def operation_name(operation: Any) -> str:
-    """Return the name of an operation's class, with its order if it has one, or of the plain function that it is."""
     if isinstance(operation, MergedCombiner):
         return operation_name(operation.combiner)
     if isinstance(operation, MultiAggregate):
@@ -67,11 +66,7 @@ def merging_member(member: Aggregation) -> Aggregation:
 
 
 class StructQuery(BaseQueryFunction[Any, Any]):
-    """A query whose result is a struct, or None; emits the struct's fields, or as many times None.
-
-    `query`: the query that finds the struct.
-    `fields`: the struct's fields, in order.
-    """
+    """A query whose result is a struct, or None; emits the struct's fields, or as many times None."""
 
     def __init__(self, query: MapGet | SnapshotGet, fields: Fields) -> None:
         self.query, self._fields = query, fields

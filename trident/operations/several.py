@@ -33,9 +33,7 @@ Values = Sequence[Any]
 class WideAggregator(CombinerAggregator[Values]):
     """An aggregate whose value is several fields: the result, then what it remembers. Only for use among several.
 
-    `init`, `combine` and `zero` give all of them, in order.
-
-    `of`: the fields that it is given.
+    `init`, `combine` and `zero` give all of them, in order. `of`: the fields that it is given.
     """
 
     of: tuple[str, ...] = ()
@@ -249,40 +247,21 @@ class CountDistinct(WideAggregator):
                 union.update(library.hll_sketch.deserialize(bytes(data)))
             sketch = union.get_result()
             return round(sketch.get_estimate()), sketch.serialize_compact()
-        values = sorted({*map(_Distinct, val1[1]), *map(_Distinct, val2[1])})
+        # One object for every NaN, which a set finds again.
+        distinct = {math.nan if value != value else value for value in (*val1[1], *val2[1])}
+        values = sorted(distinct, key=lambda value: _in_order((value,)))
         if len(values) > self.most:
             raise ValueError(
                 f"CountDistinct({self.of[0]!r}) has met {len(values)} values of one key and remembers {self.most}; count them "
                 "with approximate=True, or raise most="
             )
-        return (len(values), [one.value for one in values])
+        return (len(values), values)
 
     def zero(self) -> Values:
         return (0, b"" if self.approximate else [])
 
 
 _LG_K = 12
-
-
-class _Distinct:
-    """A value that is one of a set, and has an order beside values of its own type."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        assert isinstance(other, _Distinct)
-        return bool(self.value == other.value) or (self.value != self.value and other.value != other.value)
-
-    def __hash__(self) -> int:
-        return hash(self.value) if self.value == self.value else 0
-
-    def __lt__(self, other: _Distinct) -> bool:
-        if self.value != self.value or other.value != other.value:
-            return bool(self.value == self.value)  # a NaN comes last
-        return bool(self.value < other.value)
 
 
 class TopN(WideAggregator):
@@ -375,7 +354,6 @@ class Part(Aggregation):
 
     @property
     def is_wide(self) -> bool:
-        """Whether it gives all of its fields itself."""
         return isinstance(self.aggregator, WideAggregator)
 
     def combine_many(self, ones: Sequence[Values], others: Sequence[Values]) -> Sequence[Values]:
@@ -406,7 +384,6 @@ class MultiAggregate(CombinerAggregator[dict[str, Any]]):
 
     @property
     def name(self) -> str:
-        """What it is called where people read it."""
         shown = ((type(part.aggregator).__name__, ", ".join(part.inputs.names)) for part in self.parts)
         return ", ".join(f"{name}({of})" if of else name for name, of in shown)
 
@@ -454,10 +431,8 @@ def structs(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict
 
 
 def several(aggregates: Mapping[str, Any], fields: Fields, stream: str, typed: Callable[..., Fields]) -> MultiAggregate:
-    """Return aggregates by name as one, over the fields of a stream.
+    """Return aggregates by name as one, over the fields of a stream; `typed` returns the output field of an aggregator.
 
-    `aggregates`: by name an aggregator that knows its field, such as `Sum("euros")`, or a pair of fields and an aggregator.
-    `typed`: returns the output field of an aggregator, as `aggregate_type`.
     Raises `TopologyError`: there is none, or one is no combiner, or does not fit its fields, or two have fields of one name.
     """
     if not aggregates:
@@ -517,9 +492,8 @@ def refuse_other_fields(aggregator: Any, inputs: Fields, stream: str) -> None:
 
 
 def value_of(several: MultiAggregate, name: str) -> Fields:
-    outputs = [part.outputs for part in several.parts]
-    typed = [(field, type_ or "") for one in outputs for field, type_ in one.pairs]
-    return Fields.of([name], [struct_type([field for field, _ in typed], [type_ for _, type_ in typed])])
+    fields, types = zip(*(pair for part in several.parts for pair in part.outputs.pairs), strict=True)
+    return Fields.of([name], [struct_type(fields, [type_ or "" for type_ in types])])
 
 
 def result_fields(several: MultiAggregate) -> Fields:

@@ -73,7 +73,6 @@ def named_sql(text: str) -> tuple[str | None, Expression]:
 
 
 def _function(node: SqlNode) -> Expression:
-    """Return what a function is whose name sqlglot does not know."""
     name, given = str(node.take("this")).lower(), node.nodes("expressions")
     made = _FUNCTIONS.get(name)
     if made is None:
@@ -205,7 +204,7 @@ def _convert_timezone(node: SqlNode) -> Expression:
     return node.of("timestamp").in_zone(node.literal("target_tz"))
 
 
-def _formatted(node: SqlNode, read: Callable[[Expression, str], Expression]) -> Expression:
+def _parse_by_pattern(node: SqlNode, read: Callable[[Expression, str], Expression]) -> Expression:
     """Return a reader of texts in a pattern, which have just the digits that it says."""
     given = str(node.take("format").this)
     made = given.replace("strict", "").replace("%-", "%")
@@ -225,7 +224,7 @@ _PATTERN = re.compile(r"(?:%[YmbdHMS]|%I(?=.*%p)|%p|[^A-Za-z%'])+", re.DOTALL)
 def _to_date(node: SqlNode) -> Expression:
     node.take("safe")
     if node.has("format"):
-        return _formatted(node, Expression.to_date)
+        return _parse_by_pattern(node, Expression.to_date)
     return _in_session(node.of("this").cast("date"))
 
 
@@ -349,7 +348,7 @@ RULES: dict[str, Rule] = {
     "RegexpReplace": _regexp_replace,
     "JSONExtractScalar": _json,
     "TsOrDsToDate": _to_date,
-    "StrToTime": lambda node: _formatted(node, Expression.to_timestamp),
+    "StrToTime": lambda node: _parse_by_pattern(node, Expression.to_timestamp),
     "TimestampTrunc": lambda node: node.of("this").date_trunc(_unit(str(node.take("unit").name), _UNITS)),
     "DateTrunc": _truncated_date,
     "AtTimeZone": _with_literal(Expression.from_utc_timestamp, "zone"),

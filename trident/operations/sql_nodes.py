@@ -49,7 +49,6 @@ class SqlNode:
         return [self.inner(one) for one in self.take(name) or ()]
 
     def has(self, name: str) -> bool:
-        """Return whether there is a part that was not taken."""
         return name in self._waiting
 
     def inner(self, part: Any) -> SqlNode:
@@ -87,7 +86,6 @@ class SqlNode:
         return made
 
     def end(self) -> None:
-        """Refuse what was not taken."""
         for name in self._waiting:
             value = self._node.args[name]
             if isinstance(value, (bool, str, list)):
@@ -192,15 +190,10 @@ def spark_pattern(pattern: str) -> str:
             raise SqlError(
                 f"{pattern!r} is not a regular expression that means the same in RE2, from character {at + 1} on"
             )
-        made.append(_unit_for_re2(unit[0]) + times[0])
+        in_re2 = unit[0].replace(r"\s", _SPACES) if unit[0].startswith("[") else _DIFFERENT.get(unit[0], unit[0])
+        made.append(in_re2 + times[0])
         at = times.end()
     return "".join(made)
-
-
-def _unit_for_re2(unit: str) -> str:
-    if unit.startswith("["):
-        return unit.replace(r"\s", _SPACES)
-    return {".": f"[^{_LINE_ENDS}]", r"\s": f"[{_SPACES}]", r"\S": f"[^{_SPACES}]"}.get(unit, unit)
 
 
 def spark_replacement(pattern: str, replacement: str) -> str:
@@ -222,7 +215,7 @@ def _in_re2(found: str) -> str:
 
 
 _SPACES = r"\t-\r "
-_LINE_ENDS = "\n\r\x85\u2028\u2029"
+_DIFFERENT = {".": "[^\n\r\x85\u2028\u2029]", r"\s": f"[{_SPACES}]", r"\S": f"[^{_SPACES}]"}
 _ESCAPE = r"\\[dDwWtnrf^$|?*+()\[\]{}\\/.,:;'\"#@&%!=<>~-]"
 _UNIT = re.compile(
     rf"{_ESCAPE}|\\[sSbB]|[.|^$)]|\((?!\?)|\(\?(?::|i\))|\[\^?(?:[^\[\]\\^&]|(?<!\[)\^|&(?!&)|{_ESCAPE}|\\s)+\]|[^\\.*+?()\[\]{{}}|^$]"

@@ -1,11 +1,7 @@
 """The configurations of windows and of processes with timers; and what users implement to keep timers for each key of a stream.
 
-All windows of a kind, but for sessions, are one grid. A tuple has an *ordinate*: its position for a count, for a duration a
-time in the unit of its type, so that none is cut: microseconds of a timestamp, else milliseconds. The windows end at every
-multiple of `slide` and hold the `length` ordinates before their end.
-
-A time of a process is what the field of the event time has: a datetime, or a whole number of milliseconds since 1970. By the
-time of the batch it is a datetime of UTC.
+A tuple has an *ordinate*: its position for a count, for a duration a time in the unit of its type: microseconds of a timestamp,
+else milliseconds.
 """
 
 from __future__ import annotations
@@ -37,25 +33,17 @@ LATE = "$late"
 
 
 def late_field(name: str) -> str:
-    """Return under which name such a window gives a field of late tuples."""
     return f"{LATE}.{name}"
 
 
 @dataclass(frozen=True)
 class EventTime:
-    """The field with the time of an event, and how long late events are waited for, in milliseconds.
+    """The field with the time of an event, and how long late events are waited for, in milliseconds."""
 
-    `field`: a timestamp, or a bigint of milliseconds since 1970.
-    `delay_ms`: how far the watermark is behind the latest event; tuples may come out of order by that much.
-    `lateness_ms`: how long beyond its end, by the watermark, a window is kept; a tuple that comes meanwhile makes it fire
-    again.
-    `per_ms`: how many ordinates a millisecond has; 1000 once a timestamp is known to be one.
-    """
-
-    field: str
-    delay_ms: int = 0
-    lateness_ms: int = 0
-    per_ms: int = 1
+    field: str  # a timestamp, or a bigint of milliseconds since 1970
+    delay_ms: int = 0  # how far the watermark is behind the latest event
+    lateness_ms: int = 0  # how long beyond its end, by the watermark, a window is kept, and fires again
+    per_ms: int = 1  # ordinates; 1000 of a timestamp
 
     @classmethod
     def of(cls, field: str, delay: timedelta, lateness: timedelta = timedelta(0)) -> EventTime:
@@ -271,13 +259,11 @@ class TimersConfig(WindowConfig):
     """By which time the timers of a process fire: the watermark of an event time, or the time of the batch.
 
     It has no length: what a key keeps is kept until the user's code lets go of it.
-
-    `time_type`: the type of the times that the user's code sees.
     """
 
     length: int = 1
     slide: int = 1
-    time_type: str = "timestamp"
+    time_type: str = "timestamp"  # of the times that the user's code sees
     counts = False
     what = "process"
     keeps_results = False
@@ -297,7 +283,6 @@ class TimersConfig(WindowConfig):
 
 
 def time_of(ordinate: int, time_type: str) -> Any:
-    """Return a time of a type: of milliseconds since 1970 for a bigint, else of microseconds."""
     return ordinate if time_type == "bigint" else _BEGINNINGS[time_type] + ordinate * _US
 
 

@@ -1,7 +1,6 @@
 """From the declared graph to a plan that either runner executes.
 
-Begin with `plan.py`, the plan as data, then `planner.py` (`make_plan`), which decides which steps run in one task.
-The matrix of what is exact is in `plan.py`, too; `meaning.py` says which parts of a topology a log depends on.
+Begin with `plan.py`, the plan as data and the matrix of what is exact, then `planner.py` (`make_plan`).
 """
 
 from trident.plan.plan import Exchange, Fragment, Plan, Sink, Step

@@ -14,20 +14,15 @@ from typing import Any, NamedTuple
 from trident.fields import struct_fields, struct_type, widens
 from trident.graph import Evolution
 from trident.state.kinds import StateType
-from trident.state.txid import BESIDE_MEANING, CALLED, FORMER, KEPT, LIMITS, SERIALIZER, STORED_UNDER
+from trident.state.txid import BESIDE_MEANING, CALLED, FORMER, KEPT, LIMITS, SERIALIZER, STORED_UNDER, TOTAL_KEY
 
-MEMBERS = "members"
-"""Among the facts of a state: of each aggregate in its value what it is, over which fields, and the fields that it has."""
-STORED_AS = "stored_as"
-"""Among the facts of a state: the names by which its store knows key and value, where others are declared."""
-SINCE = "since"
-"""Among the facts of a state: by the names of aggregates that came later, the first batch that they count."""
-MOVED_FROM = "moved_from"
-"""Among the facts of a state: how the place is opened from which it was moved; of these facts what the state has no more."""
-REWRITTEN = "rewritten"
-"""Among the facts of a state: the batch at which all values were given the form of the declaration."""
-GENERATION = "generation"
-"""Among the facts of a state: how often what was stored has got another meaning."""
+# Among the facts of a state:
+MEMBERS = "members"  # of each aggregate in its value what it is, over which fields, and the fields that it has
+STORED_AS = "stored_as"  # the names by which its store knows key and value, where others are declared
+SINCE = "since"  # by the names of aggregates that came later, the first batch that they count
+MOVED_FROM = "moved_from"  # how the place is opened from which it was moved; of these facts what the state has no more
+REWRITTEN = "rewritten"  # the batch at which all values were given the form of the declaration
+GENERATION = "generation"  # how often what was stored has got another meaning
 
 ALLOW = "allow_changed_topology=True (--conf allow_changed_topology=true)"
 _BESIDE = (
@@ -45,17 +40,12 @@ class RefusedChange(NamedTuple):
 
 
 def named_type(field: str) -> tuple[str, str]:
-    """Return name and type of a field as facts have it."""
     name, _, type_ = field.rpartition(": ")
     return name, type_
 
 
 class Evolving:
-    """A state that the log knows, and as it is declared now.
-
-    `taken`: what changes and is taken, a line each; `refused`: what is not.
-    `fields`: those that its sources had; none of them is another one under a new name.
-    """
+    """A state that the log knows, and as it is declared now. `fields`: those of its sources, none of which is a renamed one."""
 
     def __init__(
         self,
@@ -143,7 +133,6 @@ class Evolving:
         return {new: None if old is None else of.get(old) for new, old in self._names.items()}
 
     def _changes_values(self) -> bool:
-        """Whether values of the last declaration have another form than those of this one."""
         known, own = struct_fields(type_of(self._known)), struct_fields(type_of(self._own))
         if not known or not own:
             return type_of(self._known) != type_of(self._own)
@@ -169,6 +158,12 @@ class Evolving:
                 "NEW.py:topology"
             )
             self._refuse("serializer", str(before), str(now), remedy)
+        before, now = known.get(TOTAL_KEY), own.get(TOTAL_KEY)
+        if None not in (before, now) and before != now:
+            remedy = (
+                f"declare it with snapshot_key={before}, where its total is: under another one it begins with nothing"
+            )
+            self._refuse("snapshot_key", str(before), str(now), remedy)
         if known.get("window") != own.get("window"):
             self._refuse("window", str(known.get("window")), str(own.get("window")), _BESIDE)
         missing = sorted(set(known["streams"]) - set(own["streams"]))
@@ -253,7 +248,6 @@ class Evolving:
                 self._refuse("value", same[0], name, renaming(same[0], name) + more)
 
     def _note_names(self, removed: Sequence[str]) -> None:
-        """Note what values of the last declaration call the fields of this one, and what is to be said of it."""
         known, own = self._known[MEMBERS], self._own[MEMBERS]
         for name, old in self._was.items():
             outputs = _names(own[name][2])
@@ -312,7 +306,6 @@ class Evolving:
             self.taken.append(f"{self._what}: {name!r} {types[0]} -> {types[1]}")
 
     def _remedy(self, name: str, old: str) -> str:
-        """Return what to do about an aggregate that is another one now, or over other fields."""
         (was, of, _), (is_, over, _) = self._known[MEMBERS][old], self._own[MEMBERS][name]
         gone, come = ([one for one in some if one not in rest] for some, rest in ((of, over), (over, of)))
         old_type, new_type = ([named_type(one)[1] for one in some] for some in (gone, come))
@@ -347,7 +340,6 @@ def evolution_of(facts: Mapping[str, Any]) -> Evolution | None:
 
 
 def _structs(declared: str | None, former: Sequence[Sequence[Any]]) -> tuple[str, str]:
-    """Return the type of a struct with the fields that it is read by, and with those of its former types, too."""
     known = {name: type_ for _, type_, _ in former for name, type_ in struct_fields(type_)}
     names = [one for *_, of in former for one in (of or {}).items()]
     read = dict(struct_fields(declared))
@@ -365,7 +357,6 @@ def goes_on(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
 
 
 def type_of(facts: Mapping[str, Any]) -> str:
-    """Return the type of a state's value, "" if it has none."""
     return named_type(facts["value"][0])[1] if facts["value"] else ""
 
 
@@ -378,7 +369,6 @@ def _names(fields: Sequence[str]) -> list[str]:
 
 
 def current_names(of: Sequence[str], over: Sequence[str], rename: Mapping[str, str]) -> list[str]:
-    """Return the names of former fields as they are called now."""
     now = _names(over)
     return [rename[one] if one not in now and rename.get(one) in now else one for one in _names(of)]
 
@@ -388,12 +378,10 @@ def _is_same(known: Sequence[Any], own: Sequence[Any], rename: Mapping[str, str]
 
 
 def renaming(old: str, new: str) -> str:
-    """Return the advice for what may be the same under another name."""
     return f'if it has another name and is the same: TridentTopology(…, rename={{"{old}": "{new}"}})'
 
 
 def names_exchanged(old: str, new: str) -> str:
-    """Return the advice for two that have each other's name now."""
     steps = f"{old!r} to a third, {new!r} to {old!r}, the third to {new!r}"
     return f"three starts, each with a batch and one change of name: {steps}"
 

@@ -28,7 +28,7 @@ from trident.plan.evolution import (
 )
 from trident.plan.plan import spout_type_of
 from trident.state.encoding.serializers import name_of_serializer
-from trident.state.txid import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, renamed_facts
+from trident.state.txid import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, TOTAL_KEY, renamed_facts
 
 Facts = Mapping[str, Mapping[str, Any]]
 
@@ -36,9 +36,6 @@ Facts = Mapping[str, Mapping[str, Any]]
 @dataclass(frozen=True)
 class Meaning:
     """Facts of each state that the topology writes, and of each stream that it reads; plain data.
-
-    Of a state: its kind, key and value with their types, its aggregator or updater, over which fields, the window
-    that it holds, and the streams that reach it. Of a stream: its spout, what that promises, its fields.
 
     `rename`: by former names of states, fields, aggregates and keys what they are called now.
     `migrating`: the states with a `migrate=`.
@@ -51,31 +48,24 @@ class Meaning:
 
     @classmethod
     def of_log(cls, declared: Mapping[str, Any]) -> Meaning:
-        """Return what a log says; `declared` as in `LogState`."""
         return cls(declared.get("states", {}), declared.get("streams", {}))
 
     def plain(self) -> dict[str, Any]:
-        """Return it as plain data, for a package of the topology."""
         more = {"rename": dict(self.rename), "migrating": list(self.migrating)}
         return {"states": self.states, "streams": self.streams, **{name: one for name, one in more.items() if one}}
 
     @classmethod
     def of_package(cls, plain: Mapping[str, Any]) -> Meaning:
-        """Return what a package of a topology says, whose facts are plain data."""
         own = cls.of_log(plain)
         return cls(own.states, own.streams, plain.get("rename", {}), tuple(plain.get("migrating", ())))
 
 
 @dataclass(frozen=True)
 class TopologyChanges:
-    """How a topology differs from the one that wrote a log.
+    """How a topology differs from the one that wrote a log, which is to know it as `recorded`.
 
-    `recorded`: what the log is to know of it.
     `evolutions`: by name, the states of which former declarations have written a part.
-    `taken`: what changes and is taken as it is, a line each.
-    `refused`: what is not.
-    `added`, `dropped`: the states and streams that are new, or no longer there.
-    `renamed`: by former names of states, what they are called now.
+    `taken`, `refused`: what changes, a line each; `added`, `dropped`: states and streams that are new, or no longer there.
     """
 
     recorded: Meaning
@@ -88,7 +78,6 @@ class TopologyChanges:
 
 
 def meaning_of(graph: Graph) -> Meaning:
-    """Return what the states and streams of a topology mean."""
     return Meaning(
         {node.state: _state(graph, node) for node in graph.nodes if isinstance(node, PersistNode)},
         {
@@ -105,10 +94,7 @@ def meaning_of(graph: Graph) -> Meaning:
 
 
 def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> TopologyChanges:
-    """Compare a topology with what a log says; new streams and states are no change.
-
-    `attempt`, `first`: the first attempt, and the first batch, that can be of this declaration.
-    """
+    """Compare a topology, of which `attempt` and batch `first` can be the first ones, with what a log says."""
     renamed = _renamed_states(before.states, now)
     known_states = {
         renamed.get(name, name): renamed_facts(facts, name) if name in renamed else facts
@@ -139,10 +125,7 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
 
 
 def with_kept_options(graph: Graph, known: Facts) -> Graph:
-    """Return a topology whose states keep of their past what they did, where they do not say how much; see `StoreFacts.kept`.
-
-    `known`: what the log says of states.
-    """
+    """Return a topology whose states keep of their past what the log says, if they do not say: see `StoreFacts.kept`."""
     states = []
     for state in graph.states:
         kept, facts = known.get(state.name, {}).get(KEPT, {}), state.spec.facts
@@ -153,7 +136,6 @@ def with_kept_options(graph: Graph, known: Facts) -> Graph:
 
 
 def _renamed_states(before: Facts, now: Meaning) -> dict[str, str]:
-    """Return by the former names of states what they are called now; code from before a change of name may come back."""
     came_back = {name: facts[CALLED] for name, facts in before.items() if facts.get(CALLED) in now.states}
     known = came_back | {old: new for old, new in now.rename.items() if old in before}
     found = {
@@ -270,6 +252,12 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
     }
     if (serializer := state.spec.facts.serializer) is not None:
         facts[SERIALIZER] = name_of_serializer(serializer)
+    if (
+        not key
+        and not isinstance(node, (WindowNode, JoinWithinNode))
+        and (total := state.spec.facts.snapshot_key) is not None
+    ):
+        facts[TOTAL_KEY] = repr(total[0] if isinstance(total, tuple) and len(total) == 1 else total)
     if isinstance(node, WindowNode):
         facts |= {"key": node.group.typed, "value": node.value.typed, "by": operation_name(node.member.aggregator)}
         facts |= {"window": str(node.config), **_limits(node.member)}
@@ -282,7 +270,6 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
 
 
 def _limits(aggregation: Aggregation) -> dict[str, dict[str, int]]:
-    """Return how many values aggregates remember of a key, as a fact; none if there are no such aggregates."""
     aggregator, limits = aggregation.aggregator, dict[str, int]()
     for part in aggregator.parts if isinstance(aggregator, MultiAggregate) else ():
         if isinstance(part.aggregator, (TopN, Collect)):
@@ -293,7 +280,6 @@ def _limits(aggregation: Aggregation) -> dict[str, dict[str, int]]:
 
 
 def _members(aggregation: Aggregation, of: list[str], value: list[str]) -> dict[str, list[Any]]:
-    """Return of each aggregate in a value, by its name: what it is, over which fields, and the fields that it has."""
     aggregator, output = aggregation.aggregator, aggregation.outputs
     if isinstance(aggregator, MultiAggregate):
         parts = aggregator.parts

@@ -40,21 +40,18 @@ from trident.graph import (
 from trident.spout.interfaces import DeclaresSpoutType, SpoutType
 from trident.state.interfaces import StateType
 
-_EXACT = frozenset(
-    {
-        (SpoutType.TRANSACTIONAL, StateType.TRANSACTIONAL),
-        (SpoutType.TRANSACTIONAL, StateType.OPAQUE),
-        (SpoutType.OPAQUE, StateType.OPAQUE),
-    }
-)
+_EXACT = {
+    (SpoutType.TRANSACTIONAL, StateType.TRANSACTIONAL),
+    (SpoutType.TRANSACTIONAL, StateType.OPAQUE),
+    (SpoutType.OPAQUE, StateType.OPAQUE),
+}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One operation of a fragment.
+    """One operation of a fragment, over the tuples of `sources`: one, or several for a merge.
 
-    `id`, `sources`: this step and the steps (or entry) whose tuples it takes: one, or several for a merge.
-    `node`: the graph's node: what to do. A merge names only the parents that are in this fragment.
+    `node`: the graph's node; a merge names only the parents that are in this fragment.
     `keep`: the output columns that later steps need; the others are dropped at once.
     """
 
@@ -98,17 +95,14 @@ class Fragment:
 
     @property
     def ids(self) -> list[str]:
-        """The entry, then its steps."""
         return [self.entry, *(step.id for step in self.steps)]
 
     @cached_property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """The columns of the tables of the entry and of each step."""
         return {self.entry: self.fields.names, **{step.id: step.keep for step in self.steps}}
 
     @cached_property
     def zero_counts(self) -> tuple[int, ...]:
-        """A 0 for each number that a pass over it counts: two of the entry, of each step and of each sink."""
         return (0, 0) * (1 + len(self.steps) + len(self.sinks))
 
     @cached_property
@@ -124,12 +118,7 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Exchange:
-    """An entry that gathers tuples of other fragments, partition by partition. All partitions run in every batch.
-
-    `node`: the node: what the exchange does with the tuples; a state's node if executors commit the state.
-    `inputs`: the fields that arrive, by port.
-    `partitions`: how many; None: as many as the engine works on at once.
-    """
+    """An entry that gathers tuples of other fragments, by port. All of its partitions run in every batch."""
 
     node: ExchangeNode | PersistNode | QueryNode
     inputs: tuple[Fields, ...]
@@ -138,17 +127,11 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Plan:
-    """A topology, ready to run.
+    """A topology, ready to run; fragments and exchanges by the ids of their entries.
 
-    `spouts`: the sources, in order of declaration.
-    `fragments`: by entry id.
     `commits`: persists, queries and the exchanges behind them, in the order in which a batch runs them.
-    `states`: by name.
-    `partitions`: number of partitions of each state.
-    `exchanges`: by entry id.
     `levels`: the exchanges that run before any state is committed, level by level: each is fed by earlier levels only.
-    `memory_mb`: the loads of steps and states, by their ids; `trident.plan.plan` computes those of stages.
-    `placements`: where states were asked to be committed, by name, if it was said.
+    `memory_mb`: the loads of steps and states, by their ids; `stage_memory` sums them up.
     """
 
     topology: str
@@ -169,10 +152,7 @@ def partitions_of_state(graph: Graph, node: PersistNode) -> int:
 
 
 def kept_by(graph: Graph, node: Node, fragment: Fragment) -> int:
-    """Return how many partitions an entry keeps of the streams in front of it; 0: it chooses them by itself.
-
-    `fragment` is the one behind it.
-    """
+    """Return how many partitions an entry keeps of the streams in front of it; 0: it chooses them itself."""
     if isinstance(node, QueryNode):
         return most_kept(fragment.sinks)
     if isinstance(node, PersistNode) and graph.state(node.state).free_keys:
@@ -182,17 +162,14 @@ def kept_by(graph: Graph, node: Node, fragment: Fragment) -> int:
 
 
 def most_kept(sinks: Iterable[Sink]) -> int:
-    """Return the largest number of partitions that a target of these sinks keeps."""
     return max((sink.kept for sink in sinks), default=0)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """What runs in the executors.
+    """What runs in the executors. The entry of a commit is an exchange too, with as many partitions as its state.
 
-    `fragments`, `exchanges`: by entry id. The entry of a commit is an exchange too, with as many partitions as its state.
-    `levels`: the entries that run after the spouts' entries, level by level: first those that process, then those that commit.
-    `processing`: how many of the levels process.
+    `levels`: the entries after the spouts', level by level: first those that process (so many: `processing`), then commits.
     `commits`: the entries that are not left to the driver.
     """
 
@@ -204,10 +181,7 @@ class Placed:
 
 
 def misplaced_states(plan: Plan, wanted: Collection[str]) -> dict[str, str]:
-    """Return which of these states cannot be committed in executors, and why: the driver commits what feeds them.
-
-    A state that is queried where the driver commits is misplaced too: the query must not run beside the update.
-    """
+    """Return which of these states executors cannot commit, and why: the driver commits what feeds, or queries, them."""
     wrong: dict[str, str] = {}
     while True:
         here = _commits_of_executors(plan, set(wanted) - wrong.keys())
@@ -223,7 +197,6 @@ def misplaced_states(plan: Plan, wanted: Collection[str]) -> dict[str, str]:
 
 
 def place(plan: Plan, states: Collection[str]) -> Placed:
-    """Return the part of a plan that executors run if they commit these states, none of which is misplaced."""
     here = _commits_of_executors(plan, states)
     level = _levels(plan, here)
     processing = len(plan.levels)
@@ -312,12 +285,7 @@ def _routing(node: Node, sink: Sink) -> Routing:
 
 @dataclass(frozen=True)
 class Stage:
-    """Fragments that run at the same time; only commits run one after the other.
-
-    `title`: where they run, for people.
-    `entries`: the entries of the fragments.
-    `driver`: whether it is the commits.
-    """
+    """Fragments that run at the same time; only commits run one after the other."""
 
     title: str
     entries: tuple[str, ...]
@@ -325,7 +293,6 @@ class Stage:
 
 
 def stages_of(plan: Plan, in_executors: Collection[str] = ()) -> list[Stage]:
-    """Return the stages of a batch, in order, if executors commit these states."""
     placed = place(plan, in_executors)
     levels = [tuple(spout.id for spout in plan.spouts), *placed.levels]
     stages = [
@@ -339,10 +306,7 @@ def stages_of(plan: Plan, in_executors: Collection[str] = ()) -> list[Stage]:
 
 
 def stage_memory(plan: Plan, in_executors: Collection[str] = ()) -> list[float]:
-    """Return how many MiB a task of each stage in the workers asks for, in order; of different tasks the most.
-
-    `in_executors` are the states that executors commit, in stages of their own.
-    """
+    """Return how many MiB a task of each stage in the workers asks for, in order; of different tasks the most."""
     return [
         max((sum(plan.memory_mb.get(id_, 0) for id_ in plan.fragments[one].ids) for one in stage.entries), default=0)
         for stage in stages_of(plan, in_executors)
@@ -351,7 +315,6 @@ def stage_memory(plan: Plan, in_executors: Collection[str] = ()) -> list[float]:
 
 
 def commit_loads(plan: Plan, in_executors: Collection[str] = ()) -> list[str]:
-    """Return the ids of steps with a load that run in the driver, and of static states, which run nowhere."""
     stages = [stage.entries for stage in stages_of(plan, in_executors) if not stage.driver]
     in_workers = {id_ for entries in stages for entry in entries for id_ in plan.fragments[entry].ids}
     return [id_ for id_ in plan.memory_mb if id_ not in in_workers]
@@ -377,15 +340,13 @@ def is_exact(promise: SpoutType, kind: StateType, keeps_attempts: bool | None) -
 
 
 def lack_text(kind: StateType, keeps_attempts: bool | None) -> str:
-    """Return what the stored fields of an opaque state lack, if anything."""
     return " without attempts" if kind is StateType.OPAQUE and keeps_attempts is False else ""
 
 
 class EarlyRead(NamedTuple):
     """A query that runs before its batch updates the state that it reads, and the states that its answers flow into.
 
-    Unless the state can be read as of the batch before, a replay reads what a failed attempt has written. Behind the
-    update a query reads the state as after its own batch, in every attempt.
+    Unless the state can be read as of the batch before, a replay reads what a failed attempt has written.
     """
 
     query: str
@@ -394,7 +355,6 @@ class EarlyRead(NamedTuple):
 
 
 def early_reads(graph: Graph, commits: Sequence[Node]) -> Iterator[EarlyRead]:
-    """Iterate over the early reads of a plan's commits."""
     updated: set[str] = set()
     written = {node.state for node in commits if isinstance(node, PersistNode)}
     for node in commits:

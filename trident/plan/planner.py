@@ -116,9 +116,7 @@ def _commit_order(graph: Graph) -> tuple[PersistNode | QueryNode | ExchangeNode,
 
 
 def width_of(graph: Graph, entry: Node, fragment: Fragment) -> int | None:
-    """Return the number of partitions of an entry: 1 for global ones, else the largest hint; None if there is no hint.
-
-    If a state keeps the stream's partitions, their number counts as a hint.
+    """Return the number of partitions of an entry: 1 for global ones, else the largest hint, or what a state keeps.
 
     Raises `TopologyError`: the hints behind an `identity_partition` ask for another number than there is before it.
     """
@@ -154,12 +152,7 @@ def _largest(graph: Graph, ids: set[str]) -> int | None:
 
 @dataclass(frozen=True)
 class RequestPlan:
-    """How requests are answered.
-
-    `topology`, `function`: their names.
-    `nodes`: the source of requests, then the steps, parents before children. The last step gives the answer.
-    `states`: the states that are queried, by name.
-    """
+    """How requests are answered: the source of requests, then the steps, parents first. The last step gives the answer."""
 
     topology: str
     function: str
@@ -168,7 +161,6 @@ class RequestPlan:
 
 
 def make_request_plan(graph: Graph, function: str) -> RequestPlan:
-    """Return the plan of a function; `TopologyError` naming those that there are."""
     entries = {node.function: node for node in graph.functions()}
     if function not in entries:
         raise TopologyError(
@@ -201,7 +193,6 @@ def is_entry(graph: Graph, node: Node) -> bool:
 
 
 def fragment_of(graph: Graph, entry: Node, exchanges: Mapping[str, Exchange]) -> Fragment:
-    """Return the fragment that begins at an entry; `exchanges` are those behind it."""
     inner = [_inside(node, reached) for node, reached in _walk_fragment(graph, entry) if not is_entry(graph, node)]
     sinks = tuple(
         _sink(node, port, source, exchanges)

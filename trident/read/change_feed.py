@@ -26,11 +26,9 @@ _BATCHES, _ROWS = 1000, 10_000  # of one request to the store, at most; a batch 
 
 
 class Change(NamedTuple):
-    """What one batch did to a key.
+    """What one batch did to a key, a tuple of the grouping fields' values: the values before and after, which may be equal.
 
-    `key`: a tuple of the grouping fields' values.
-    `before`, `after`: the values before and after the batch; None: the key was not there, or is removed. They may be equal: the
-    batch wrote what was there.
+    None: the key was absent, or is removed.
     """
 
     key: Key
@@ -49,9 +47,9 @@ class ChangedBatch(NamedTuple):
 
 
 class FeedPosition(NamedTuple):
-    """A batch up to which changes were read, and who committed it: the attempt, and which driver of that start.
+    """A batch up to which changes were read, and who committed it, if it is known: the attempt, and the driver of its start.
 
-    A log that is set back and goes on has other batches under the same numbers. `by`: None where it is not known.
+    A log that is set back and goes on has other batches under the same numbers.
     """
 
     txid: int
@@ -87,10 +85,6 @@ class ChangeFeed(Closes):
 
     Made by `trident.changes`. A batch is given once its record is in the log: then it is all there, of all partitions, and
     nothing of an attempt that lost. Batches that wrote nothing to the state are passed over.
-
-    `at`: the position behind the last batch that was given.
-    `incarnation`: of the log; another one counts batches of its own.
-    `last_seen`: the last batch that was committed when `committed` was asked.
     """
 
     def __init__(self, graph: Graph, name: str, config: Config, since: int | str | None = None) -> None:
@@ -178,10 +172,7 @@ class ChangeFeed(Closes):
             pause = min(_LONGEST_S, 2 * pause)
 
     def snapshot(self) -> tuple[int, list[tuple[Any, ...]]]:
-        """Return the last committed batch, and the rows of the state after it; the feed goes on behind this batch.
-
-        A row is the key's fields, then the value.
-        """
+        """Return the last committed batch, and the rows after it (the key's fields, then the value); the feed goes on there."""
         self.at = self.place_of(self.committed())
         listed = list(self._view.follow().get_tuples())
         # A row is as of a batch that was committed meanwhile; what the batches since the first changed is known.

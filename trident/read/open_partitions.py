@@ -28,8 +28,7 @@ from trident.state.txid import Sentinel, Snapshot
 
 logger = logging.getLogger(__name__)
 
-NOT_YET = 1 << 62
-"""No attempt: a declaration that has no driver yet has written nothing."""
+NOT_YET = 1 << 62  # no attempt: a declaration that has no driver yet has written nothing
 
 
 def with_evolutions(plan: Plan, evolutions: Mapping[str, Evolution]) -> Plan:
@@ -39,10 +38,7 @@ def with_evolutions(plan: Plan, evolutions: Mapping[str, Evolution]) -> Plan:
 
 
 def graph_to_read(graph: Graph, declared: Mapping[str, Any], name: str | None = None) -> Graph:
-    """Return a topology whose states are opened as former declarations have left them; `declared` as in `LogState`.
-
-    Raises `StateError`: the log has the state `name` under another name.
-    """
+    """Return a topology whose states are opened as former declarations have left them; `declared` as in `LogState`."""
     compared = compare(Meaning.of_log(declared), meaning_of(graph), NOT_YET)
     evolutions = compared.evolutions
     if known := [old for old, new in compared.renamed.items() if new == name]:
@@ -113,10 +109,7 @@ def readers_of(plan: Plan, config: Config, name: str, partitions: int) -> list[S
 
 
 def check_stores(compared: TopologyChanges, states: Mapping[str, Sequence[State]]) -> None:
-    """Refuse a state whose store cannot hold values of two types.
-
-    Raises `TopologyError`: with what to do. Nothing was written.
-    """
+    """Raise `TopologyError`, with what to do, for a state whose store cannot hold values of two types. Nothing was written."""
     for name, evolution in compared.evolutions.items():
         former = [(type_, names) for _, type_, names in evolution.types]
         state = states[name][0]
@@ -146,10 +139,7 @@ def check_stores(compared: TopologyChanges, states: Mapping[str, Sequence[State]
 def refused_by_stores(
     graph: Graph, config: Config, compared: TopologyChanges, reader: TransactionLogReader | None
 ) -> list[RefusedChange]:
-    """Return what a start would refuse because of what its stores are, or have, as far as readers can find out.
-
-    `reader`: of the log, which is looked at as well as the states that have changed.
-    """
+    """Return what a start would refuse because of what its stores are, or have (with a `reader` of the log)."""
     plan = with_evolutions(make_plan(graph), compared.evolutions)
     former, refused = {now: old for old, now in compared.renamed.items()}, []
     for name in plan.partitions:
@@ -210,10 +200,7 @@ def view_of(
 
 
 class Conversion(FormerTypes):
-    """Values of the former types of a state as values of its declared one, many at a time.
-
-    `node`: the state as it is declared, with `migrate` or `evolution`.
-    """
+    """Values of the former types of a state as values of its declared one, many at a time."""
 
     def __init__(self, node: StateNode) -> None:
         self._name, self._migrate, self._field = node.name, node.migrate, node.value.names[0]
@@ -225,11 +212,6 @@ class Conversion(FormerTypes):
         self._stored = tuple(name for name, _ in struct_fields(None if evolution is None else evolution.stored))
 
     def convert(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
-        """Return a value for each one of a former type, with the fields that the last declaration had besides; None stays None.
-
-        Raises `StateError`: the function raised.
-        Raises `CorruptValueError`: what it returned is no value of the declared type.
-        """
         if names is None:
             made = [None if value is None else self._migrate_value(value, former) for value in values]
             return python_of(array_of(self._field, self._type, made))

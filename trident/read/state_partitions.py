@@ -30,9 +30,8 @@ _COMPARED_S = 0.1  # for so long the stores are not compared with the log again 
 class CommitGate:
     """A lock that a reader holds to delay the next commit; a commit that has begun continues.
 
-    A read at the last committed batch is right if one commit happens meanwhile, and is repeated if two happen. If a batch
-    takes less time than a read, or the reader gets little processor time, two would happen each time. A commit waits for
-    a reader for 2 seconds at most, so a longer read may still be overtaken.
+    A read at the last committed batch is right if one commit happens meanwhile, and is repeated if two do: each time, where a
+    batch takes less time than a read. A commit waits for 2 seconds at most, so a longer read may still be overtaken.
     """
 
     def __init__(self) -> None:
@@ -59,8 +58,7 @@ def read_in_rounds(
 ) -> R:
     """Return what `read` gives, which takes a newer snapshot in each round; what the last round raises is raised.
 
-    `was_overtaken`: whether an error says that two batches were committed since the snapshot was taken; any other one is
-    raised.
+    `was_overtaken`: whether an error says that two batches were committed since; any other one is raised.
     `gate`: held from the second round on; None where commits are another process's.
     """
     for number in range(rounds):
@@ -77,12 +75,8 @@ class StatePartitions:
     """Reads the partitions of a state as one. Threads take turns, because a store need not be thread-safe.
 
     A key is read in the partition of its hash, where aggregates write it. Where an updater chooses the keys, any partition
-    may have written any key: then one is enough if each sees the keys of all, and otherwise all are asked.
-
-    `instances`: by partition.
-    `snapshot`, `log`, `gate`, `free_keys`: as of `StateView`.
-    `has_keys`: whether the state has keys, not one value.
-    `txid`: the batch as of which the last read was made; None before the first.
+    may have written any key: then one is enough if each sees the keys of all, and otherwise all are asked. Parameters as of
+    `StateView`; `txid` is the batch of the last read.
     """
 
     def __init__(
@@ -104,7 +98,6 @@ class StatePartitions:
         self._compared, self._until = -1, 0.0
 
     def of(self, instances: Sequence[State]) -> StatePartitions:
-        """Return the same state with other partitions."""
         return StatePartitions(instances, self.name, self._given, self._log, self._gate, self._free_keys, self.has_keys)
 
     def snapshot(self) -> Snapshot:
@@ -286,10 +279,7 @@ def _only(answers: Sequence[Any], name: str, key: str) -> tuple[Any, int]:
 
 
 class RankedRow:
-    """A row in a list of the greatest values: as Spark orders them, of equal ones the row with the smaller key first.
-
-    `value`: what it is ordered by: a NaN is greater than any number, None less than anything.
-    """
+    """A row in a list of the greatest values: as Spark orders them, of equal ones the row with the smaller key first."""
 
     __slots__ = ("_key", "_value")
 

@@ -34,13 +34,7 @@ R = TypeVar("R")
 
 
 class ForeignLog:
-    """The log of a topology that another process runs, or ran. It says what is committed; any thread may ask.
-
-    `states`: the states to read.
-    `instead`: how to read states in memory, for the error's text.
-    Raises `UnsupportedOperation`: one of `states` is in the memory of the other process.
-    Raises `LogError`, `ForeignLogError`: there is no log, or it is of another topology.
-    """
+    """The log of a topology that another process runs, or ran. It says what is committed; any thread may ask."""
 
     def __init__(self, topology: str, config: Config, states: Iterable[StateNode], instead: str) -> None:
         for state in states:
@@ -68,7 +62,6 @@ class ForeignLog:
             return self._log
 
     def close(self) -> None:
-        """Release what reading needs."""
         with self._lock:
             self._reader.close()
 
@@ -79,12 +72,7 @@ class ForeignLog:
 
 
 class FollowedView(StateView):
-    """The view of a state of a topology that another process runs; other partitions if a restart gave it another number.
-
-    `log`: asked for the number of partitions, as of its latest `now`.
-    `snapshot`: as of `StateView`.
-    `node`: the state as it is read: as former declarations have left it.
-    """
+    """The view of a state of a topology that another process runs; other partitions if a restart gave it another number."""
 
     def __init__(
         self, graph: Graph, name: str, config: Config, log: ForeignLog, snapshot: Callable[[], Snapshot] | None = None
@@ -96,7 +84,6 @@ class FollowedView(StateView):
 
     @property
     def kind(self) -> StateType | None:
-        """The kind that the state or its factory declares."""
         return kind_of(self._parts.instances[0], self.node.spec.factory)
 
     def follow(self) -> Self:
@@ -115,8 +102,8 @@ class FollowedView(StateView):
 class StateReader(FollowedView, Closes):
     """Reads a state through the log of its topology; never writes. A context manager, for any thread.
 
-    Made by `trident.open_state`. All calls see the last committed batch of their time; each compares the stores with the
-    log and raises `StateReadError` if they do not belong together. Its methods are those of `StateView`.
+    Made by `trident.open_state`. All calls see the last committed batch of their time; each compares the stores with the log
+    and raises `StateReadError` if they do not belong together. Its methods are those of `StateView`.
     """
 
     def __init__(self, graph: Graph, name: str, config: Config) -> None:
@@ -132,7 +119,6 @@ class StateReader(FollowedView, Closes):
         return self._followed.now().txid if txid is None else txid
 
     def close(self) -> None:
-        """Close the connections to the store and to the log."""
         super().close()
         self._followed.close()
 
@@ -162,13 +148,11 @@ def snapshots_of(now: Callable[[], LogState], names: Sequence[str]) -> dict[str,
 class JointReader(Closes):
     """Reads several states through the log of their topology, all at one committed batch; never writes.
 
-    Made by `trident.open_states`. A context manager, for any thread; calls take turns. States must be opaque: values of
-    other kinds hold no value before, so two of them cannot be seen as of one batch beside a commit.
+    Made by `trident.open_states`. A context manager, for any thread; calls take turns. States must be opaque: values of other
+    kinds hold no value before, so two of them cannot be seen as of one batch beside a commit.
 
     A read that two batches overtake is made again, at a newer batch, up to 100 times; then `StaleTransactionError` is raised.
-    Stores that do not belong to the log raise `StateReadError`.
-
-    `txid`: the batch as of which the last call read; None before the first.
+    Stores that do not belong to the log raise `StateReadError`. `txid` is the batch of the last call; None before the first.
     """
 
     def __init__(self, graph: Graph, names: Sequence[str], config: Config) -> None:
@@ -214,7 +198,6 @@ class JointReader(Closes):
         )
 
     def close(self) -> None:
-        """Close the connections to the stores and to the log."""
         for view in self._views.values():
             view.close()
         self._log.close()

@@ -53,10 +53,8 @@ class StateView:
 
     `partitions`: the state's instances, by partition.
     `snapshot`: returns the snapshot to read at; called again if a key is newer. None: it is the newest one of `log`.
-    `columns`: names and types of the rows: the key's fields, then the value.
-    `free_keys`: whether a user's updater chooses the keys.
-    `results`: of several aggregates in one value, the fields of their results: `to_pandas` shows these, and not what is
-    remembered.
+    `columns`: of the rows: the key's fields, then the value. `results`: of several aggregates in one value, the fields of their
+    results, which `to_pandas` shows.
     `log`: returns the state of the log, which the stores are compared with; None: they are not. Readers with both get
     `StaleTransactionError` when their `snapshot` is too old, and take another one for all that they read together.
     `gate`: holding it delays the next commit, for reads that commits overtake again and again.
@@ -95,10 +93,7 @@ class StateView:
         node: StateNode,
         log: Callable[[], LogState] | None = None,
     ) -> Any:
-        """Return what a query function gets: a view, or the user's own state itself, which sees what all partitions hold.
-
-        Raises `UnsupportedOperation`: an updater writes several partitions, and they do not say that each sees what all hold.
-        """
+        """Return what a query function gets: a view, or the user's own state itself, which sees what all partitions hold."""
         if partitions[0].offers("multi_get") or partitions[0].facts.multi_get_at is not None:
             return StateView(partitions, snapshot, node.name, columns_of(node), node.free_keys, log=log)
         if not node.free_keys:
@@ -114,8 +109,8 @@ class StateView:
     def multi_get(self, keys: Sequence[Any]) -> list[Any]:
         """Read many keys, all at the same snapshot: one entry per key, in the order asked, None where absent.
 
-        A key is a tuple of the grouping fields' values; a bare value is accepted for a key of one field. Values are
-        compared as the field's type compares them: 1 is 1.0 for a double.
+        A key is a tuple of the grouping fields' values; a bare value is accepted for a key of one field. Values are compared
+        as the field's type compares them: 1 is 1.0 for a double.
 
         Raises `WrongKeyError`: a key has too many parts or too few, or one that is no value of its field's type; or the state
         has no keys.
@@ -156,12 +151,10 @@ class StateView:
         return self._tuples(self._current(), self._prefix(prefix), limit)
 
     def top(self, count: int, by: str | None = None, prefix: Any = None) -> list[Row]:
-        """Return the rows with the greatest values, the greatest first, of equal ones that with the smallest key first.
+        """Return the `count` rows with the greatest values, the greatest first, of equal ones that with the smallest key first.
 
-        Values are ordered as in Spark: a NaN is greater than any number, None comes last. The rows are those of
-        `get_tuples`, all of which are read.
+        Values are ordered as in Spark: a NaN is greater than any number, None comes last. All rows of `get_tuples` are read.
 
-        `count`: how many rows at most.
         `by`: of several aggregates in one value the one to order by.
         `prefix`: of these keys only, as of `get_tuples`.
 
@@ -262,9 +255,7 @@ class StateView:
     def to_pandas(self) -> pd.DataFrame:
         """Return the key fields and the value of all keys as a DataFrame of pandas; see `to_arrow`.
 
-        Whole numbers stay whole where some are missing, maps become dicts.
-
-        Raises `EnvironmentProblem`: there is no pandas.
+        Whole numbers stay whole where some are missing, maps become dicts; `EnvironmentProblem`: there is no pandas.
         """
         with needs_package("to_pandas()", "spark", "pandas"):
             import pandas  # noqa: F401  only to see whether it is there: pyarrow imports it by itself
@@ -291,9 +282,8 @@ class StateView:
     def to_dataframe(self, spark: SparkSession) -> DataFrame:
         """Return the key fields and the value of all keys as a DataFrame, all as of one committed batch.
 
-        The value's column has the name of the aggregate's field (`value` if an updater declared none).
-
-        The fields of keys that an updater chooses are `key`, or `key_1`, `key_2` … if there are several.
+        The value's column has the name of the aggregate's field (`value` if an updater declared none); the fields of keys
+        that an updater chooses are `key`, or `key_1`, `key_2` … if there are several.
 
         The tasks of Spark read the store if it is a Delta table and this session can read such tables. The rows of any other
         store that can list its keys pass through this process. States that are not opaque show their latest writes.
@@ -342,7 +332,7 @@ class StateView:
 
     @property
     def kept_changes(self) -> KeptChanges:
-        """What commits have changed in all partitions. Raises `UnsupportedOperation`: that is not kept."""
+        """What commits have changed in all partitions; `UnsupportedOperation`: that is not kept."""
         found = self._parts.instances[0].facts.kept_changes
         if found is None:
             raise UnsupportedOperation(f"state {self._name!r} keeps no changes: declare it with changes=")
@@ -358,21 +348,14 @@ class StateView:
 
 
 def columns_of(state: StateNode) -> Fields:
-    """Return the columns of a state's rows: the fields of its key, and the field of its value.
-
-    The value has the name that the aggregate's output was given, `value` where an updater decides what it is; with a `_` at
-    its end if a field of the key has that name.
-    """
+    """Return the columns of a state's rows: the fields of its key, and the value, under a name that no field of the key has."""
     keys, named = state.key_fields, state.value.names[0] if len(state.value) else "value"
     value = free_name(named, keys.names)
     return Fields.of([*keys.names, value], [*keys.types, state.value.types[0] if len(state.value) else None])
 
 
 def columns_of_rows(state: str, rows: Sequence[Sequence[Any]]) -> Fields:
-    """Return columns for the rows of a state whose keys an updater chooses: `key` (or `key_1`, `key_2` …) and `value`.
-
-    Raises `StateError`: some keys have more fields than others.
-    """
+    """Return columns for the rows of a state whose keys an updater chooses: `key` (or `key_1`, `key_2` …) and `value`."""
     widths = {len(row) for row in rows} or {2}
     if len(widths) > 1:
         raise StateError(
@@ -404,10 +387,7 @@ def with_results(columns: Fields, rows: Iterable[Sequence[Any]], results: Fields
 
 
 def table_of_state(state: str, columns: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """Return rows as a table; a column whose type is not declared gets its values' type.
-
-    Raises `StateError`: a value does not fit the type of its column, or the values of a column have no common type.
-    """
+    """Return rows as a table; a column whose type is not declared gets its values' type. `StateError`: a value does not fit."""
     arrays = []
     for at, (name, type_) in enumerate(zip(columns.names, columns.types, strict=True)):
         values = [row[at] for row in rows]

@@ -25,11 +25,8 @@ from trident.types import simple_type
 def parse_key(text: str, fields: Fields, state: str, part: bool = False) -> Key:
     """Turn a text into a key: it is the key of one field, or a JSON list of the parts of a key of several.
 
-    If the fields are unknown, a JSON list is a key of several fields and anything else a text.
-
-    `part`: it may be the first fields of a key: a JSON list of them, or the first one alone.
-
-    Raises `ValueError`: the text cannot be such a key; the message says what was expected.
+    If the fields are unknown, a JSON list is a key of several fields and anything else a text. `part`: it may be the first
+    fields.
     """
     parts, what = _parts(text, fields), f"key {text!r} of state {state!r}"
     if len(parts) != len(fields or parts) and not (part and 0 < len(parts) < len(fields)):
@@ -44,8 +41,6 @@ def parse_prefix(text: str, fields: Fields, state: str) -> str | Key:
     """Turn a text into the beginning of keys: itself, or the first fields of a key as a JSON list.
 
     If the first field is not a text, it must be a list; if there is only one field, it must be a text.
-
-    Raises `ValueError`: no such key begins so; the message says what was expected.
     """
     parts = _parts(text, fields)
     if parts != [text] and 0 < len(parts) <= len(fields or parts):
@@ -159,10 +154,7 @@ def number_of(text: str) -> float:
 
 
 def edited_values(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a tuple whose fields were edited as JSON.
-
-    Raises `ValueError`: the fields are others, or a value is none of the type of the one before.
-    """
+    """Return the values of a tuple whose fields were edited as JSON; `ValueError`: one is none of the type before."""
     for name in given:
         if name not in before:
             raise ValueError(f"the tuple has no field {name!r}{close_to(name, before)}")

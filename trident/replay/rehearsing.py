@@ -23,34 +23,24 @@ _MOST_READS = 100
 
 
 class ChangedKey(NamedTuple):
-    """A key that the new code makes something else of.
-
-    `now`: the value in the store.
-    `former`, `new`: what it is after the batches, by the former code and by the new one; None: absent.
-    """
+    """A key that the new code makes something else of: its value now, and after the batches, by former and by new code."""
 
     key: Key
-    now: Any
-    former: Any
-    new: Any
+    now: Any  # in the store
+    former: Any  # after the batches, by the former code; None: absent
+    new: Any  # by the new code
 
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What the new code would do to one state.
-
-    `first`, `last`: the batches that were run.
-    `equal`: how many keys both make the same of.
-    `changed`: the others.
-    `refused`: why the state was not compared; empty: it was.
-    """
+    """What the new code would do to one state in the batches `first` to `last`: how many keys are equal, which change."""
 
     state: str
-    first: int
+    first: int  # of the batches that were run
     last: int
-    equal: int = 0
+    equal: int = 0  # how many keys both make the same of
     changed: Sequence[ChangedKey] = ()
-    refused: str = ""
+    refused: str = ""  # why the state was not compared; empty: it was
 
 
 def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) -> list[Rehearsed]:

@@ -1,7 +1,4 @@
-"""`verify_state`: computes states again from the recorded batches, aside, and compares them with what the stores have.
-
-`why`: the batches, source positions and rows that made one value.
-"""
+"""`verify_state` computes states again from the recorded batches, and compares them with the stores; `why` explains a value."""
 
 from __future__ import annotations
 
@@ -26,9 +23,7 @@ from trident.state.encoding.equal_keys import declared_keys, keys_of_list, typed
 from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue, TransactionalValue
 
-Progress = Callable[[int], None]
-"""Called with each batch that was processed."""
-
+Progress = Callable[[int], None]  # called with each batch that was processed
 Chunks = Iterator[tuple[int, dict[Key, Any]]]
 """Keys of a store with their values, some at a time: as of which batch, and what is there. No batch is before the last one."""
 
@@ -36,35 +31,24 @@ _KEYS = 1000  # of one read
 
 
 class WrongKey(NamedTuple):
-    """A key that is not what the batches make of it.
-
-    `found`, `expected`: the value in the store, and what it has to be; None: absent.
-    `since`: from which batch on, as far as the store says.
-    """
+    """A key that is not what the batches make of it, and since which batch, as far as the store says; None: absent."""
 
     key: Key
-    found: Any
-    expected: Any
-    since: str
+    found: Any  # in the store; None: absent
+    expected: Any  # what it has to be
+    since: str  # from which batch on, as far as the store says
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What became of one state.
-
-    `txid`: the batch after which store and computation were compared.
-    `equal`: how many keys are equal.
-    `wrong`: the others.
-    `refused`: why the state was not compared; empty: it was.
-    `notes`: what else to know.
-    """
+    """What became of one state, as of batch `txid`: how many keys are equal, which are wrong; or why it was refused."""
 
     state: str
-    txid: int
-    equal: int = 0
+    txid: int  # the batch after which store and computation were compared
+    equal: int = 0  # how many keys
     wrong: Sequence[WrongKey] = ()
-    refused: str = ""
-    notes: Sequence[str] = field(default=())
+    refused: str = ""  # why the state was not compared; empty: it was
+    notes: Sequence[str] = field(default=())  # what else to know
 
 
 def verify_states(
@@ -75,10 +59,7 @@ def verify_states(
     share: float = 1.0,
     progress: Progress = lambda _: None,
 ) -> list[Verified]:
-    """Compute states again and compare them with their stores; see `trident.verify_state`.
-
-    States that cannot be compared are refused: by an error if they were named, else in the result.
-    """
+    """Compute states again and compare them with their stores; those that cannot be, and are named, are refused by an error."""
     refused = {state.name: why for state in graph.states if not state.static and (why := _refusal(graph, state))}
     for name in names:
         if graph.state(name).static:
@@ -247,14 +228,12 @@ def is_same(found: Any, expected: Any) -> bool:
 class ValueOrigin:
     """What one batch did to a value.
 
-    `batch`: its record, as of `trident.read_history`: `txid`, `attempt`, `at_ms`, and in `spouts` what each source gave it.
-    `count`: how many rows in front of the state have the key; None: a user's updater chose the key, and does not say why.
-    `rows`: the first of them.
-    `partial`: what they come to, which was combined with the value; None: a reducer or an updater made the new value.
+    `batch` is as of `trident.read_history`; `count` of its rows have the key (None: an updater chose it), and `rows` are the
+    first of them. They come to `partial`, which was combined with the value (None: a reducer or an updater made the new one).
     `before`, `after`: the value; None: absent.
     """
 
-    batch: CommitRecord
+    batch: CommitRecord  # with what each source gave it, in `spouts`
     count: int | None
     rows: Sequence[Mapping[str, Any]]
     partial: Any

@@ -1,7 +1,4 @@
-"""Which accident it was if log and stores do not belong together, and the one way on that keeps the totals right.
-
-Functions of values: what the log says, the sentinels of all states, and where the spouts begin on a new log.
-"""
+"""Which accident it was if log and stores do not belong together, and the one way on that keeps the totals right."""
 
 from __future__ import annotations
 
@@ -24,19 +21,13 @@ _NOTHING = Sentinel("", 0, 0)
 
 @dataclass
 class Found:
-    """A state that keeps sentinels, as this start finds it.
-
-    `instances`: the partitions that the log knows, then the added ones.
-    `known`: how many of them the log knows.
-    `sentinels`: the sentinels in their stores.
-    `mismatches`: by partition, why store and log do not belong together; empty if they do.
-    """
+    """A state that keeps sentinels, as this start finds it."""
 
     name: str
-    instances: Sequence[Any]
-    known: int
+    instances: Sequence[Any]  # the partitions that the log knows, then the added ones
+    known: int  # how many of them the log knows
     sentinels: list[Sentinel | None]
-    mismatches: dict[int, StateMismatchError] = field(default_factory=dict)
+    mismatches: dict[int, StateMismatchError] = field(default_factory=dict)  # by partition
 
     @property
     def can_be_emptied(self) -> bool:
@@ -55,14 +46,10 @@ class Accident(IntEnum):
 
 @dataclass(frozen=True)
 class Accidents:
-    """What a start finds wrong, in all states.
-
-    `founds`: all states that keep sentinels; one of them at least does not match.
-    `begins`: by stream, where it begins on a new log.
-    """
+    """What a start finds wrong, in all states."""
 
     log: LogState
-    founds: Sequence[Found]
+    founds: Sequence[Found]  # all states that keep sentinels; one of them at least does not match
     begins: Mapping[str, OnNewLog]
 
     def error(self, rewinds: bool, refused: str) -> StartMismatchError:
@@ -75,7 +62,6 @@ class Accidents:
 
     @property
     def said(self) -> str:
-        """What happened, in plain words."""
         said = [self._describe(accident) for accident in sorted(self._kinds)]
         return "; ".join([*said, *(f"state {name!r} has none" for name in self._without_totals())])
 

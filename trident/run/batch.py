@@ -1,16 +1,4 @@
-"""Batch and LoopMessage: what the loop knows about a running attempt, and what other threads report.
-
-`BatchTime` is the time of batches, for windows by time. It is in the batch's definition, so a replay has the same time.
-
-It is logged under the name `$time`, like the definition of a transactional spout: `{"now": ms}` before the batch is
-processed, and with the commit `tuples_at` too, the time of the last batch that had tuples. It never goes back, but for a
-batch whose definition says `begins_again`: with that all windows fire what they hold, and begin again at its time. A
-window behind a window gets tuples although no spout has any: `levels` has the time of the last batch that may have brought
-some.
-
-Timers are due at times that only their state knows. With the commit `timers` is logged: before this time none is due. At that
-time there is a batch, also without tuples, which finds out more.
-"""
+"""What the loop knows about a running attempt, what other threads report to it, and the time of batches."""
 
 from __future__ import annotations
 
@@ -37,73 +25,51 @@ from trident.windows.grid import Grid
 _AHEAD_MS, _TIMERS = 60_000, "timers"
 
 Observer = Callable[[str, TransactionAttempt], None]
-"""Called with the name of each point of a batch's life and its attempt, in the thread that reaches it.
-
-The points are `defined`, `processed`, `committing`, `committed` (states), `recorded`, `succeeded`. For progress and tests.
-"""
+"""Called in the thread that gets there, at `defined`, `processed`, `committing`, `committed`, `recorded`, `succeeded`."""
 
 Definitions = Mapping[str, Definition]
 """The contents of a batch: the definition of each spout, and under names of their own its time and its dead letters."""
 
 
 class Said(NamedTuple):
-    """What a source says of its part of a batch.
+    """What a source says of its part of a batch."""
 
-    `definition`: what that contains; None: nothing.
-    `size`: about how many bytes it has; None: it does not say.
-    """
-
-    definition: Definition | None
+    definition: Definition | None  # None: nothing
     traits: BatchTraits = BatchTraits()
-    size: int | None = None
+    size: int | None = None  # about how many bytes; None: it does not say
 
 
 NOTHING = Said(None)
 
 
 class Undecided(NamedTuple):
-    """What only reading a batch shows about it.
+    """What only reading a batch shows about it."""
 
-    `spouts`: the spouts whose definitions are incomplete.
-    `said`: what each other source said.
-    `time_if_read`, `time_if_not`: the time of the batch if these spouts have rows, and if not.
-    """
-
-    spouts: tuple[str, ...]
-    said: Mapping[str, Said]
-    time_if_read: Definition | None
+    spouts: tuple[str, ...]  # whose definitions are incomplete
+    said: Mapping[str, Said]  # of each other source
+    time_if_read: Definition | None  # the time of the batch if these spouts have rows
     time_if_not: Definition | None
 
 
 @dataclass(frozen=True)
 class Lane:
-    """Where an attempt is processed and committed.
-
-    `process`, `commit`: call a function there, at once or later.
-    `in_loop`: whether the loop's own thread runs it. Then the loop does nothing else meanwhile; it cannot even notice a
-    timeout.
-    `brief`: whether an attempt takes hardly any time there, so that the next batch waits for it.
-    """
+    """Where an attempt is processed and committed: what calls a function there, at once or later."""
 
     process: Callable[[Callable[[], None]], object]
     commit: Callable[[Callable[[], None]], object]
-    in_loop: bool = False
-    brief: bool = False
+    in_loop: bool = False  # then the loop cannot even notice a timeout
+    brief: bool = False  # an attempt takes hardly any time there, so that the next batch waits for it
 
 
-LOOP = Lane(call, call, in_loop=True)
-"""The thread of the loop."""
+LOOP = Lane(call, call, in_loop=True)  # the thread of the loop
 
 
 @dataclass
 class BatchTimes:
-    """When a batch reached each point of its life, in seconds of a monotonic clock.
+    """When a batch reached each point of its life, in seconds of a monotonic clock."""
 
-    `defined` is when the spouts were asked for it, `started` when they had answered.
-    """
-
-    defined: float = 0.0
-    started: float = 0.0
+    defined: float = 0.0  # when the spouts were asked for it
+    started: float = 0.0  # when they had answered
     processed: float = 0.0
     committing: float = 0.0
     committed: float = 0.0
@@ -111,7 +77,6 @@ class BatchTimes:
 
     @property
     def phase(self) -> str:
-        """The phase that has begun and has not ended."""
         if not self.started:
             return "define"
         if not self.processed:
@@ -123,63 +88,41 @@ class BatchTimes:
 
 @dataclass
 class Batch:
-    """What the loop knows of a live attempt.
-
-    `runner`: what may process it, and, once it is started, what does.
-    `capture`: whether tuples that raise are left out, as dead letters.
-    `undecided`: what only its processing shows; None once that is known.
-    `tries`: how many attempts at the batch there were since this driver runs, with this one.
-    `cold`: whether it may have to start Python workers, if it runs on Spark.
-    `share`: how much of their limits the spouts could use for it; None if an earlier attempt had defined it.
-    `is_guess`: whether a definition may be taken back until the batch is recorded.
-    `cost_s`: how long processing kept a core of this process busy.
-    `sizes`, `size`: about how many bytes it has, of each source and in all; None: a source does not say.
-    `tasks`: into how many parts it was cut.
-    `commits_now`: whether the job that processes it commits states too.
-    `written`: if tuples are left out, the states that may keep something of earlier attempts.
-    `checked`: what processing it twice showed; None if it was not.
-    """
+    """What the loop knows of a live attempt."""
 
     attempt: TransactionAttempt
     definitions: Definitions
-    runner: Runner
-    capture: bool = False
-    undecided: Undecided | None = None
+    runner: Runner  # what may process it; once it is started, what does
+    capture: bool = False  # whether tuples that raise are left out, as dead letters
+    undecided: Undecided | None = None  # None once it is known
     times: BatchTimes = field(default_factory=BatchTimes)
-    tries: int = 1
-    cold: bool = False
+    tries: int = 1  # since this driver runs, with this one
+    cold: bool = False  # whether it may have to start Python workers, if it runs on Spark
     lane: Lane = LOOP
     output: TaskOutput = field(default_factory=repeat(TaskOutput()).__next__)  # one for all, never changed
-    share: float | None = None
-    is_guess: bool = False
-    cost_s: float = 0.0
-    sizes: Mapping[str, int | None] = field(default_factory=dict)
+    share: float | None = None  # of their limits for the spouts; None if an earlier attempt had defined it
+    is_guess: bool = False  # whether a definition may be taken back until the batch is recorded
+    cost_s: float = 0.0  # how long processing kept a core of this process busy
+    sizes: Mapping[str, int | None] = field(default_factory=dict)  # bytes of each source, about; None: it does not say
     size: int | None = None
-    tasks: int = 0
-    commits_now: bool = False
-    written: frozenset[str] = frozenset()
-    checked: Checked | None = None
+    tasks: int = 0  # into how many parts it was cut
+    commits_now: bool = False  # whether the job that processes it commits states too
+    written: frozenset[str] = frozenset()  # if tuples are left out: states that may have some of earlier attempts
+    checked: Checked | None = None  # what processing it twice showed
 
 
 class Begun(NamedTuple):
-    """What a thread has begun for a batch.
-
-    `since`: when it began, in seconds of the monotonic clock.
-    `watched`: whether only `Attempts.overdue` notices if it does not return.
-    `commits`: whether it commits.
-    `spout`: the one that it asks, if it does.
-    """
+    """What a thread has begun for a batch."""
 
     txid: int
     thread: int
-    since: float
-    watched: bool = False
+    since: float  # in seconds of the monotonic clock
+    watched: bool = False  # whether only `Attempts.overdue` notices if it does not return
     commits: bool = False
-    spout: str = ""
+    spout: str = ""  # the one that it asks, if it does
 
 
-Result = TaskOutput | Committed | Failure | BaseException
-"""An exception ends the topology, a failure the attempt."""
+Result = TaskOutput | Committed | Failure | BaseException  # an exception ends the topology, a failure the attempt
 
 
 class LoopMessage(NamedTuple):
@@ -190,7 +133,13 @@ class LoopMessage(NamedTuple):
 
 
 class BatchTime:
-    """Says which time a batch has, and whether a batch is due because of the time alone."""
+    """Says which time a batch has, and whether a batch is due because of the time alone.
+
+    It is logged as `$time`: `now`, before the batch is processed, and with the commit `tuples_at`, the time of the last batch
+    that had tuples. Time never goes back, but in a batch that says `begins_again`: there all windows fire what they hold. A
+    window behind a window gets tuples although no spout has any: `levels` has the last time of each. Before `timers` no timer
+    is due.
+    """
 
     def __init__(self, *levels: Iterable[Grid | None]) -> None:
         self._levels = [tuple(grids) for grids in levels]  # None: a process, whose timers may fire in any batch
@@ -216,21 +165,13 @@ class BatchTime:
     def define(
         self,
         clock_ms: int,
-        logged: Mapping[str, Any] | None,
-        previous: Mapping[str, Any] | None,
+        logged: Mapping[str, Any] | None,  # by an earlier attempt; it stays the same
+        previous: Mapping[str, Any] | None,  # the time of the batch before
         has_tuples: bool,
-        is_begun: bool = False,
+        is_begun: bool = False,  # the log has part of its definition, so it will run; its time may have been lost
         may_begin_again: bool = False,
     ) -> dict[str, Any] | None:
-        """Return the time of the next batch; None if it has no tuples, has not begun, and no window is due.
-
-        `clock_ms`: the time now.
-        `logged`: what an earlier attempt at the batch logged, if there was one; it stays the same.
-        `previous`: the time of the batch before; None for the first one.
-        `has_tuples`: whether a spout has something for the batch.
-        `is_begun`: whether the log has part of its definition, so that the batch will run; its time may have been lost.
-        `may_begin_again`: whether time begins again with the batch if it is ahead of the clock.
-        """
+        """Return the time of the next batch; None if it has no tuples, has not begun, and no window is due."""
         if logged is not None:
             now, again = logged["now"], "begins_again" in logged
         else:

@@ -12,7 +12,7 @@ import cloudpickle
 from trident.channel import Clock
 from trident.config import Config
 from trident.engine.fragment_runs import TaskOutput
-from trident.engine.runners import process_or_raise, unseen
+from trident.engine.runners import process_or_raise, without_peek
 from trident.engine.worker import Order
 from trident.errors import HistoryStartError, ReplayFailedError, UnsupportedOperation
 from trident.graph import Graph, Node, PeekNode, PersistNode, QueryNode, SpoutNode
@@ -54,9 +54,7 @@ from trident.state.txid import Txid
 from trident.state.values import UNKNOWN_ATTEMPT, CombinerValueUpdater, OpaqueValue
 from trident.steps.failures import StepFailed
 
-TOTAL: Key = ()
-"""The key of a state that is a single value, aside."""
-
+TOTAL: Key = ()  # the key of a state that is a single value, aside
 Below = Callable[[str, Sequence[Key]], Sequence[Any]]
 """Returns what a store has for keys of a state: a value per key, None for an absent one."""
 
@@ -69,15 +67,8 @@ _OWN = "it is a state of a kind of its own, not a map"
 class Replay(Closes):
     """The batches of a topology's history, once more, in this process. A context manager, for one thread.
 
-    Spouts are asked for the rows of recorded definitions only: they define nothing, and are not told of any commit.
-
-    `watch`: a key whose rows and partial aggregates are kept, batch by batch.
-    `below`, `first`: begin with batch `first`, over the values of stores, in place of the first batch over empty states.
-    `left_out`: by state that is not aside, why not.
-    `unsure`: by state, what the log says of it because of which it may differ.
-    Raises `UnsupportedOperation`: a source does not give a batch again, or a state that cannot be aside is read by the
-    topology.
-    Raises `LogError`, `ForeignLogError`: there is no log, or it is of another topology.
+    Spouts are asked for the rows of recorded definitions only: they define nothing, and are not told of any commit. With
+    `below` it begins with batch `first`, over the values of stores, in place of the first batch over empty states.
     """
 
     def __init__(
@@ -86,8 +77,8 @@ class Replay(Closes):
         self._place = log_place(graph.name, config)
         with closing(ForeignLog(graph.name, config, [], "")) as log:
             recorded = log.now()
-        graph, self._values, self.left_out = replay_graph(graph, config, watch, below)
-        self.unsure: dict[str, str] = {}
+        graph, self._values, self.left_out = replay_graph(graph, config, watch, below)  # by state, why it is not aside
+        self.unsure: dict[str, str] = {}  # by state, what the log says because of which it may differ
         self._begun: set[str] = set()  # states that a batch has written
         self._means: dict[str, Mapping[str, Any]] = {}
         self._declared: Mapping[str, Mapping[str, Any]] = recorded.declared.get("states", {})
@@ -95,6 +86,7 @@ class Replay(Closes):
         self._is_exact = below is None  # else neither the states nor the code are those of then
         memory = MemoryLog(graph.name)
         memory.state.incarnation = recorded.incarnation  # dead letters are known by it
+        memory.state.discarded = recorded.discarded  # a batch in flight left those out that were forgotten
         self._put_back = recorded.put_back
         self._fixed: set[int] = set()  # batches whose dead letters are none any more, because their cause was fixed
         memory.state.txid = first - 1
@@ -118,18 +110,10 @@ class Replay(Closes):
         return self._values[state].get(keys)
 
     def keys(self, state: str) -> list[Key]:
-        """Return the keys of a state aside, those of removed values too."""
         return self._values[state].keys()
 
     def until(self, last: int | None = None) -> Iterator[CommitRecord]:
-        """Process the batches that are not processed yet, up to `last`, the last that is committed by default.
-
-        Yields the record of each when it is processed.
-
-        Raises `HistoryStartError`: the history does not begin with the first batch.
-        Raises `HistoryGapError`: a piece of it is missing.
-        Raises `ReplayFailedError`: a batch cannot be processed again.
-        """
+        """Process the batches that are not processed yet, up to `last`, by default all; yield the record of each."""
         for record in read_history(self._place, self.txid + 1, last, beside=self._beside):
             if record.txid != self.txid + 1:
                 raise HistoryStartError(self._place, record.txid)
@@ -265,24 +249,16 @@ class OverlayValues(KeptValues):
 
 
 class KeyWatch:
-    """What a batch gives one key of a state: rows, and what their aggregate comes to.
-
-    `fields`: the fields of the rows that are the key; none: all rows belong to it.
-    `most`: how many rows of a batch are kept.
-    `count`: how many rows of the batch have the key, in front of the state.
-    `rows`: the first of them.
-    `partials`: what a combiner made of them, to be combined with the value.
-    """
+    """What a batch gives one key of a state: rows, and what their aggregate comes to."""
 
     def __init__(self, state: str, key: Key, fields: Sequence[str], most: int) -> None:
         self.state, self.key, self._fields, self._most = state, key, fields, most
         self.begin()
 
     def begin(self) -> None:
-        """Forget the batch before."""
-        self.count = 0
-        self.rows: list[dict[str, Any]] = []
-        self.partials: list[Any] = []
+        self.count = 0  # how many rows have the key, in front of the state
+        self.rows: list[dict[str, Any]] = []  # the first of them
+        self.partials: list[Any] = []  # what a combiner made of them, to be combined with the value
 
     def accept(self, row: Any) -> None:
         """Keep a row that has the key, as the consumer of a `PeekNode`."""
@@ -292,7 +268,6 @@ class KeyWatch:
                 self.rows.append({name: row[name] for name in row.fields})
 
     def note(self, keys: Sequence[Key], updaters: Sequence[Any]) -> None:
-        """Keep what a commit combines with the value."""
         for at, key in enumerate(keys):
             if key == self.key and isinstance(updater := updaters[at], CombinerValueUpdater):
                 self.partials.append(updater.arg)
@@ -312,10 +287,7 @@ class _WatchedMap(OpaqueMap):
 
 @dataclass(frozen=True)
 class ScratchState:
-    """The `StateFactory` of a state aside: opaque, whatever the kind of the one in the store.
-
-    Each batch is committed once and in order here, so that all kinds come to the same.
-    """
+    """The `StateFactory` of a state aside: opaque, as each batch is committed once and in order here."""
 
     values: KeptValues
     watch: KeyWatch | None = None
@@ -336,12 +308,7 @@ class ScratchState:
 def replay_graph(
     graph: Graph, config: Config, watch: KeyWatch | None = None, below: Below | None = None
 ) -> tuple[Graph, dict[str, KeptValues], dict[str, str]]:
-    """Return the graph with all that its batches update aside; by state, the values there, or why it is not aside.
-
-    States begin empty, or with what is `below`.
-    Raises `UnsupportedOperation`: a source does not give a batch again, or a state that cannot be aside is read by the
-    topology.
-    """
+    """Return the graph with all that its batches update aside; by state, the values there, or why it is not aside."""
     graph = graph.of_batches()
     # Copies: a topology of this process may be running with the same objects, which a replay prepares and closes.
     with suppress(Exception):  # pickling runs user code; what cannot be pickled is used as it is
@@ -364,12 +331,11 @@ def replay_graph(
             spec = StateSpec(factory, state.spec.required_num_partitions)
             state = replace(state, spec=spec, migrate=None)
         states.append(state)
-    nodes = (*map(unseen, graph.nodes), *_watching(graph, watch))
+    nodes = (*map(without_peek, graph.nodes), *_watching(graph, watch))
     return replace(graph, nodes=nodes, states=tuple(states), placements={}), values, left_out
 
 
 def without_states(graph: Graph, names: Collection[str]) -> Graph:
-    """Return the graph without some states, and without what depends on them."""
     dropped: set[str] = set()
     for node in graph.nodes:
         uses = isinstance(node, PersistNode | QueryNode) and node.state in names
@@ -417,7 +383,6 @@ def _check_repeats(topology: str, node: SpoutNode) -> None:
 
 
 def _watching(graph: Graph, watch: KeyWatch | None) -> Iterator[Node]:
-    """Give what looks at the rows in front of the state that is watched."""
     if watch is None:
         return
     for writer in graph.nodes:

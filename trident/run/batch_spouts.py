@@ -1,8 +1,4 @@
-"""Spouts as the driver loop sees them: one coordinator each, whatever interface the user implemented.
-
-Here also those whose rows the driver collects: an `IBatchSpout` gives whole batches; the tuples of an `IRichSpout` are
-collected in batches, and acknowledged with them. The rows of a batch are a table, cut into parts and shipped with the job.
-"""
+"""Spouts as the driver loop sees them: one coordinator each, whatever interface the user implemented."""
 
 from __future__ import annotations
 
@@ -52,10 +48,7 @@ class SpoutHandle:
 def open_spouts(
     plan: Plan, config: Config, closing: Callable[[Callable[[], object]], None]
 ) -> tuple[dict[str, SpoutHandle], dict[str, Any]]:
-    """Open the coordinators of a plan's spouts; returns them and, for the workers, their emitters.
-
-    `closing`: is given what closes each, as soon as it is open.
-    """
+    """Open the coordinators of a plan's spouts; returns them and, for the workers, their emitters."""
     handles, emitters = {}, {}
     # folders that the topology writes, each with a name such as its files there have
     own = {state.spec.place: "part-0.snappy.parquet" for state in plan.states.values() if state.spec.place}
@@ -112,12 +105,7 @@ class _DriverBatches(BatchCoordinator):
 
 
 class BatchSpoutExecutor(_DriverBatches):
-    """Runs an `IBatchSpout` in the driver: the rows of a batch are collected there and shipped with the job.
-
-    Different from Storm: a batch without rows is one only if `emit_batch` returns True, so an idle spout costs no empty
-    batches; if it returns neither, a warning says so, once. The definition of a transactional spout holds a checksum
-    of the rows, which a replay is compared with.
-    """
+    """Runs an `IBatchSpout` in the driver: the rows of a batch are collected there and shipped with the job."""
 
     def __init__(self, spout: IBatchSpout) -> None:
         super().__init__(spout.get_output_fields())
@@ -178,14 +166,7 @@ class BatchSpoutExecutor(_DriverBatches):
 
 
 class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
-    """Runs an `IRichSpout` in the driver. At-least-once: a tuple of a batch that failed is emitted again and counted again.
-
-    Message ids are acknowledged after the record of their batch, and failed when an attempt at it has ended: before the next
-    attempt, or when the topology ends. After a crash the source itself must hand out again what was not acknowledged.
-
-    Different from Storm: a batch ends with the first call that emits nothing, always, and has `max_batch_size` tuples at most,
-    also if one call emits more. Ids are remembered until their batch is committed or fails, however long that takes.
-    """
+    """Runs an `IRichSpout` in the driver. At-least-once: message ids are failed when an attempt at their batch has ended."""
 
     spout_type = SpoutType.NON_TRANSACTIONAL
 
@@ -198,7 +179,7 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
         self._active = False
         # Values and message ids, emitted beyond the end of a batch.
         self._waiting: deque[tuple[Sequence[Any], Any]] = deque()
-        self._ids: dict[int, list[Any]] = {}  # of the messages of a batch
+        self._ids: dict[int, list[Any]] = {}  # of the messages of a batch, until it is committed or fails
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> RichSpoutBatchExecutor:
         self._spout.open(conf, TopologyContext(self._stream), self)
@@ -259,7 +240,6 @@ class RichSpoutBatchExecutor(_DriverBatches, ThrottledCoordinator):
             self._besides.deactivate()
 
     def close(self) -> None:
-        """Close the spout; what is not committed is failed first."""
         try:
             self._fail_from(0)
             self.deactivate()

@@ -1,7 +1,4 @@
-"""Commits a processed batch to its states: queries, persists and the steps between them, in the plan's order.
-
-The garbage collector stands still during a commit.
-"""
+"""Commits a processed batch to its states: queries, persists and the steps between them, in the plan's order."""
 
 from __future__ import annotations
 
@@ -51,34 +48,20 @@ and the commit, `"commit"` when the state has committed; what it raises fails th
 
 @dataclass
 class PartitionCommit:
-    """The commit of one partition of a state: `begin`, then `end`.
-
-    `given`: what the batch has for the partition; None: nothing, so that only the sentinel moves.
-    `wanted`: whether any step reads the new values.
-    `bounds`: how many rows a step may give.
-    `reach`: see `Reach`.
-    `stages`: whether the state stages, and the driver publishes, in place of the state's `commit`.
-
-    What becomes of it:
-
-    `values`: the rows that the partition gives: new values, if they are wanted, or what a window or join gives.
-    `staged`: what the driver has yet to publish.
-    `keys`: what maps counted.
-    `counts`, `failure`: of steps that were run `apart`: what operations counted, or why they failed.
-    """
+    """The commit of one partition of a state: `begin`, then `end`; then what became of it."""
 
     node: PersistNode
     state: Any
     txid: Txid
-    given: Entries | Share | None = None
-    wanted: bool = False
+    given: Entries | Share | None = None  # None: the batch has nothing, so that only the sentinel moves
+    wanted: bool = False  # whether any step reads the new values
     bounds: Bounds = DEFAULT_BOUNDS
     reach: Reach | None = None
-    stages: bool = False
-    values: pa.Table | None = None
-    staged: bytes = b""
+    stages: bool = False  # the state stages, and the driver publishes, in place of the state's `commit`
+    values: pa.Table | None = None  # new values, if they are wanted, or what a window or join gives
+    staged: bytes = b""  # what the driver has yet to publish
     keys: counting_keys = field(default_factory=counting_keys)
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)  # of steps that were run `apart`
     failure: StepFailed | None = None
 
     def begin(self) -> None:
@@ -93,7 +76,6 @@ class PartitionCommit:
             self.values = self._update(self.given)
 
     def end(self) -> None:
-        """Make durable what was put, and commit."""
         if self.reach is not None:
             self.reach("put", self.node.state)
         if self.stages:
@@ -104,7 +86,6 @@ class PartitionCommit:
             self.reach("commit", self.node.state)
 
     def run(self, steps: Steps = (begin, end)) -> None:
-        """Take steps."""
         with self.keys:
             for step in steps:
                 step(self)
@@ -189,15 +170,10 @@ Steps = Sequence[Callable[[PartitionCommit], None]]
 
 @dataclass
 class Committed(TaskOutput):
-    """What a batch changed: of its states all, of its steps what those gave that run behind what the driver commits.
+    """What a batch changed: of its states all, of its steps what those gave that run behind what the driver commits."""
 
-    `touched`: the partitions of each state that had input, ascending.
-    `took_ns`: by node that the driver committed, how long that and the steps behind it took.
-    `later`: the writes that are left to the batch's record.
-    """
-
-    took_ns: dict[str, int] = field(default_factory=dict)
-    later: Sequence[LaterWrite] = ()
+    took_ns: dict[str, int] = field(default_factory=dict)  # by node that the driver committed, with the steps behind it
+    later: Sequence[LaterWrite] = ()  # what is left to the batch's record
 
 
 def operations_of_commits(commits: Iterable[Any]) -> list[Any]:
@@ -223,11 +199,8 @@ def answers_of(
     tables: Mapping[int, Sequence[pa.Table]],
     on_error: TupleErrors,
 ) -> dict[int, pa.Table]:
-    """Return the answers of a query to the rows of each partition.
-
-    It sees the state after the batch before, or after its own, as if this attempt had won: another one may have failed. So it
-    does in a replay.
-    """
+    """Return the answers of a query to the rows of each partition."""
+    # As if this attempt had won, because another one may have failed; so it does in a replay.
     snapshot = Snapshot(txids[0] - 1, txids[0].winners)
     if node.sees_batch:
         snapshot = Snapshot(int(txids[0]), txids[0].winners.with_winner(int(txids[0]), txids[0].attempt))
@@ -239,26 +212,18 @@ def answers_of(
 
 
 class Committer:
-    """Holds the writers of all state partitions of a topology.
-
-    `is_quick`: whether all states take columns only, so that no user code is called.
-    `states`: by name, the `State` of each partition.
-    `pool`: updates many partitions side by side, for stores that answer over a network; None: one after the other.
-    `exchanges`: returns them by id, with their numbers of partitions.
-    `reach`: what a test has called at each point of a state's commit; see `Reach`.
-    `bounds`: how many rows a step behind a state may give.
-    """
+    """Holds the writers of all state partitions of a topology."""
 
     def __init__(
         self,
         plan: Plan,
         states: Mapping[str, Sequence[Any]],
         static_state: Callable[[str], Any],
-        pool: DaemonPool | None = None,
-        exchanges: Callable[[], Mapping[str, Exchange]] | None = None,
+        pool: DaemonPool | None = None,  # updates many partitions side by side, for stores that answer over a network
+        exchanges: Callable[[], Mapping[str, Exchange]] | None = None,  # their widths may come with the first batch
         bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
-        self.reach: Reach | None = None
+        self.reach: Reach | None = None  # set by tests
         self.bounds = bounds
         self.plan, self.states, self.static_state = plan, states, static_state
         self._writers = {node.state: node for node in plan.commits if isinstance(node, PersistNode)}
@@ -268,6 +233,7 @@ class Committer:
         self._later: list[LaterWrite] = []
         self._pool, self.exchanges = pool, exchanges or (lambda: plan.exchanges)
         self.in_parallel: Callable[..., Iterable[Any]] = map if pool is None else pool.map
+        # All take columns only, so that no user code is called.
         self.is_quick = all(self.columns.get(node.id) is not None for node in plan.commits)
 
     def threads(self) -> list[int]:
@@ -275,17 +241,11 @@ class Committer:
         return [] if self._pool is None else self._pool.idents()
 
     def leave_to_record(self, states: Iterable[str]) -> None:
-        """From now on leave the writes of some states, of one partition each, to the record of their batch."""
         for name in states:
             self.states[name][0].facts.commit_with_record(self._later.append)
 
     def commit(self, order: Order, output: TaskOutput, elsewhere: Collection[str] = ()) -> Committed:
-        """Apply a batch to all states, except the entries `elsewhere`, which executors have committed.
-
-        `order`: what the tasks of a job that commits are told, too.
-        `output`: what the workers gave for the batch.
-        Raises `StepFailed`: user code or a store raised; the batch has to be tried again with another attempt.
-        """
+        """Apply a batch to all states, but not to the entries `elsewhere`, which executors have committed."""
         self._later.clear()
         with COLLECTOR_PAUSE, counting() as counts, FailingAt("commit") as here:
             for state, written in output.written.items():
@@ -301,10 +261,7 @@ class Committer:
         return batch.done
 
     def fence(self, states: Iterable[str], txids: Mapping[str, Sequence[Txid]]) -> dict[str, Sequence[Txid]]:
-        """Commit nothing in all partitions of some states, so that no task of an earlier attempt writes there any more.
-
-        Returns the txids as tasks of this attempt must see the partitions now. Raises `StepFailed`, as `commit`.
-        """
+        """Commit nothing in all partitions, so that no task of an earlier attempt writes there; return the txids as of now."""
         seen = dict(txids)
         for name in states:
             with failing_at(self._writers[name].id):
@@ -315,13 +272,7 @@ class Committer:
 
 
 class BatchCommit:
-    """One batch while it is committed: its rows on their way from one state to the next, and what it has changed.
-
-    What waits for a node is first the output of the workers, then what nodes before it gave.
-
-    `here`: has the node that this thread is at.
-    `done`: what the batch has changed, with the rows that wait, and what steps behind nodes have counted.
-    """
+    """One batch while it is committed: what waits for a node is the output of workers, then what nodes before it gave."""
 
     def __init__(
         self, committer: Committer, order: Order, output: TaskOutput, counts: dict[str, int], here: FailingAt

@@ -1,11 +1,8 @@
 """What commits: `open_committer` in the driver, `CommittingProgram` in tasks; `WorkerStates`: what a worker keeps open.
 
-- E1  Of the runs of a task only one commits. User code may give other rows when Spark runs a task again, and both would write
-  as the same attempt. Each run has an id, which is in the sentinel that it lays, also if it has no rows: who finds, or meets,
-  that of another run refuses before it writes anything (`trident/state/sentinel.py`). A task that Spark says is not the first
-  of its kind refuses without asking the store; of a stage that is repeated as a whole, Spark does not say so. Where Spark
-  speculates, such a task may be a copy beside the first run: it raises, after a pause, because its answer would end the first
-  run.
+- E1  Of the runs of a task only one commits: user code may give other rows when Spark runs a task again, and Spark does not say
+  so of a stage that is repeated as a whole. Each run has an id, which is in the sentinel that it lays, also without rows: who
+  finds, or meets, that of another run refuses before it writes anything (`trident/state/sentinel.py`).
 - E2  All tasks commit rows of the same runs of the tasks before them; see `trident/engine/tasks.py`.
 - E7  What goes wrong comes back as data; a store that refuses this driver's writers is distinguished from all other failures.
 """
@@ -44,9 +41,7 @@ from trident.windows.window_partitions import MOMENT, Share, read_moment, shares
 
 logger = logging.getLogger(__name__)
 
-MOST_KEPT = 32
-"""How many partitions a process keeps open, writers and readers together."""
-
+MOST_KEPT = 32  # how many partitions a process keeps open, writers and readers together
 _IDLE_S = 60.0  # as long as Spark keeps an idle worker process
 _FIRST_PAUSE_S = 1.0
 _MOST_THREADS = 16  # of one state's commit
@@ -86,11 +81,7 @@ def open_committer(
     opened: Callable[[Callable[[], None]], None],
     in_threads: bool,
 ) -> Committer:
-    """Open what commits here, and runs the program behind the states; operations that the runner prepared are shared.
-
-    `opened`: is given how each part is closed.
-    `in_threads`: whether the partitions of a state may be updated in several threads.
-    """
+    """Open what commits here, and runs the program behind the states; operations that the runner prepared are shared."""
     widest, threads = max(plan.partitions.values(), default=1), None
     if in_threads and widest > 1:
         threads = DaemonPool(min(widest, _MOST_THREADS), f"trident-{plan.topology}-state")
@@ -207,15 +198,9 @@ def _gather_updates(
 class WorkerStates:
     """The state partitions that a worker process holds open: opened when first needed, and reused by later batches.
 
-    Spark pins no partition to a process. So a process may hold a partition that another one has committed since; what a state
-    remembers across commits counts only if its own commit was the last one (`trident/state/cached.py`).
-
-    For the same reason each process would hold each partition after a while, with a connection of its own in most stores. So
-    before each task those are closed that no task has used for a while, and of the others all but the latest.
-
-    `states`: by name, what the topology declared.
-    `settings`: the topology's settings.
-    `idle_s`: after how many seconds without use a partition is closed.
+    Spark pins no partition to a process, so another may have committed since: what a state remembers counts only if its own
+    commit was the last one (`trident/state/cached.py`). And each process would hold each partition after a while, with a
+    connection of its own: so before each task the idle ones are closed, and of the others all but the latest.
     """
 
     def __init__(
@@ -225,7 +210,6 @@ class WorkerStates:
         self._open: dict[_Place, tuple[Any, float]] = {}  # with the time of the last use, the latest last
 
     def partition_state(self, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
-        """Return the state that commits a partition, or one that only reads it."""
         place = name, partition, read_only
         state, _ = self._open.pop(place, (None, 0.0))
         if state is None:
@@ -242,7 +226,6 @@ class WorkerStates:
             self._close(each)
 
     def close(self) -> None:
-        """Close all of them, also if one raises."""
         for each in list(self._open):
             self._close(each)
 

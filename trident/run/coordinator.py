@@ -1,16 +1,13 @@
 """Which batch may start, which may commit, what is tried again.
 
-`MasterBatchCoordinator` is a state machine without a clock, a thread or I/O of its own: the driver loop feeds it and asks it.
+`MasterBatchCoordinator` is a state machine without a clock, a thread or I/O of its own: it keeps R1 to R3 of `loop.py`, which
+feeds it and asks it.
 
 ::
 
     start(t) ──► PROCESSING ──processed──► PROCESSED ──commit_next──► COMMITTING ──committed──► gone
                      │ └─dropped──► gone, if t had nothing and is the newest
                      └──────────────── failed: t and all later ones go, to be started again ───────────┘
-
-- R1  txids are +1 steps; t+1 is never started before t.
-- R2  commit(t+1) is offered only after `mark_committed(t)`, which the driver calls once the record of t is durable.
-- R3  a failure of t ends the attempts of t and of all later ones; messages about an ended attempt are ignored.
 """
 
 from __future__ import annotations
@@ -34,14 +31,9 @@ logger = logging.getLogger(__name__)
 
 _MOST_RETRIES = (1 << RETRY_BITS) - 1
 
-_LONGEST_S = 1.0
-"""The loop looks this often at the least, so that overdue attempts and a successor are noticed."""
-
-_IDLE_LOAD = 0.1
-"""This share of a core may go into asking spouts that have nothing: looking at 20,000 files takes most of a second."""
-
-_EMPTY_IS_ALL = 10
-"""After this many empty batches in a row the spouts are treated as exhausted, because they cannot say so themselves."""
+_LONGEST_S = 1.0  # the loop looks this often at the least, so that overdue attempts and a successor are noticed
+_IDLE_LOAD = 0.1  # of a core, for asking spouts that have nothing: looking at 20,000 files takes most of a second
+_EMPTY_IS_ALL = 10  # empty batches in a row: then the spouts are treated as exhausted, as they cannot say so themselves
 
 
 class AttemptStatus(Enum):
@@ -63,17 +55,12 @@ class MasterBatchCoordinator:
 
     Attempt ids are `epoch << 20 | retry`; retry rises with every failure, for all batches alike, so ids never fall along
     the history of a log and equal ids mean that nothing failed in between.
-
-    `last_txid`: the last committed txid of the log; 0 for a new one.
-    `epoch`: the driver's epoch in the log, at least 1.
-    `max_pending`: how many batches may be active at once.
-    `emit_interval_s`: at most one start per interval (0: no limit). Retries do not wait for it.
     """
 
     def __init__(self, last_txid: int, epoch: int, max_pending: int = 1, emit_interval_s: float = 0.0) -> None:
         self.last_txid = last_txid
         self._epoch, self._retry = epoch, 0
-        self._max_pending, self._interval = max_pending, emit_interval_s
+        self._max_pending, self._interval = max_pending, emit_interval_s  # retries do not wait for the latter
         self._active: dict[int, _Active] = {}
         self._failures: dict[int, int] = {}
         self._newest = last_txid  # of those ever started
@@ -82,7 +69,6 @@ class MasterBatchCoordinator:
 
     @property
     def next_txid(self) -> int:
-        """The txid that the next batch to be started has."""
         return self.last_txid + len(self._active) + 1
 
     @property
@@ -91,10 +77,7 @@ class MasterBatchCoordinator:
         return max(self._newest, self.last_txid)
 
     def wait_s(self, now: float) -> float:
-        """Return for how long `start` may not be called (throttle, backoff): infinite until a batch ends; 0.0: it may be now.
-
-        It may never be again after a failure that left no retry.
-        """
+        """Return for how long `start` may not be called; infinite until a batch ends, or after a failure that left no retry."""
         if len(self._active) >= self._max_pending or self._retry > _MOST_RETRIES:
             return math.inf
         start_at = self._not_before
@@ -103,7 +86,6 @@ class MasterBatchCoordinator:
         return max(0.0, start_at - now)
 
     def start(self, now: float) -> TransactionAttempt:
-        """Start the next batch; its processing begins."""
         if self.wait_s(now):
             raise CommitOrderError(f"batch {self.next_txid} must not be started now")
         attempt = TransactionAttempt(self.next_txid, self._epoch << RETRY_BITS | self._retry)
@@ -117,30 +99,22 @@ class MasterBatchCoordinator:
         return self._failures.get(txid, 0)
 
     def is_live(self, attempt: TransactionAttempt) -> bool:
-        """Whether the attempt is the current one of its batch."""
         active = self._active.get(attempt.txid)
         return active is not None and active.attempt == attempt
 
-    def mark_processed(self, attempt: TransactionAttempt) -> bool:
-        """All tuples of the attempt are processed; returns False (and does nothing) for a dead attempt.
+    def _is_at(self, attempt: TransactionAttempt, status: AttemptStatus) -> bool:
+        return self.is_live(attempt) and self._active[attempt.txid].status is status
 
-        Nor does it do anything for an attempt that has come further: said twice, it must not be committed twice.
-        """
-        if not self.is_live(attempt) or self._active[attempt.txid].status is not AttemptStatus.PROCESSING:
+    def mark_processed(self, attempt: TransactionAttempt) -> bool:
+        """All tuples are processed; False, and nothing is done, for a dead attempt or one that has come further."""
+        if not self._is_at(attempt, AttemptStatus.PROCESSING):
             return False
         self._active[attempt.txid].status = AttemptStatus.PROCESSED
         return True
 
     def drop(self, attempt: TransactionAttempt) -> None:
         """The newest attempt turned out to have nothing, before it was processed: it is as if it had not been started."""
-        active = self._active.get(attempt.txid)
-        is_newest = attempt.txid == self.next_txid - 1
-        if (
-            active is None
-            or active.attempt != attempt
-            or active.status is not AttemptStatus.PROCESSING
-            or not is_newest
-        ):
+        if not self._is_at(attempt, AttemptStatus.PROCESSING) or attempt.txid != self.next_txid - 1:
             raise CommitOrderError(f"batch {attempt} cannot be dropped: it has come further, or another one follows it")
         del self._active[attempt.txid]
         self._newest = attempt.txid - 1
@@ -155,18 +129,14 @@ class MasterBatchCoordinator:
 
     def mark_committed(self, attempt: TransactionAttempt) -> None:
         """The record of the attempt is durable."""
-        active = self._active.get(attempt.txid)
-        if active is None or active.attempt != attempt or active.status is not AttemptStatus.COMMITTING:
+        if not self._is_at(attempt, AttemptStatus.COMMITTING):
             raise CommitOrderError(f"batch {attempt} was not being committed")
         del self._active[attempt.txid]
         self._failures.pop(attempt.txid, None)
         self.last_txid = attempt.txid
 
     def fail(self, attempt: TransactionAttempt, now: float, backoff_s: float = 0.0) -> list[TransactionAttempt]:
-        """The attempt failed: it and all later ones are dead and will be started again after `backoff_s` seconds.
-
-        Returns the attempts that died with it (itself first); empty for an attempt that was dead already (R3).
-        """
+        """End an attempt and all later ones, to be started again after a pause; return them, none if it was dead (R3)."""
         if not self.is_live(attempt):
             return []
         dead = [self._active.pop(txid).attempt for txid in sorted(self._active) if txid >= attempt.txid]
@@ -181,7 +151,6 @@ class MasterBatchCoordinator:
         return _MOST_RETRIES - self._retry
 
     def active(self) -> dict[TransactionAttempt, AttemptStatus]:
-        """Return the live attempts and where they are, in txid order."""
         return {self._active[txid].attempt: self._active[txid].status for txid in sorted(self._active)}
 
 
@@ -193,18 +162,7 @@ class _Order(NamedTuple):
 
 
 class StartGate:
-    """Brings together all that the start of a batch depends on: orders, failures, batches in flight, what spouts had last.
-
-    `spouts`: those that want to know whether they are asked.
-    `batches`: those in flight, by txid; the loop changes them.
-    `interval_s`: how long to wait after the spouts had nothing.
-    `active`: what is ordered at first.
-    `ordered`: the last order; for any thread.
-    `awaited`: by a thread that waits for what the spouts had, the batch whose record sets its event; None: not known yet.
-    `fatal`: the error of the batch that is not tried again; None while there is none.
-    `at`: when to ask the spouts again.
-    `is_idle`: whether the spouts had nothing when they were last asked.
-    """
+    """Brings together all that the start of a batch depends on: orders, failures, batches in flight, what spouts had last."""
 
     def __init__(
         self,
@@ -219,8 +177,8 @@ class StartGate:
         self.ordered, self._ordering = _Order(active, threading.Event()), threading.Lock()
         self._obeyed = self.ordered if active else None  # what there is nothing to do for
         self._last: int | None = None  # while inactive, the last batch of which attempts may begin
-        self.fatal: BatchFailedError | None = None
-        self.at, self.is_idle = float("-inf"), False
+        self.fatal: BatchFailedError | None = None  # of the batch that is not tried again
+        self.at, self.is_idle = float("-inf"), False  # when to ask the spouts again; whether they had nothing
         self._interval_s = interval_s
         self._counted_from = coordinator.last_txid  # the batch after which empty ones are counted, while a thread waits
         self._come: deque[threading.Event] = deque()
@@ -228,7 +186,6 @@ class StartGate:
         self.awaited: dict[threading.Event, int | None] = {}
 
     def order(self, active: bool) -> None:
-        """Let batches be begun, or no more."""
         with self._ordering:
             if active is not self.ordered.active:
                 self.ordered = _Order(active, threading.Event())
@@ -270,11 +227,7 @@ class StartGate:
         return brief
 
     def note_started(self, batch: Batch, is_empty: bool, asked: bool, now: float) -> None:
-        """Check whether a batch shows that the spouts have no more, once it is known what it has.
-
-        `is_empty`: whether it has no parts, or nothing was read.
-        `asked`: whether the spouts were asked: the log may say "nothing" for a spout that has more by now.
-        """
+        """Check whether a batch shows that the spouts have no more; not `asked`: the log said what they had."""
         self.is_idle, txid = False, batch.attempt.txid
         if not is_empty:
             self._counted_from = txid
@@ -346,10 +299,7 @@ class StartGate:
     def _notify(self, active: bool) -> None:
         for spout in self._spouts:
             try:
-                if active:
-                    spout.activate()
-                else:
-                    spout.deactivate()
+                (spout.activate if active else spout.deactivate)()
             except Exception:  # it is still asked, or not; what is wrong with it shows when it is asked
                 logger.exception(
                     "topology %s: a spout raised when notified that it is active: %s", self._topology, active

@@ -35,29 +35,22 @@ logger = logging.getLogger(__name__)
 
 _VERSION = 1  # of a letter, and of a request
 _REQUESTS = "replay"
-_NAME = re.compile(r"([0-9]+)\.([0-9]+)\.")
 _MOST = 1 << 24  # letters of one request
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, CorruptValueError)
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A tuple that its batch left out because an operation raised at it.
-
-    `txid`, `attempt`, `number`: the batch, and the number of the letter in it.
-    `failure`: step, error and traceback, and the tuple, typed, as it was at the input of the step.
-    `size`: the length of its line in the file; 0 if it has none.
-    """
+    """A tuple that its batch left out because an operation raised at it."""
 
     txid: int
     attempt: int
-    number: int
-    failure: Failure
-    size: int = field(default=0, compare=False)
+    number: int  # in the batch
+    failure: Failure  # with the tuple, typed, as it was at the input of the step
+    size: int = field(default=0, compare=False)  # of its line in the file; 0 if it has none
 
     @property
     def id(self) -> str:
-        """The batch and the number, as people name a dead letter."""
         return f"{self.txid}-{self.number}"
 
     @property
@@ -66,7 +59,6 @@ class DeadLetter:
         return self.failure.left_out
 
     def with_values(self, values: Mapping[str, Any]) -> DeadLetter:
-        """Return the letter with other values of its tuple."""
         return replace(self, failure=replace(self.failure, left_out=replace(self.left_out, values=values)))
 
     def to_line(self) -> str:
@@ -95,26 +87,19 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class Request:
-    """A request to put dead letters back, or to discard them, and the file that holds it.
-
-    `edited`: those that are put back with other values.
-    `reason`: why they are discarded; None: they are put back.
-    """
+    """A request to put dead letters back, or to discard them, and the file that holds it."""
 
     path: Path
     letters: Ranges
-    edited: Sequence[DeadLetter] = ()
-    reason: str | None = None
+    edited: Sequence[DeadLetter] = ()  # put back with other values
+    reason: str | None = None  # why they are discarded; None: they are put back
 
 
 class DeadLetters:
-    """The dead letters of a topology, in a folder: of the running driver, which writes them, and of readers.
-
-    `captures` says whether this run leaves failing tuples out. Letters of earlier runs are put back in any case.
-    """
+    """The dead letters of a topology, in a folder: of the running driver, which writes them, and of readers."""
 
     def __init__(self, folder: str | os.PathLike[str], captures: bool = True) -> None:
-        self.folder, self.captures = Path(folder), captures
+        self.folder, self.captures = Path(folder), captures  # letters of earlier runs are put back in any case
         self._warned: set[str] = set()
 
     def write(self, attempt: TransactionAttempt, captured: Sequence[Failure], incarnation: str) -> None:
@@ -133,9 +118,8 @@ class DeadLetters:
 
     def all(self, log: LogState) -> Iterator[DeadLetter]:
         """Iterate over the dead letters of committed batches, put back or not, oldest batch first."""
-        for txid, attempt in self._files(log.incarnation):
-            if txid <= log.txid and log.winners.winner(txid) == attempt:
-                yield from _read(self._path(txid, attempt, log.incarnation))
+        for txid in self._batches(log):
+            yield from self.of_batch(log, txid)
 
     def of_batch(self, log: LogState, txid: int) -> list[DeadLetter]:
         """Return the dead letters of a committed batch; none if it has none, or its file is gone."""
@@ -145,7 +129,7 @@ class DeadLetters:
     def newest(self, log: LogState, most: int) -> list[DeadLetter]:
         """Return the newest letters that wait, at most so many, in the order of `all`."""
         found: list[DeadLetter] = []
-        for txid, _ in reversed(self._files(log.incarnation)):
+        for txid in reversed(self._batches(log)):
             gone = numbers_of(log.put_back.get(txid, ()))
             found[:0] = [letter for letter in self.of_batch(log, txid) if letter.number not in gone]
             if len(found) >= most:
@@ -153,10 +137,7 @@ class DeadLetters:
         return found[max(0, len(found) - most) :]
 
     def waiting_letters(self, log: LogState, names: Sequence[str]) -> list[DeadLetter]:
-        """Return the letters with these ids that wait, and those that wait of batches that are named.
-
-        Raises `ValueError`: there is none of that name, or it does not wait.
-        """
+        """Return the letters with these ids, and of these batches, that wait; `ValueError` if there is none, or it does not."""
         letters = []
         for name in names:
             batch = name.partition("-")[0]
@@ -189,12 +170,16 @@ class DeadLetters:
     def _edited_path(self, log: LogState, txid: int) -> Path:
         return self._path(txid, log.winners.winner(txid) or 0, log.incarnation).with_suffix(".edited")
 
-    def forget(self, keys: Sequence[tuple[Any, ...]]) -> int:
-        """Remove the letters, of whatever attempt, whose tuple or error names a key; return how many.
+    def waiting_for(self, log: LogState, keys: Sequence[tuple[Any, ...]]) -> list[DeadLetter]:
+        """Return the letters that wait and name a key, of the files that can be read."""
+        found: list[DeadLetter] = []
+        for txid in self._batches(log):
+            with suppress(LogError):  # which `forget` raises
+                found += [letter for letter in self.of_batch(log, txid) if any(_names(letter, key) for key in keys)]
+        return [letter for letter in found if state_of(letter, log) == WAITING]
 
-        A letter names a key if it has each of its parts: a text as a word of any text, another value as itself.
-        Raises `LogError`: a file cannot be read, so it may name a key; the others name none any more.
-        """
+    def forget(self, keys: Sequence[tuple[Any, ...]]) -> int:
+        """Remove the letters, of whatever attempt, whose tuple or error has each part of a key: a text, as a word."""
         removed, unread = 0, list[LogError]()
         for path in sorted([*self.folder.glob("*.jsonl"), *self.folder.glob("*.edited")]):
             try:
@@ -212,7 +197,7 @@ class DeadLetters:
                 if any(_names(letter, key) for letter in edited for key in keys):
                     path.unlink()
         if unread:
-            raise unread[0]
+            raise unread[0]  # it may name a key; the others name none any more
         return removed
 
     def request(
@@ -263,15 +248,16 @@ class DeadLetters:
     def _path(self, txid: int, attempt: int, incarnation: str) -> Path:
         return self.folder / f"{txid:012d}.{attempt}.{incarnation}.jsonl"
 
-    def _files(self, incarnation: str) -> list[tuple[int, int]]:
-        """Batch and attempt of each file of a log; foreign files in the folder are ignored."""
-        files = []
-        for path in self.folder.glob(f"*.{incarnation}.jsonl"):
-            match = _NAME.match(path.name)
-            attempt = None if match is None else (int(match[1]), int(match[2]))
-            if attempt is not None and path.name == self._path(*attempt, incarnation).name:
-                files.append(attempt)
-        return sorted(files)
+    def _batches(self, log: LogState) -> list[int]:
+        """Return the committed batches that have a file; those of other attempts, and foreign ones, are ignored."""
+        found = []
+        for path in self.folder.glob(f"*.{log.incarnation}.jsonl"):
+            batch = path.name.partition(".")[0]
+            txid = int(batch) if batch.isdecimal() else log.txid + 1
+            winner = log.winners.winner(txid) if txid <= log.txid else None
+            if winner is not None and path == self._path(txid, winner, log.incarnation):
+                found.append(txid)
+        return sorted(found)
 
 
 def _of_this_version(data: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Drive: a topology that is open, with the loop that leads its batches, and all that it says of itself.
-
-What turns the loop is a thread (`RunningTopology`), the calls of a query (`ForeachBatch`), or the steps of a test.
-"""
+"""Drive: a topology that is open, and its loop, which a thread, the calls of a query or the steps of a test turn."""
 
 from __future__ import annotations
 
@@ -76,29 +73,18 @@ def opened_to_last(
 
 
 class Drive:
-    """An opened topology with its loop, which is for one thread; any thread may ask how it goes.
-
-    `monitoring`: is told of what happens, and ends with it.
-    `lane_of`: where batches run; None: in the thread that leads the loop.
-    `observer`: called at each point of a batch; see `Observer`.
-    `active`: whether batches are begun before the loop is told so.
-    `progress`: of the one that this one follows, where both count together.
-    `placements`: by state, where it is committed (`"driver"` or `"executors"`), and why there.
-    `partitions`: the number of partitions of each state that the topology updates.
-    `gate`: for readers that commits overtake.
-    `run_id`: the name of this run, in every event; another start has another one.
-    """
+    """An opened topology with its loop, which is for one thread; any thread may ask how it goes."""
 
     def __init__(
         self,
         graph: Graph,
         opened: OpenedTopology,
         monitoring: Monitoring,
-        lane_of: LaneOf | None = None,
+        lane_of: LaneOf | None = None,  # None: in the thread that leads the loop
         observer: Observer | None = None,
         active: bool = True,
         clock: Clock | None = None,
-        progress: Progress | None = None,
+        progress: Progress | None = None,  # of the one that this one follows, where both count together
     ) -> None:
         self.name, self.graph, self.config = graph.name, graph, opened.config
         self.opened, self.clock, self._monitoring = opened, clock or Clock(), monitoring
@@ -154,23 +140,23 @@ class Drive:
         is how much of their limits the sources may read. `listeners` has how many events each received and missed, and how
         many errors it raised.
         """
-        log, (sources, share) = self.log_state, self.progress.sources()
+        log, progress, (sources, share) = self.log_state, self.progress, self.progress.sources()
         waits = self.loop.waiting if self.is_active else ""
         return {
             "message": f"failed: {self._error}" if self.word == "failed" else waits or self.word,
             "waiting": waits,
             "isActive": self.is_active,
             "txid": log.txid,
-            "batches": self.progress.batches,
-            "tuples": self.progress.tuples,
+            "batches": progress.batches,
+            "tuples": progress.tuples,
             "sources": sources,
             "share": share,
-            "failures": self.progress.failures,
-            "lastFailure": None if self.progress.last_failure is None else self.progress.last_failure.cause,
+            "failures": progress.failures,
+            "lastFailure": None if progress.last_failure is None else progress.last_failure.cause,
             "deadLetters": waiting(log),
-            "leftOut": self.progress.left_out,
-            "replays": self.progress.replays,
-            "metrics": self.progress.metrics(),
+            "leftOut": progress.left_out,
+            "replays": progress.replays,
+            "metrics": progress.metrics(),
             "listeners": self._monitoring.listeners(),
         }
 
@@ -283,20 +269,14 @@ class TopologyFigures:
 
     @property
     def statistics(self) -> TopologyStatistics:
-        """What the operations did in the batches that were committed."""
         return statistics_of(self._drive.progress.totals.over_all(self._clock_now), *self._components)
 
     def dead_letters(self) -> list[dict[str, Any]]:
-        """Return the newest dead letters that wait, as plain data."""
         letters = self._opened.letters.newest(self._opened.log.state, _LETTERS_SHOWN)
         return [
-            {
-                "id": letter.id,
-                "step": letter.failure.step,
-                "tuple": _without_secrets(letter.failure.row),
-                "error": redacted(letter.failure.cause),
-            }
-            for letter in letters
+            {"id": each.id, "step": why.step, "tuple": _without_secrets(why.row), "error": redacted(why.cause)}
+            for each in letters
+            for why in [each.failure]
         ]
 
     def ask_for_letters(self, names: Sequence[str], reason: str | None) -> None:

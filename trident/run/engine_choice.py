@@ -37,10 +37,7 @@ _awaits_batch: ContextVar[bool] = ContextVar("awaits_batch", default=False)
 
 @contextmanager
 def giving_up_if(is_asked: Callable[[], bool], awaits_batch: bool = False) -> Iterator[None]:
-    """Have a start in the block no longer wait for a store, or rewind one, once this says so, as after Ctrl-C.
-
-    `awaits_batch`: start Spark when there is a batch: there may be none.
-    """
+    """Have a start in the block give up once this says so, as after Ctrl-C; if it awaits a batch, Spark starts with one."""
     before, awaited = _gives_up.set(is_asked), _awaits_batch.set(awaits_batch)
     try:
         yield
@@ -50,18 +47,13 @@ def giving_up_if(is_asked: Callable[[], bool], awaits_batch: bool = False) -> It
 
 
 def is_given_up() -> bool:
-    """Whether the start that is under way here is to end."""
     return _gives_up.get()()
 
 
 def open_runner(
     program: Program, config: Config, plan: Plan, spark: Program, spouts: Mapping[str, SpoutHandle]
 ) -> Runner:
-    """Open the runner that the settings ask for.
-
-    `spark`: what Spark runs in place of `program`, where executors commit states.
-    `spouts`: those that may need Spark to say whether they have a batch.
-    """
+    """Open the runner that the settings ask for; where executors commit, Spark runs `spark` in place of `program`."""
     if config.engine == "in_process":
         return InProcessRunner(program)
     memory_mb = max(stage_memory(plan, spark.committed))  # what the steps of one task ask for
@@ -79,12 +71,7 @@ def open_runner(
 
 
 def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
-    """Return the settings, with `workers="jobs"` where workers cannot be resident, or only if that is asked for.
-
-    `"auto"` is left where this start may start a Spark of this machine: no other program counts on its slots.
-
-    Raises `ConfigError`: resident workers cannot be here; the error says why, and what to use.
-    """
+    """Return the settings, with `workers="jobs"` where workers cannot be resident, or only if that is asked for."""
     if config.workers == "jobs":
         return config
     why = ""
@@ -100,6 +87,7 @@ def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
             )
     if why and config.workers == "resident":
         raise ConfigError(f'workers="resident": {why}, or leave workers out')
+    # Spark on this machine that this start may start: no other program counts on its slots.
     if config.workers == "resident" or not (why or is_spark_on() or on_cluster(config)):
         return config
     chosen = copy(config)

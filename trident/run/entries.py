@@ -1,8 +1,7 @@
-"""The entries of a batch for each partition of a state, and the check that no two partitions write one key.
+"""The entries of a batch for each partition of a state, and the check that no two partitions write one key (R16).
 
-R16: no two partitions of a state write one key in one batch, as only a user's updater could. The driver compares what the
-partitions write before any of them commits. Of an opaque state that tasks commit it compares afterwards, before the batch is
-recorded: what an attempt wrote that is not recorded counts as never written.
+Only a user's updater could. The driver compares what the partitions write before any commits; of an opaque state that tasks
+commit before the batch is recorded: what an attempt wrote that is not recorded counts as never written.
 """
 
 from __future__ import annotations
@@ -27,25 +26,18 @@ from trident.steps.failures import calls_user_code
 from trident.steps.key_columns import keys_of, partition_of_total, partitions_of, without_removed
 from trident.steps.rows import tuples_of
 
-PIECE = 1 << 17
-"""How many keys are updated at once."""
+PIECE = 1 << 17  # how many keys are updated at once
 
 
 @dataclass(frozen=True)
 class Entries:
-    """What a batch has for one partition of a state: rows, or a table of merged partials until rows of it are needed.
+    """What a batch has for one partition of a state: rows, or a table of merged partials until rows of it are needed."""
 
-    `keys`, `given`: keys in their one form, each with the value to combine; for an updater, rows, each with None.
-    `table`: the key's columns, then the values to combine. As Python objects they would take ten times the memory.
-    `merging`: the function by which a state of columns combines those of the table; None: it takes rows.
-    `removed`: the keys that the batch removes, of which none is among the others.
-    """
-
-    keys: Sequence[Any] = ()
+    keys: Sequence[Any] = ()  # in their one form, each with the value to combine; for an updater, rows, each with None
     given: Sequence[Any] = ()
-    table: pa.Table | None = None
-    merging: Merging | None = None
-    removed: Sequence[Key] = ()
+    table: pa.Table | None = None  # as Python objects, its keys and values would take ten times the memory
+    merging: Merging | None = None  # how a state of columns combines those of the table; None: it takes rows
+    removed: Sequence[Key] = ()  # none of them is among the others
 
     def __len__(self) -> int:
         return (len(self.keys) if self.table is None else int(self.table.num_rows)) + len(self.removed)
@@ -61,10 +53,7 @@ class Entries:
 def inputs_of(
     node: PersistNode, tables: list[pa.Table], partitions: int, columns: Merging | None
 ) -> dict[int, Entries]:
-    """Return the entries of a batch for each partition that it touches; `columns`: see `merging_columns`.
-
-    A user's combine or zero may raise.
-    """
+    """Return the entries of a batch for each partition that it touches; `columns`: see `merging_columns`."""
     if not node.removals:
         return _updates_of(node, tables, partitions, columns)
     assert node.aggregation is not None, node
@@ -127,14 +116,12 @@ def _entries(node: PersistNode, tables: list[pa.Table], columns: Merging | None)
 
 
 def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> Merging | None:
-    """Return what merges batches that go to the state as columns, None if they do not; this is known before the first batch.
-
-    They do not if Python and Arrow differ on which keys or numbers are equal, or if keys go to several partitions.
-    """
+    """Return what merges batches that go to the state as columns; None: they go as rows."""
     if aggregation is None or not (aggregation.group.names and aggregation.combines):
         return None
     value = schema_of(aggregation.outputs).types[0]
     numbers = [field.type for field in value] if pa.types.is_struct(value) else [value]
+    # Python and Arrow have to agree on which keys and numbers are equal, and keys to go to one partition.
     fit = all(map(is_plain_key, aggregation.group.types)) and {pa.int64(), pa.float64()}.issuperset(numbers)
     fit = fit and len(states) == 1 and states[0].facts.keeps_columns
     return merging_function(aggregation.aggregator) if fit else None
@@ -155,10 +142,7 @@ def marks_of(state: State) -> list[bytes]:
 
 
 def check_one_writer(state: str, written: Mapping[int, Sequence[bytes]], txid: int) -> None:
-    """Compare the marks of the partitions.
-
-    Raises `KeyConflictError`: two partitions write one key.
-    """
+    """Compare the marks of the partitions; `KeyConflictError` if two of them write one key."""
     writers: dict[bytes, int] = {}
     for partition, marks in sorted(written.items()):
         for mark in marks:

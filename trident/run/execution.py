@@ -1,11 +1,7 @@
 """Attempts: each is started, processed and committed in the threads that suit it; each result is a message to the loop.
 
-Handing a batch to another thread costs more than a small batch does. The loop's own thread costs nothing, but sees to
-nothing else meanwhile: so it takes all batches where they are wanted one by one, and else only those that are done in no
-time. Which way a topology goes is chosen once, at the start.
-
-Which thread is at what is noted, to find user code that does not return. Each thread also notes the step that it is at
-(`AtStep`); its stack says in which function of the user's it is.
+Handing a batch to another thread costs more than a small batch does; the loop's own thread costs nothing, but sees to nothing
+else meanwhile. So it takes batches that are wanted one by one, or done in no time.
 """
 
 from __future__ import annotations
@@ -48,9 +44,7 @@ from trident.windows.window_partitions import Now
 
 logger = logging.getLogger(__name__)
 
-_BRIEF_BYTES = 96 << 10
-"""Up to this size a batch that meets kernels and memory only is done sooner than it is handed to other threads."""
-
+_BRIEF_BYTES = 96 << 10  # such a batch, if it meets kernels and memory only, is done sooner than it is handed over
 _OURS = str(Path(__file__).parents[1])
 _STATE = str(Path(values.__file__).parent)
 
@@ -63,25 +57,17 @@ class _Call(NamedTuple):
     given: object  # how much it has given so far, if it gives many objects
 
 
+# Of the runner, about how many bytes the batch has, and whether no other is in flight.
 LaneOf = Callable[[Runner, int | None, bool], Lane]
-"""Says where a batch is processed and committed that a runner takes: by its size, and whether no other is in flight.
-
-The size is about how many bytes the batch has; None if a spout does not say.
-"""
 
 
 def lanes(pools: Lane, one_by_one: bool = False, by_size: bool = False) -> LaneOf:
-    """Return where the batches of a topology go: to other threads, one while another commits, or to the loop's own.
-
-    `one_by_one`: no two batches overlap, so what runs in this process runs in the loop's thread, whatever its size. What Spark
-    runs is left to other threads, so that the loop can notice that it is overdue.
-    `by_size`: small batches run in the loop's thread, one after the other; larger ones overlap in other threads.
-    """
+    """Return where the batches of a topology go: to other threads, one while another commits, or to the loop's own."""
     brief_in_loop, brief_in_pools = replace(LOOP, brief=True), replace(pools, brief=True)
 
     def lane_of(runner: Runner, size: int | None, alone: bool) -> Lane:
         if one_by_one:
-            return LOOP if runner.here else pools
+            return LOOP if runner.here else pools  # what Spark runs may be overdue, which the loop has to notice
         if not by_size or size is None or size > _BRIEF_BYTES or not runner.here:
             return pools
         # Only behind a large one is a small one handed over: in the loop it would wait for that one's commit.
@@ -91,7 +77,6 @@ def lanes(pools: Lane, one_by_one: bool = False, by_size: bool = False) -> LaneO
 
 
 def lanes_of(opened: OpenedTopology) -> LaneOf:
-    """Choose where the batches of a topology go, and open the threads for it."""
     name, plan, config = opened.plan.topology, opened.plan, opened.config
     # A user's own spout may wait for its source.
     emitters = opened.runner.program.emitters.values()
@@ -108,10 +93,7 @@ def lanes_of(opened: OpenedTopology) -> LaneOf:
 
 
 class Attempts:
-    """Processes and commits attempts. An exception of one comes back to the loop, which waits for it.
-
-    `inbox`: where the results go.
-    """
+    """Processes and commits attempts. An exception of one comes back to the loop, which waits for it."""
 
     def __init__(
         self,
@@ -131,15 +113,11 @@ class Attempts:
         self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.executors), threading.Lock()
 
     def start(self, batch: Batch, alone: bool) -> None:
-        """Choose the runner and the threads for a batch, and start its processing.
-
-        `alone`: whether no other batch is in flight. Then executors may commit in the job that processes, because the batch
-        before is recorded (R2); if its definitions are complete, and so are in the log.
-        Raises `StepFailed`: a source cannot be read.
-        """
+        """Choose the runner and the threads for a batch, and start its processing; `alone`: no other batch is in flight."""
         if self._by_size is not None:
             batch.runner = self._by_size.of_size(batch.size)
         batch.lane = self._lane_of(batch.runner, batch.size, alone)
+        # With none in flight, the batch before is recorded (R2).
         batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
         order = order_of(batch)
         if batch.commits_now:
@@ -149,7 +127,6 @@ class Attempts:
         batch.lane.process(partial(self.process, batch, parts, order))
 
     def start_commit(self, batch: Batch) -> None:
-        """Start the commit of the batch that follows the last record."""
         order = order_of(batch)
         order = order._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
         batch.lane.commit(partial(self.commit, batch, order))
@@ -235,11 +212,8 @@ class Attempts:
             logger.warning("topology %s: attempt %s was not cancelled: %s", self._name, batch.attempt, describe(error))
 
     def overdue(self, limit_s: float, cause: str) -> tuple[int, Failure] | None:
-        """Return a watched batch whose thread has been in one call of user code for `limit_s` seconds, and the place.
-
-        One thread calls this again and again. A call hangs if two looks that far apart, and every look between them, find
-        it. Many short calls may take as long as they like.
-        """
+        """Return a watched batch whose thread has been in one call of user code for `limit_s` seconds, and the place."""
+        # A call hangs if two looks that far apart, and every look between them, find it: many short ones may take long.
         now, stacks = monotonic(), thread_stacks()
         before, self._seen = self._seen, {}
         asked = self._sources.asked
@@ -263,7 +237,6 @@ class Attempts:
         return None
 
     def asked_batch(self) -> RunningBatch | None:
-        """Return the batch that a spout is being asked for; None if none is."""
         asked = self._sources.asked
         if asked is None:
             return None
@@ -326,16 +299,13 @@ def _frames(innermost: FrameType | None) -> list[FrameType]:
 
 
 def _call(innermost: FrameType | None, step: AtStep | None) -> _Call | None:
-    """Return the call of user code that a step made; None if the thread is elsewhere.
-
-    A store does not count as user code, no matter who calls it: it has limits of its own, and a large commit may take long.
-    But the operations that it calls do.
-    """
+    """Return the call of user code that a step made; None if the thread is elsewhere."""
     users = None
     for frame in _frames(innermost):
         file = frame.f_code.co_filename
         if file == values.__file__:  # of the modules of states only this one calls operations
             break
+        # A store has limits of its own, and a large commit may take long.
         if file.startswith(_STATE) or file == views.__file__ or frame.f_code in STORE_CALLS:
             return None
         if not file.startswith(_OURS):

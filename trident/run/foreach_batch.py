@@ -56,8 +56,8 @@ _FIXED: dict[str, Any] = {
     "engine": "spark", "max_spout_pending": 1, "state_placement": DRIVER, "ui_port": None, "workers": "jobs",
 }  # fmt: skip
 
+# Defines the batch that was given, for the last txid, the last definition, and one that was begun.
 Define = Callable[[int, Definition | None, Definition | None], dict[str, Any] | None]
-"""Returns the definition of the batch that was given, for the last txid, the last definition, and one that was begun."""
 
 _open_runs: dict[str, ForeachBatch] = {}  # by the place of the log: what holds it in this process
 _opening = threading.Lock()
@@ -68,20 +68,16 @@ class ForeachBatch(Closes):
 
     Made by `TridentTopology.foreach_batch` and `exactly_once`. It is opened by the first batch and stays open while this
     process runs, or until an error; it holds no session of Spark. One query uses it.
-
-    `graph`: what is declared, with one stream of `QueryBatches`; None: `_graph_of` makes it of the first DataFrame.
-    `adopt_checkpoint`: take the first batch as the next one, although checkpoint and log do not belong together.
-    `resolve`: returns the settings, those included that are given elsewhere.
     """
 
     def __init__(
         self,
         name: str,
-        graph: Graph | None,
+        graph: Graph | None,  # None: `_graph_of` makes it of the first DataFrame
         conf: Config | Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         *,
-        adopt_checkpoint: bool = False,
+        adopt_checkpoint: bool = False,  # whatever the log says, the first batch is the next one
         listeners: Sequence[TopologyListener] = (),
         resolve: Callable[..., Config] = Config.of,
     ) -> None:
@@ -292,15 +288,13 @@ def _revive(kind: type[ForeachBatch], state: dict[str, Any]) -> ForeachBatch:
 
 
 def _when_free(open_it: Callable[[], TransactionLog], waits: bool) -> TransactionLog:
-    """Return the opened log; if another process holds it, and `waits`, for a while try again.
-
-    Spark Connect starts a process for each run of a query, and ends that of the run before some time after it.
-    """
+    """Return the opened log; if another process holds it, and `waits`, for a while try again."""
     deadline = time.monotonic() + _ENDS_WITHIN_S
     while True:
         try:
             return open_it()
         except LogHeldError as held:
+            # Spark Connect starts a process for each run of a query, and ends that of the run before later.
             if isinstance(held, AlreadyRunningError) or not waits or time.monotonic() > deadline:
                 raise
         time.sleep(_LOOK_S)

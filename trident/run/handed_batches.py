@@ -1,17 +1,9 @@
 """Which batch a query or a job gives: whether it is the next one of the log (rules F1, F2), and its DataFrame.
 
-Spark's checkpoint says how far the source was read, the log says how far the states are; functions of values compare the two. A
-definition of a query's batch is plain data: `batch` (Spark's number), `base` (batch b is txid b + 1 - base), and what is known
-of the query: `query` and `run` (its ids), and `planned_ms`, when Spark planned the batch. A batch that Spark repeats keeps that
-time, another batch of the same number has another one.
-
-The definition of a batch that a job has named has its `name`, and of all names so far the greatest, which are few: `names`, in
-order. Whatever was passed over is not greater than `floor`. So of a name above it is known whether it was written, however
-often a job is repeated, and of one below it is known that it is not known.
-
-`HandedBatches` in the driver gives the batch that was handed over: the next one. A session of Spark Connect tells which queries
-it runs, not which of them calls, nor when a batch was planned. But plans number their columns, and the batch's numbers are
-those of the query that gives it.
+A definition of a query's batch has `batch` (Spark's number), `base` (batch b is txid b + 1 - base), `query` and `run` (ids),
+and `planned_ms`: a batch that Spark repeats keeps that time, another one of its number has another. The definition of a named
+batch has its `name`, the greatest `names` so far, in order, and `floor`: what was passed over is not greater. So of a name
+above it is known whether it was written, and of one below it is not.
 """
 
 from __future__ import annotations
@@ -72,17 +64,10 @@ def definition_of(
     found: QueryBatch,
     txid: int,
     last: Mapping[str, Any] | None,
-    begun: Mapping[str, Any] | None = None,
+    begun: Mapping[str, Any] | None = None,  # the definition of the next batch, if it has to be repeated
     adopts: bool = False,
 ) -> dict[str, Any] | None:
-    """Return the definition of the batch that a query gives; None if the log has it already.
-
-    `txid`: the last batch of the log.
-    `last`: the definition of the last batch that a query has given; None: there is none.
-    `begun`: the definition of the next batch, if it has to be repeated.
-    `adopts`: whether to take the batch in any case.
-    Raises `CheckpointMismatchError`: log and checkpoint do not belong together.
-    """
+    """Return the definition of the batch that a query gives; None if the log has it already."""
     known = last or begun
     if known is not None and "name" in known:
         raise CheckpointMismatchError(
@@ -147,13 +132,7 @@ def _agree(one: Any, other: Any) -> bool:
 def definition_of_name(
     name: str, last: Mapping[str, Any] | None, begun: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """Return the definition of a named batch; None if it was written already.
-
-    `last`: the definition of the last batch; None: there is none.
-    `begun`: the definition of a batch that was begun and has to be finished first, if there is one.
-    Raises `SpoutError`: the name is older than all that the log remembers, so it cannot be known whether it was written.
-    Raises `CheckpointMismatchError`: the batches of this log come from a query.
-    """
+    """Return the definition of a named batch; None if it was written already. `begun` has to be finished first."""
     known = last or begun
     if known is not None and "name" not in known:
         raise CheckpointMismatchError(
@@ -181,10 +160,7 @@ def definition_of_name(
 
 
 class HandedBatches(BatchCoordinator):
-    """Gives one batch at a time, from `hand_over` to its record.
-
-    `begins`: where the batches of its caller begin when the log is new.
-    """
+    """Gives one batch at a time, from `hand_over` to its record."""
 
     def __init__(self, begins: OnNewLog = "checkpoint") -> None:
         self.begins = begins
@@ -199,7 +175,6 @@ class HandedBatches(BatchCoordinator):
         return self._definition
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[QueryRows]:
-        """Return the DataFrame; Spark cuts it."""
         if self._df is None or definition != self._definition:
             raise SpoutError(f"batch {attempt.txid} is {definition}, and handed over was {self._definition}")
         return [QueryRows(self._df)]
@@ -213,7 +188,6 @@ class HandedSpout(QueryBatches):
         self.rows_are, self.on_new_log = declared.rows_are, handed.begins
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> HandedBatches:
-        """Return the driver's side."""
         return self._handed
 
 
@@ -292,10 +266,7 @@ def query_batch_of(df: DataFrame, batch: int) -> QueryBatch:
 
 
 def mode_of_totals(df: DataFrame) -> str | None:
-    """Return the output mode, `Update` or `Complete`, of the query that gives a batch, if rows may replace earlier ones.
-
-    None: each row is new, or no query gives the DataFrame.
-    """
+    """Return the output mode of the query that gives a batch, if rows may replace earlier ones; else None."""
     batches = None
     for plan, is_surely_its in _plans_of_queries(df):
         mode = _MODE.search(plan)

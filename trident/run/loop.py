@@ -38,17 +38,11 @@ logger = logging.getLogger(__name__)
 _LOOK_AT_OWNER_S = 2.0
 _SHORT_S = 1.0
 _LATE_IN_A_ROW = 2
-_COLD_S = 30.0
-"""The least time for an attempt on Spark that may have to start Python workers: Spark ends the workers of a failed job."""
+_COLD_S = 30.0  # at least, on Spark, which ends the Python workers of a failed job, and may have to start others
 
 
 class BatchLoop:
-    """Runs batches until it is asked to stop or has to.
-
-    `lane_of`: says where each batch is processed and committed.
-    `observer`: called at each point of a batch; see `Observer`.
-    `active`: whether batches are begun before `set_active` says so.
-    """
+    """Runs batches until it is asked to stop or has to."""
 
     def __init__(
         self,
@@ -86,7 +80,6 @@ class BatchLoop:
         self.wake()
 
     def wake(self) -> None:
-        """Make the loop look now for what may begin."""
         self._inbox.put(None)
 
     def set_active(self, active: bool) -> None:
@@ -117,10 +110,7 @@ class BatchLoop:
         return BatchFailedError(txid, self._coordinator.failures(txid) + 1, failure.step, None, failure.cause)
 
     def at_work(self, moved: float) -> RunningBatch | None:
-        """Return the batch that is to be committed next, or a later one that the spouts are being asked for; None: neither.
-
-        `moved` is when a batch was committed last, on the clock of the topology.
-        """
+        """Return the batch that is to be committed next, or a later one that the spouts are being asked for; None: neither."""
         asked, now = self._attempts.asked_batch(), self._clock.monotonic()
         txid = self._log.state.txid + 1
         batch, tries = self._batches.get(txid), self._coordinator.failures(txid) + 1
@@ -201,10 +191,7 @@ class BatchLoop:
             self._fail(batch, error.failure)
 
     def _start_batches(self) -> float:
-        """Start as many batches as may be in flight; wake the threads that wait for the spouts' end when it is reached.
-
-        Returns how long no other can be started, unless a message comes.
-        """
+        """Start as many batches as may be in flight; return how long no other can be, unless a message comes."""
         now = self._clock.monotonic()
         self.start_gate.look(now)
         while not (wait_s := self.start_gate.wait_s(now)):

@@ -1,8 +1,4 @@
-"""Which batches the stores of states lack, by their sentinels and by the log; what is refused before anything is written.
-
-A sentinel says which batch wrote a partition last; the next one that wrote it, by the history, is the first that its store
-lacks. `RecordedPast` is what the history says of each state beside its batches, and from which batch on it says it.
-"""
+"""Which batches the stores of states lack, by their sentinels and by the log; what is refused before anything is written."""
 
 from __future__ import annotations
 
@@ -62,20 +58,7 @@ def _reached_batch(found: Found, log: LogState, partition: int) -> int:
 
 
 class Lacking:
-    """A state that takes part: it lacks batches, or one that does depends on it.
-
-    `found`, `name`: how the start has found it, and its name.
-    `is_behind`: whether it lacks batches itself.
-    `is_read`: whether a state that is behind depends on what it was before each batch.
-    `expected`: by partition, the sentinel that the log expects; None: no batch has written the partition.
-    `done`: by partition, the batch up to which its store has all.
-    `laid_out_after`: the batch since which it has these partitions.
-    `writes`: by partition, whether the batches behind `done` go to its store.
-    `goal`, `lacks`: the last batch that the store lacks, 0 if it lacks none; and from the first to the last, how many.
-    `empties`: whether the store has to be emptied first, because the state was, after what is there.
-    `content`: the last batch of which anything may be in the store.
-    `laid`: by partition, the sentinel in the store.
-    """
+    """A state that takes part: it lacks batches, or one that does depends on it."""
 
     def __init__(
         self, found: Found, log: LogState, past: RecordedPast, sentinels_reach: Sequence[int], is_read: bool
@@ -84,8 +67,8 @@ class Lacking:
         self.found, self.name, self.is_read, self.is_behind = found, name, is_read, bool(found.mismatches)
         self.expected = [log.expected_sentinel(name, partition) for partition in partitions]
         self.done, self.writes = list(sentinels_reach), [partition in found.mismatches for partition in partitions]
-        self.laid_out_after = past.laid_out[name].txid if name in past.laid_out else 0
-        self.content, self.laid = 0, list[Sentinel]()
+        self.laid_out_after = past.laid_out[name].txid if name in past.laid_out else 0  # since it has these partitions
+        self.content, self.laid = 0, list[Sentinel]()  # the last batch of which anything may be in the store
         for partition in found.mismatches:
             self._refuse_other_past(partition, past)
             self.done[partition] = past.whole_until(name, partition, sentinels_reach[partition], log.txid)
@@ -95,6 +78,7 @@ class Lacking:
             self.lower_to(0 if emptied is None else emptied.txid)
         else:
             self.content = max(map(_last_written, found.sentinels, found.instances), default=0)
+        # The last batch that the store lacks, and how many until then.
         self.goal = max((each.txid for each in self._of_behind(self.expected) if each is not None), default=0)
         self.lacks = max(0, self.goal - min(self.done))
         if is_read and found.mismatches:
@@ -131,11 +115,9 @@ class Lacking:
                     lay(log, self.found.instances[partition], expected)
 
     def take_part(self, log: TransactionLog, partition: int, txid: int) -> Sentinel:
-        """Return the sentinel of a partition that lacks batch `txid`. With the first such batch it is laid.
-
-        It may be a step back, so not before: until then the store says of which batch it is, to the start after a kill.
-        """
+        """Return the sentinel of a partition that lacks batch `txid`. With the first such batch it is laid."""
         own, expected = self.laid[partition], self.expected[partition]
+        # It may be a step back, so not before: until then the store says of which batch it is, to the start after a kill.
         if txid == self.done[partition] + 1 and own != expected:
             lay(log, self.found.instances[partition], own)
         return own
@@ -178,10 +160,7 @@ def _last_written(sentinel: Sentinel | None, state: State) -> int:
 
 
 def span_of(past: RecordedPast, lacking: Sequence[Lacking], streams: Iterable[str]) -> range:
-    """Return the batches to replay, and lower states that are read to the batch before the first.
-
-    Raises `RewindError`: the history does not have them; or what a state has to read is gone.
-    """
+    """Return the batches to replay, and lower states that are read to the batch before the first."""
     behind = [one for one in lacking if one.is_behind]
     first = min(min(one.done) for one in behind) + 1
     last = max(one.goal for one in behind)
@@ -266,27 +245,16 @@ class Mark(NamedTuple):
 
 
 class RecordedPast:
-    """What was recorded between the batches that a log still has, and which batch wrote a partition next.
-
-    `place`: the log.
-    `reached`: by state and partition, the batch behind which `whole_until` looks.
-    `first`: the first batch that it has; None: none.
-    `whole_after`: what was recorded between batches is known from this batch on; None: the log keeps no history.
-    `emptied`: by state, when it was emptied last.
-    `adopted`, `laid_out`: by state, what was laid when its totals were kept, or it got another number of partitions, for the
-    last time.
-    `changed`: by "states" or "streams" and the name of one, the batch after which it began to mean something else for the last
-    time.
-    """
+    """What was recorded between the batches that a log still has, and which batch wrote a partition next."""
 
     def __init__(self, place: str, reached: Mapping[str, Sequence[int]]) -> None:
-        self.first: int | None = None
-        self.whole_after: int | None = None
-        self.emptied: dict[str, Mark] = {}
+        self.first: int | None = None  # batch that it has
+        self.whole_after: int | None = None  # from then on it has what is between batches; None: no history
+        self.emptied: dict[str, Mark] = {}  # by state, the last time
         self.adopted: dict[str, Mark] = {}
         self.laid_out: dict[str, Mark] = {}
-        self.changed: dict[tuple[str, str], int] = {}
-        self._reached = reached
+        self.changed: dict[tuple[str, str], int] = {}  # the batch after which it means something else
+        self._reached = reached  # the batch behind which `whole_until` looks
         self._begun: dict[str, int] = {}  # the first batch that wrote a state since it was emptied
         self._next: dict[tuple[str, int], int] = {}
         self._streams: set[str] = set()

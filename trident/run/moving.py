@@ -1,8 +1,7 @@
 """Rows of a state are written again while no driver runs: moved, migrated to the declared type, or forgotten for good.
 
-`move_state`: into another place, layout, store or number of partitions. The rows are written as they are stored: value, value
-before, batch and attempt. So under the same log they mean the same, in the middle of a batch that failed as well. What is there
-already is compared and not written again, which is how a move is resumed. In the order in which a kill may find it::
+`move_state`: the rows are written as they are stored: value, value before, batch and attempt. So under the same log they mean
+the same, in the middle of a batch that failed as well. What is there is not written again: the same call goes on after a kill.
 
     the target's sentinels are of an incarnation "(moving)"     no start and no reader takes it, another move is refused
     the rows, some thousand a commit; then both places are compared, row by row
@@ -10,14 +9,9 @@ already is compared and not written again, which is how a move is resumed. In th
     the log's record of the layout, which knows this attempt    the state is in its new place now
     the source's sentinels are of an incarnation "(moved to …)" the former declaration is refused by name
 
-The others are commits of the next batch that are fenced as failed attempts of it would be: whether one was made or not, the
-next batch starts from what is there. Killed at any point, the same call goes on.
-
-`migrate_state`: all values of former types become values of the declared type. Value and value before are the same, so that
-it is right whichever of them counts, and the attempt says that it is of the declared type.
-
-`forget_keys`: the rows of keys are deleted, value and value before; then the changes of these keys, and the dead letters that
-name them.
+The others are commits of the next batch that are fenced as failed attempts of it would be: it starts from what is there. A
+migration leaves value and value before the same, so that it is right whichever counts; the attempt says that it is of the
+declared type.
 """
 
 from __future__ import annotations
@@ -32,6 +26,7 @@ from trident.config import Config
 from trident.errors import (
     ConfigError,
     StateError,
+    StateReadError,
     TopologyChangedError,
     TopologyError,
     UnsupportedOperation,
@@ -40,13 +35,13 @@ from trident.errors import (
 from trident.graph import Evolution, Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.log import log_address
 from trident.log.log_interface import TransactionLog
-from trident.log.records import LayoutRecord, StartRecord, TopologyRecord
+from trident.log.records import DiscardRecord, LayoutRecord, StartRecord, TopologyRecord
 from trident.plan import make_plan
 from trident.plan.evolution import MOVED_FROM, REWRITTEN, STORED_AS
 from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
 from trident.read.open_partitions import Conversion, graph_to_read, make_state, with_evolutions
 from trident.read.state_reader import ForeignLog, log_place
-from trident.run.dead_letters import dead_letters_of
+from trident.run.dead_letters import dead_letters_of, ranges_by_batch
 from trident.run.recovery import NewMeaning, check_meaning, empty, lay, owning
 from trident.state.encoding.equal_keys import declared_keys, keys_of_list, typed_keys
 from trident.state.interfaces import Key, State
@@ -54,7 +49,18 @@ from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import migrate_values
 from trident.state.sentinel import compare_stores, is_foreign, move_note, with_note
-from trident.state.txid import CHANGES, FORMER, RETRY_BITS, SERIALIZER, STORED_UNDER, Sentinel, Txid, Winners, epoch_of
+from trident.state.txid import (
+    CHANGES,
+    FORMER,
+    RETRY_BITS,
+    SERIALIZER,
+    STORED_UNDER,
+    TOTAL_KEY,
+    Sentinel,
+    Txid,
+    Winners,
+    epoch_of,
+)
 from trident.steps.key_columns import partition_of_total, partitions_of
 
 Progress = Callable[[str, int, int], None]
@@ -62,8 +68,7 @@ Progress = Callable[[str, int, int], None]
 
 _ROWS = 10_000  # of one commit
 _MOVING, _REMAINS = "moving", "as the store keeps what was deleted"
-_OF_THE_PLACE = (FORMER, STORED_AS, STORED_UNDER)
-"""The facts of a state that say how it is stored where it is."""
+_OF_THE_PLACE = (FORMER, STORED_AS, STORED_UNDER)  # the facts of a state that say how it is stored where it is
 
 
 @dataclass(frozen=True)
@@ -97,10 +102,7 @@ class Forgotten:
 def move_state(
     source: Graph, target: Graph, name: str, to: str, config: Config, progress: Progress = lambda *_: None
 ) -> Moved:
-    """Move a state from where one declaration of its topology has it to where another one has it; see `trident.move_state`.
-
-    `to`: how the new declaration is called, for the refusal of the former one.
-    """
+    """Move a state between two declarations of its topology; see `trident.move_state`. `to`: how the new one is called."""
     if source.name != target.name:
         raise TopologyError(
             f"move state {name!r}: the declarations are of two topologies, {source.name!r} and {target.name!r}; a state is "
@@ -163,8 +165,10 @@ def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config)
             one.commit(commit)
             if backing.facts.kept_changes is not None:
                 backing.facts.kept_changes.forget(some)
-    letters = dead_letters_of(config, graph.name).forget(wanted)
-    return Forgotten(there, letters, node.spec.facts.remains or _REMAINS)
+        letters = dead_letters_of(config, graph.name)
+        if given_up := letters.waiting_for(log.state, wanted):  # before their lines go, or they would wait for ever
+            log.append(DiscardRecord(ranges_by_batch(given_up), "forgotten"))
+    return Forgotten(there, letters.forget(wanted), node.spec.facts.remains or _REMAINS)
 
 
 def _begin_to_write(log: TransactionLog, name: str, place: StatePlace) -> Iterator[int]:
@@ -212,7 +216,6 @@ class Side:
         self.partitions, self.node = self.plan.partitions[name], self.plan.states[name]
 
     def open(self, partitions: int, read_only: bool) -> StatePlace:
-        """Open the state with a number of partitions."""
         states = []
         for partition in range(partitions):
             states.append(make_state(self.plan, self._config, self.name, partition, partitions, read_only))
@@ -227,10 +230,7 @@ class Side:
 def _opened_place(
     graph: Graph, name: str, config: Config, doing: str
 ) -> Iterator[tuple[TransactionLog, StatePlace, TopologyChanges]]:
-    """Open a state to be written where its topology has it, under its log; also how it differs from that.
-
-    Raises `TopologyChangedError`: the log does not go on with this declaration; `StateError`: nothing was committed yet.
-    """
+    """Open a state to be written where its topology has it, under its log; also how it differs from that."""
     with _held_log(graph.name, [graph.state(name)], config, "Keep it in a store") as (log, opened):
         graph = with_kept_options(graph, log.state.declared.get("states", {}))
         if name not in log.state.layouts:
@@ -241,16 +241,12 @@ def _opened_place(
 
 
 class StatePlace:
-    """The opened partitions of a state.
-
-    `total`: the key of a single value; None: it has keys.
-    Raises `UnsupportedOperation`: they are no maps whose keys can be listed.
-    """
+    """The opened partitions of a state; `UnsupportedOperation` if they are no maps whose keys can be listed."""
 
     def __init__(self, node: StateNode, is_hashed: bool, states: Sequence[State]) -> None:
         self.states, self.maps = states, [_map_of(node.name, state) for state in states]
         first = states[0]
-        self.total: Key | None = None
+        self.total: Key | None = None  # the key of a single value
         if not len(node.key_fields) and isinstance(first, SnapshottableMap):
             self.total = first.snapshot_key
         self._shares = self.maps[0].facts.shares_keys
@@ -351,7 +347,13 @@ class _Move:
                 "no move: start the topology with it. For another layout, give the new one another table, prefix or path"
             )
         expected = [log.expected_sentinel(self._name, partition) for partition in range(len(found))]
-        return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
+        if log.layouts[self._name][0] != len(found) or None in expected:
+            return False
+        try:
+            compare_stores(self._name, self._target.states, lambda: log)  # a driver may have died in a commit since
+        except StateReadError:
+            return False
+        return True
 
     def _claim_target(self, found: Sequence[Sentinel | None]) -> None:
         """Note in each partition that it is being filled, if all are empty or were being filled."""
@@ -456,9 +458,8 @@ def _compare_with_log(log: TransactionLog, graph: Graph, name: str) -> TopologyC
         )
     now = meaning_of(graph)
     states = log.state.declared.get("states", {})
-    facts = {
-        fact: value for fact, value in states.get(name, {}).items() if fact != SERIALIZER
-    }  # rows are written again
+    # Rows are written again, a single value under another key.
+    facts = {fact: value for fact, value in states.get(name, {}).items() if fact not in (SERIALIZER, TOTAL_KEY)}
     known = Meaning({name: facts} if facts else {}, {})
     compared = compare(
         known,

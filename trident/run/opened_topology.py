@@ -45,46 +45,26 @@ _ORDER = ("processing", "drpc", "committing", "spouts", "operations", "views", "
 
 
 def refuse_to_rewind(*_: Any) -> None:
-    """Refuse `state_recovery="rewind"` where there is no history to replay."""
     raise UnsupportedOperation(
         'state_recovery="rewind" is for topologies that keep a history in a log (history=, log_dir=)'
     )
 
 
 class OpenedTopology:
-    """What a topology opened to run, and has to close: open, checked and connected once it is made; an error closes all again.
-
-    `graph`, `plan`: as the log has left its states.
-    `states`: by name, the writer of each partition of the states that the topology updates.
-    `gate`: held by readers that commits overtake.
-    `lasting`: the states from which nothing takes back what a failed attempt wrote; see `lasting_states`.
-    `meaning`: what the log does not say yet of this topology.
-    `placements`: by state, where batches that Spark processes are committed.
-    `executors`: the states that executors commit.
-    `committing`: the spouts that take part in commits.
-    `apart`: why the states of a batch and its record are transactions of their own; see `why_apart`.
-    `carrier`: the log, if it takes the writes of all states along.
-    `publishing`: the `recorded` of each partition that publishes its contents, with the name of its state.
-    `replays`: processes some batches twice; None: none of them.
-
-    `open_log`: called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
-    `in_threads`: whether the partitions of a state may be updated in several threads.
-    `runner_of`: opens what processes the batches.
-    `rewind`: brings states forward that are behind the log, for `state_recovery="rewind"`.
-    """
+    """What a topology opened to run, and has to close: checked and connected once it is made; an error closes all again."""
 
     def __init__(
         self,
         graph: Graph,
         plan: Plan,
         config: Config,
-        open_log: OpenLog,
+        open_log: OpenLog,  # once the states have the needed abilities: a topology that cannot run takes no log
         in_threads: bool = True,
         runner_of: RunnerOf = open_runner,
         rewind: Callable[..., None] = refuse_to_rewind,
     ) -> None:
         self.plan, self.config, self.closers = plan, config, Closers(plan.topology)
-        self.gate = CommitGate()
+        self.gate = CommitGate()  # held by readers that commits overtake
         self._views: dict[str, StateView] = {}
         with close_on_error(self.closers.close):
             self._open_stored(graph, open_log, rewind)
@@ -116,24 +96,24 @@ class OpenedTopology:
         plan, config, to_close = self.plan, self.config, partial(self.closers.add, "states")
         if config.engine != "in_process":  # an engine that may be Spark needs a PySpark that it runs on
             check_pyspark('engine="in_process"')
-        self.states: States = writers_as_left(graph, plan, config, to_close)
+        self.states: States = writers_as_left(graph, plan, config, to_close)  # those that the topology updates
         check_states(plan, graph, self.states, config.allow_inexact)
         self.placements = placements_of(plan, config, self.states)
         self.executors = executors_of(self.placements)
         self.log = log = open_log(self.states)
         self.closers.add("log", log.close)
         graph, self.plan, compared = compared_with_log(graph, plan, log, config.allow_changed_topology)
-        self.graph = graph
+        self.graph = graph  # as the log has left its states
         if self.plan is not plan:
             self.closers.close("states")
             self.states = writers_of(self.plan, config, to_close)
         check_stores(compared, self.states)
-        self.lasting = lasting_states(self.plan, self.states)
+        self.lasting = lasting_states(self.plan, self.states)  # nothing takes back what a failed attempt wrote to them
         reconcile(
             self.plan, log, self.states, config.state_recovery, partial(make_state, self.plan, config),
             partial(rewind, graph, config, log, compared.recorded), self.executors, self.lasting,
         )  # fmt: skip
-        self.meaning = NewMeaning.of(log, self.plan, compared, self.lasting)
+        self.meaning = NewMeaning.of(log, self.plan, compared, self.lasting)  # what the log does not say yet
 
     def _open_engine(self, runner_of: RunnerOf, in_threads: bool) -> None:
         plan, closers, executors = self.plan, self.closers, self.executors
@@ -167,7 +147,6 @@ class Closers:
         self._by_kind: dict[str, deque[Close]] = {kind: deque() for kind in _ORDER}
 
     def add(self, kind: str, *closers: Close) -> None:
-        """Note how something that was just opened is closed."""
         self._by_kind[kind].extend(closers)
 
     def close(self, *kinds: str) -> None:

@@ -1,17 +1,7 @@
 """Partitioned spouts as the driver loop sees them, and their side in a worker.
 
-The worker reads rows and the metadata of the same run, which a replay is compared with. A complete definition is plain data:
-
-``read``
-    By partition with rows in this batch, `{"meta": metadata, "rows": number}`; of a transactional spout also `checksum`, the
-    checksum of the rows.
-``kept``
-    The last metadata of all other partitions that were ever read, so that each finds its place when it is back.
-``bytes``
-    The size of the rows.
-
-Where reading costs a Spark job, the driver looks by itself whether an idle source has anything, so that idleness costs none: it
-reads all partitions, and what it finds is shipped as the next batch.
+A complete definition has `read`: by partition with rows, `{"meta": metadata, "rows": number}`, of a transactional spout also
+`checksum`; `kept`: the last metadata of all other partitions ever read, so that each finds its place when it is back; `bytes`.
 """
 
 from __future__ import annotations
@@ -45,9 +35,7 @@ from trident.spout.partitioned import (
     PartitionedSpout,
 )
 
-_LOOK = 0
-"""The attempt number while the driver looks; no attempt has this number."""
-
+_LOOK = 0  # the attempt number while the driver looks; no attempt has this number
 _ROWS_PER_TABLE = 8192
 _PLAIN = (type(None), bool, int, float, str, bytes)
 
@@ -55,12 +43,7 @@ Metadata = dict[str, Any]
 
 
 class PartitionedTridentSpoutExecutor:
-    """A partitioned spout, transactional or opaque, as an `ITridentSpout`.
-
-    Different from Storm: a transactional spout's metadata of all partitions is one record in the log, written before the
-    commit begins; an opaque spout's is part of the commit record. The list of partitions is the coordinator's, asked for each
-    attempt that reads; tasks are given partitions batch by batch, so nothing has to be refreshed.
-    """
+    """A partitioned spout, transactional or opaque, as an `ITridentSpout`."""
 
     def __init__(self, spout: PartitionedSpout) -> None:
         self._spout, self._name = spout, type(spout).__name__
@@ -243,11 +226,7 @@ Part = NewPart | ReplayedPart | TablePart
 
 
 class PartitionReader:
-    """The emitter of any partitioned spout; runs that of the user.
-
-    `name`: the class of the spout, for errors.
-    `identical`: whether a replay must have the same rows, so that their checksum is kept.
-    """
+    """The emitter of any partitioned spout; runs that of the user."""
 
     def __init__(self, name: str, emitter: Any, fields: Fields, identical: bool) -> None:
         self._name, self._emitter, self._fields, self._identical = name, emitter, fields, identical

@@ -1,9 +1,4 @@
-"""At start: what the opened states can do, where each is committed, which log there is, and whether the record goes with them.
-
-The writes of a batch to its states and its record in the log are one transaction where the log and all states of a topology are
-in one database of PostgreSQL. Then a batch waits for the disk once, and neither states nor log are ever ahead of the other. The
-driver leaves the last write of each state to the log, which makes it on its own connection when the record is appended.
-"""
+"""At start: what the opened states can do, where each is committed, which log there is, and if the record goes with them."""
 
 from __future__ import annotations
 
@@ -60,7 +55,6 @@ def check_states(plan: Plan, graph: Graph, states: States, allow_inexact: bool) 
 
 
 def _check_capabilities(plan: Plan, states: States, kinds: Kinds) -> None:
-    """Refuse a state that lacks what the topology does with it, before anything runs."""
     for node in _persists(plan):
         state, own = states[node.state][0], "it is no State"
         needed = {"begin_commit": own, "commit": own}
@@ -90,10 +84,7 @@ def _check_capabilities(plan: Plan, states: States, kinds: Kinds) -> None:
 
 
 def kinds_of(plan: Plan, states: States) -> dict[str, StateType | None]:
-    """Return the kind that each opened state, or its factory, declares; None of one that declares none.
-
-    Raises `ConfigError`: there is no such kind, or the two declare different ones.
-    """
+    """Return the kind that each opened state, or its factory, declares; None of one that declares none."""
     kinds: dict[str, StateType | None] = {}
     for name, partitions in states.items():
         state, factory = partitions[0], plan.states[name].spec.factory
@@ -107,11 +98,7 @@ def kinds_of(plan: Plan, states: States) -> dict[str, StateType | None]:
 
 
 def lasting_states(plan: Plan, states: States) -> set[str]:
-    """Return the states from which nothing takes back what a failed attempt wrote: it stays, also for other tuples or code.
-
-    An opaque state that says that it keeps the attempts is none: it knows what a lost one wrote. Any other is one, also a
-    user's own.
-    """
+    """Return the states from which nothing takes back what a failed attempt wrote: it stays, also for other tuples or code."""
     kinds = kinds_of(plan, states)
     return {
         node.state
@@ -121,7 +108,6 @@ def lasting_states(plan: Plan, states: States) -> set[str]:
 
 
 def is_all_in_memory(plan: Plan) -> bool:
-    """Whether every state that a plan updates is in this process's memory."""
     return all(plan.states[node.state].spec.facts.in_memory for node in _persists(plan))
 
 
@@ -150,10 +136,7 @@ def roaming_states(plan: Plan, states: States, executors: Collection[str]) -> li
 
 
 def placements_of(plan: Plan, config: Config, states: States) -> dict[str, PlacedState]:
-    """Decide where the opened states are committed.
-
-    Raises `ConfigError`: a state is to be committed in executors and cannot be; the message says why, and what can be done.
-    """
+    """Decide where the opened states are committed; `ConfigError` if one cannot be where it is to be."""
     asked = {name: plan.placements.get(name, config.state_placement) for name in states}
     cluster = on_cluster(config)
     found = {
@@ -247,12 +230,7 @@ def states_with_record(plan: Plan, log: TransactionLog, apart: str | None) -> tu
 
 
 def why_apart(plan: Plan, executors: Collection[str], log_dir: str, committing: Collection[str] = ()) -> str | None:
-    """Say why the states of a batch and its record are transactions of their own.
-
-    `TOGETHER` if they are one; None if there is nothing to say: no log or no state is in a database.
-
-    `committing`: the spouts that commit a batch to their source before it is recorded.
-    """
+    """Say why the states of a batch and its record are separate transactions; `TOGETHER`: they are one; None: no database."""
     names = list(plan.partitions)
     stored = [name for name in names if plan.states[name].spec.facts.database is not None]
     if not is_postgres(log_dir) or not stored:

@@ -1,8 +1,4 @@
-"""The progress of the batches so far: the numbers of `status`, `last_progress`, and what each operation did, by window.
-
-Each thing that happens becomes one event here; `Monitoring` passes it on. The counts of several batches are collected and then
-added up together, because adding up one batch after the other, by name, would take longer than some steps do.
-"""
+"""The progress of the batches so far: the numbers of `status`, `last_progress`, and what each operation did, by window."""
 
 from __future__ import annotations
 
@@ -35,12 +31,12 @@ logger = logging.getLogger(__name__)
 
 _TOLD_OF_BATCH = 10  # errors of tuples that one batch left out
 _LONGEST_S = 1.0
+# Adding up one batch after the other, by name, would take longer than some steps do.
 _MOST_WAITING = 32  # more would be old objects for Python's cycle collector, which looks at them again and again
 _MS_PER_S = 1000
 
 _Waiting = tuple[bool, Counts, Counts, Mapping[str, int], BatchCommitted]
-_Lists = dict[str, list[list[int]]]
-"""By entry, figures that are added up number by number."""
+_Lists = dict[str, list[list[int]]]  # by entry, figures that are added up number by number
 
 
 Meanings = tuple[tuple[tuple[Key, int], ...], ...]
@@ -48,17 +44,7 @@ Meanings = tuple[tuple[tuple[Key, int], ...], ...]
 
 
 class Progress:
-    """Collects what the driver loop reports; any thread may read it.
-
-    `last_failure` is the cause of the last failed attempt, `last_attempt` that attempt. `errors` are the last ones by step.
-    `replays` counts the batches that were processed twice, could not be, and differed. `last_recorded` is when the last batch
-    of this run was recorded, on the clock of the topology; 0 before the first. `totals` adds up what operations did.
-
-    `kept`: how many batches are remembered.
-    `run_id`: the name of this run.
-    `placements`: where each state commits.
-    `publish`: called with each event, in the thread that reports it.
-    """
+    """Collects what the driver loop reports; any thread may read it."""
 
     def __init__(
         self,
@@ -84,33 +70,27 @@ class Progress:
         self._metrics: dict[str, int] = {}
         self.last_failure: Failure | None = None
         self.last_attempt: TransactionAttempt | None = None
-        self.replays = {"checked": 0, "skipped": 0, "differed": 0}
+        self.replays = {"checked": 0, "skipped": 0, "differed": 0}  # batches that were processed twice
         self._said: set[tuple[str, str]] = set()
         self._told_of: set[str] = set()  # steps that give other results at a replay
         self._first: float | None = None
-        self.last_recorded = self._defined = 0.0
+        self.last_recorded = self._defined = 0.0  # on the clock of the topology
 
     def note_committed(
         self,
         batch: Batch,
         committed: Committed,
-        left_out: Sequence[Failure],
-        at_ms: int,
+        left_out: Sequence[Failure],  # its tuples that are dead letters
+        at_ms: int,  # since 1970
         lags: Mapping[str, Lag | None],
         share: float,
     ) -> None:
-        """A batch is committed.
-
-        `committed`: what it changed.
-        `left_out`: its tuples that were left out, as dead letters.
-        `at_ms`: when it was recorded, since 1970.
-        `lags`: what the spouts say of their lag now.
-        `share`: how much of their limits later batches get.
-        """
         output, times = batch.output, batch.times
         points = times.defined, times.started, times.processed, times.committing, times.committed, times.recorded
         came_in_s = None if self._first is None else times.defined - self._defined
         counters = self._counters(output.metrics, committed.metrics, at_ms)
+        read = Read(output.rows, dict(lags), came_in_s, batch.size, batch.tasks, batch.sizes)
+        share_of_batch = share if batch.share is None else batch.share
         event = BatchCommitted(
             self._name,
             self._run_id,
@@ -118,10 +98,10 @@ class Progress:
             *batch.attempt,
             batch.tries,
             "in_process" if batch.runner.here else "spark",
-            Read(output.rows, dict(lags), came_in_s, batch.size, batch.tasks, batch.sizes),
+            read,
             Phases(*map(sub, points[1:], points)),
             times.recorded,
-            share if batch.share is None else batch.share,
+            share_of_batch,
             self._placements,
             committed.keys,
             committed.key_counts,
@@ -164,10 +144,7 @@ class Progress:
     def note_failed(
         self, batch: Batch, failure: Failure, retry_in_s: float | None, waits: str = "", leaves_out: bool = False
     ) -> None:
-        """An attempt at a batch failed; it is tried again after some seconds, or not (None).
-
-        `leaves_out`: whether the last try leaves out the tuple that raised.
-        """
+        """An attempt at a batch failed; it is tried again after some seconds, or not (None)."""
         at_ms = self._clock.wall_ms()
         with self._lock:
             self.failures += 1
@@ -196,7 +173,6 @@ class Progress:
         self._publish(ReplayDiffered(self._name, self._run_id, at_ms, *attempt, step, row, first, second, reordered))
 
     def events(self) -> list[BatchCommitted]:
-        """Return the last batches, oldest first."""
         with self._lock:
             return list(self._recent)
 
@@ -220,13 +196,11 @@ class Progress:
             return sources, self._share
 
     def metrics(self) -> dict[str, int]:
-        """Return what operations counted in all batches of this run."""
         with self._lock:
             return dict(self._metrics)
 
     @property
     def seconds(self) -> float:
-        """Return the seconds from the first definition to the last commit."""
         with self._lock:
             return 0.0 if self._first is None else self.last_recorded - self._first
 
@@ -236,11 +210,7 @@ def _text(failure: Failure) -> str:
 
 
 class OperationTotals:
-    """Adds up what committed batches counted, and tells it to `series`. Attempts that failed have counted only their failure.
-
-    `in_executors`: the states that executors commit.
-    `now`: the beginning, on the clock of the batches.
-    """
+    """Adds up what committed batches counted, and tells it to `series`; of attempts that failed only their failure."""
 
     def __init__(self, plan: Plan, in_executors: Collection[str], now: float) -> None:
         self._writers = {node.id: node for node in plan.commits if isinstance(node, PersistNode)}
@@ -257,10 +227,6 @@ class OperationTotals:
         return {entry: meanings_of(fragment, self._writers) for entry, fragment in fragments.items()}
 
     def add_batch(self, event: BatchCommitted, output: TaskOutput, committed: Committed, in_executors: bool) -> None:
-        """Take in a committed batch: what its two halves counted.
-
-        `in_executors`: whether tasks committed states, so that their fragments ran in the executors.
-        """
         waiting, at = self._waiting, event.recorded_at
         if not waiting:
             self._first = at
@@ -285,7 +251,6 @@ class OperationTotals:
         self.series.add(TimeSpan(failed=1), now)
 
     def count(self, measure: str, operations: Iterable[str], now: float) -> None:
-        """Add one to a measure of each operation."""
         amounts: dict[Key, float] = defaultdict(float)
         for operation in operations:
             amounts[Key(operation, measure)] += 1
@@ -294,7 +259,6 @@ class OperationTotals:
             self._windows.add(amounts, now)
 
     def over_all(self, now: float) -> dict[int, Difference[Key]]:
-        """Return what was added within each window, by their lengths."""
         with self._lock:
             self._add_up()
             return self._windows.over_all(now)

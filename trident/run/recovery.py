@@ -1,11 +1,7 @@
 """At start: do topology and log belong together, and log and stores (R8)? If not: refuse, rewind, keep or discard the totals.
 
-First the topology is compared with the one that wrote the log, as far as states and streams depend on it; also how much of its
-past a state keeps, and since when its store has each of its changes.
-
-Then all states are compared before anything is written. Then, in this order: what the policy asks for; the record that this
-driver may write; and a claim on the place of each state that is new to the log, has another number of partitions, or has
-several to any of which a key may come.
+All is compared before anything is written. Then, in this order: what the policy asks for; the record that this driver may
+write; a claim on the place of each state that is new to the log, has other partitions, or keys that may come to any of them.
 """
 
 from __future__ import annotations
@@ -46,22 +42,14 @@ logger = logging.getLogger(__name__)
 Make = Callable[[str, int, int], Any]
 
 _TRIES = 3
-_ABOVE_ALL = 1 << 62
-"""An attempt that no sentinel is ahead of, because a store ahead of the log is a mismatch and not a replaced driver."""
-
+_ABOVE_ALL = 1 << 62  # no sentinel is ahead of this attempt: a store ahead of the log is a mismatch, no replaced driver
 
 Rewind = Callable[[Sequence[Found], bool], None]
-"""Brings the states that do not match forward to the end of the log, or only finds out whether it can.
-
-Raises, before it writes anything, if it cannot.
-"""
+"""Brings forward the states that do not match, or only finds out whether it can; raises before it writes anything."""
 
 
 def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool) -> TopologyChanges:
-    """Compare with the log. New states and streams are accepted, and so is a log from before such records.
-
-    Raises `TopologyChangedError`: the meaning of a state or a stream has changed, and that is not allowed. Nothing was written.
-    """
+    """Compare with the log; `TopologyChangedError` if the meaning of a state or a stream has changed. Nothing was written."""
     compared = compare(Meaning.of_log(log.state.declared), now, log.epoch << RETRY_BITS, log.state.txid + 1)
     if compared.refused and not allow:
         raise TopologyChangedError(topology, compared.refused)
@@ -102,16 +90,7 @@ def compared_with_log(
 
 
 class NewMeaning:
-    """What is new or changed: recorded with the first batch that is committed, so that code which commits none leaves no trace.
-
-    A state from which nothing takes back what a failed attempt wrote means something new from the first write on. What is no
-    longer declared stays in the log, to be compared if it returns.
-
-    `now`: what the topology means.
-    `lasting`: the states of that kind, by name.
-    `declares`: what the record of the next batch declares; nothing once the log has it.
-    `lasts`: whether it must be recorded before anything is written, because that may stay although its batch fails.
-    """
+    """What is new or changed: recorded with the first committed batch, so that code which commits none leaves no trace."""
 
     def __init__(self, log: TransactionLog, now: Meaning, lasting: Collection[str] = ()) -> None:
         before = Meaning.of_log(log.state.declared)
@@ -119,7 +98,8 @@ class NewMeaning:
         states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
         streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
         declares = {"states": states, "streams": streams}
-        self.declares: Mapping[str, Mapping[str, Any]] = declares if states or streams else {}
+        self.declares: Mapping[str, Mapping[str, Any]] = declares if states or streams else {}  # by the next record
+        # Recorded before anything is written, because that may stay although its batch fails.
         self.lasts = not set(lasting).isdisjoint(states)
 
     @classmethod
@@ -141,11 +121,7 @@ class NewMeaning:
 
 
 def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
-    """Return what is to be recorded of a topology: also what its states keep, and the batch after which each change is kept.
-
-    A feed goes on where the state means what it meant, and was kept by the last driver that committed. Else a new one begins
-    with the next batch.
-    """
+    """Return what is to be recorded: also what states keep; a feed goes on where its state means what it meant."""
     states, known = {}, log.declared.get("states", {})
     for name, facts in meaning.states.items():
         means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, KEPT)}
@@ -167,15 +143,7 @@ def reconcile(
     executors: Sequence[str],
     lasting: Collection[str],
 ) -> None:
-    """Bring log and stores together before the first batch.
-
-    `states`: by name, the state of each partition, as the topology wants it now.
-    `policy`: see `Config.state_recovery`.
-    `make`: `make(state, partition, partitions)` opens a partition of another layout.
-    `rewind`: called with all states that keep sentinels, if the policy is to rewind and one of them does not match.
-    `executors`: the states that tasks will commit; the log notes them. `lasting`: see `lasting_states`.
-    Raises `StateMismatchError`: they do not belong together and the policy is to refuse. Nothing was written.
-    """
+    """Bring log and stores together before the first batch; `StateMismatchError` if they do not belong so, by the policy."""
     kinds = kinds_of(plan, states)
     with ExitStack() as opened, owning(log):
         founds = [
@@ -239,8 +207,7 @@ def _is_undefined(plan: Plan, log: TransactionLog, txid: int) -> bool:
     return defines and txid not in log.state.definitions
 
 
-def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:
-    mismatches = [each for each in found.founds if each.mismatches]
+def _refuse_other_places(mismatches: Sequence[Found], policy: str) -> None:
     for each in mismatches:
         # Not for a recovery: another state's values are not ours, and a state that was moved is not there.
         way = next(
@@ -248,7 +215,13 @@ def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind)
         )
         if way is not None and (policy != "keep_totals_even_if_wrong" or isinstance(way, StateMovedError)):
             raise way
+
+
+def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:
+    mismatches = [each for each in found.founds if each.mismatches]
+    _refuse_other_places(mismatches, policy)
     if not mismatches:
+        _discard(log, found.founds if policy == "discard_totals" else [])
         return
     refused = found.why_refused(policy)
     if policy == "refuse" or refused:
@@ -257,7 +230,7 @@ def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind)
     if policy == "rewind":
         rewind(found.founds, False)
     elif policy == "discard_totals":
-        _discard(log, mismatches)
+        _discard(log, found.founds)
     else:
         _adopt(log, found.founds)
 
@@ -272,26 +245,29 @@ def _can_rewind(rewind: Rewind, founds: Sequence[Found]) -> bool:
     return True
 
 
-def _discard(log: TransactionLog, mismatches: Sequence[Found]) -> None:
-    for found in sorted(mismatches, key=lambda each: each.can_be_emptied):  # one that cannot is refused before any is
+def _discard(log: TransactionLog, founds: Sequence[Found]) -> None:
+    """Empty what does not match; on a new log also what seems empty, as only its sentinel may be lost."""
+    is_new = not log.state.txid
+    chosen = [
+        each for each in founds if each.mismatches or (is_new and each.can_be_emptied and not any(each.sentinels))
+    ]
+    for found in sorted(chosen, key=lambda each: each.can_be_emptied):  # one that cannot is refused before any is
         for instance in found.instances:
             empty(log, instance)
         log.append(ResetRecord(found.name))
-        logger.warning("state %s: emptied; its totals count the batches from %d on", found.name, log.state.txid + 1)
+        if found.mismatches:
+            logger.warning("state %s: emptied; its totals count the batches from %d on", found.name, log.state.txid + 1)
 
 
 def _adopt(log: TransactionLog, founds: Sequence[Found]) -> None:
-    """Take stores as they are: the last batch of any of them is treated as committed, with the values that it left.
-
-    A state that matches the end of the log stays as it is, because the log knows the winners of its batches. The sentinels
-    of the others are all written before the first record, by an epoch that the log does not know yet. So after a crash in
-    between they match no log, and the next start adopts them again.
-    """
+    """Take stores as they are: the last batch of any of them is treated as committed, with the values that it left."""
     state, attempt = log.state, log.epoch << RETRY_BITS
     base = max(
         [state.txid, *(sentinel.txid for found in founds for sentinel in found.sentinels if sentinel is not None)]
     )
     records = []
+    # All are laid before the first record, by an epoch that the log does not know yet: after a crash in between they match no
+    # log, and the next start adopts them again. A state that matches its end stays: the log knows the winners of its batches.
     for found in founds:
         beyond = any(sentinel is not None and sentinel.txid > state.txid for sentinel in found.sentinels)
         if not found.mismatches and not beyond:
@@ -321,11 +297,8 @@ def owning(log: TransactionLog) -> Iterator[None]:
 
 
 def lay(log: TransactionLog, instance: Any, sentinel: Sentinel) -> None:
-    """Lay a sentinel over the one that was read last, whatever it is, if this driver still owns the log.
-
-    The owner is asked behind that read, and the store takes a sentinel only over what was read. So what a successor has
-    written is found by the one or the other, wherever this driver was paused.
-    """
+    """Lay a sentinel over the one that was read last, whatever it is, if this driver still owns the log."""
+    # The store takes it only over what was read before: so what a successor has written is found by the one or the other.
     log.check_owner()
     instance.move_sentinel(sentinel, force=True)
 
@@ -340,12 +313,7 @@ def empty(log: TransactionLog, instance: Any) -> None:
 def _lay_out(
     log: TransactionLog, name: str, kind: StateType | None, partitions: Sequence[Any], found: Found | None, roams: bool
 ) -> None:
-    """Claim the place of a state that is new to the log or has another layout; keys stay where they are.
-
-    Dropped partitions are claimed as well: their keys have other writers now, and the old writer must be fenced. So are all
-    partitions at each start if keys may roam from one to another (an updater chooses them): in the batch that a driver left
-    unfinished, a key may come to another partition now, and that one's sentinel does not stop the old writer.
-    """
+    """Claim the place of a state that is new to the log or has another layout; keys stay where they are."""
     layout = (len(partitions), "custom" if kind is None else kind.value)
     if log.state.layouts.get(name) == layout and not (found and roams):
         return
@@ -356,6 +324,8 @@ def _lay_out(
         # Under a claim of batch 0 there may be what a failed attempt wrote, so another log must not treat it as empty.
         is_first = not any(sentinel is not None and sentinel.txid > txid for sentinel in found.sentinels)
         claim = Sentinel(log.state.incarnation, txid, attempt, sealed=txid > 0 or is_first)
+        # The keys of dropped partitions have other writers now. And where keys roam, one of the batch that a driver left
+        # unfinished may come to another partition, whose sentinel does not stop the old writer.
         for instance in [*partitions, *found.instances[len(partitions) :]]:
             _claim(log, instance, claim)
     log.append(LayoutRecord(name, *layout, attempt))

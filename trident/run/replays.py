@@ -2,7 +2,6 @@
 
 The letters are part of a batch's definition, under `LETTERS`, and are logged like the definition of a transactional spout: a
 batch that is tried again puts the same letters back. The commit record holds the definition and so marks them as put back.
-So no crash loses a letter or puts it back twice. A letter that fails again is a dead letter of the new batch.
 """
 
 from __future__ import annotations
@@ -49,14 +48,11 @@ class _Place(NamedTuple):
 
 
 class Replays:
-    """What the driver loop asks about dead letters that are to be put back.
-
-    `look_at`: when to ask for the `next` ones.
-    """
+    """What the driver loop asks about dead letters that are to be put back."""
 
     def __init__(self, plan: Plan, letters: DeadLetters) -> None:
         self._plan, self._letters = plan, letters
-        self.look_at = float("-inf")
+        self.look_at = float("-inf")  # when to ask for the `next` ones
 
     def refresh(self) -> None:
         """Look for requests before the next batch, instead of once a second. For any thread."""
@@ -126,10 +122,7 @@ class Replays:
         return sum(letter.size for letter in self._read_letters(definition, log))
 
     def parts(self, definition: Ranges, log: LogState, program: Program) -> Iterator[tuple[str, PutBack]]:
-        """Cut a batch's letters into parts, by the fragment where they come in.
-
-        Raises `LogError`: the file of a letter cannot be read.
-        """
+        """Cut a batch's letters into parts, by the fragment where they come in; `LogError` if a file cannot be read."""
         by_place: dict[_Place, list[DeadLetter]] = {}
         for letter in self._read_letters(definition, log):
             left_out = letter.left_out
@@ -150,7 +143,8 @@ class Replays:
     def _read_letters(self, definition: Ranges, log: LogState) -> Iterator[DeadLetter]:
         for txid, ranges in definition.items():
             letters = self._letters.as_put_back(log, txid)
-            for number in numbers_of(ranges):
+            forgotten = {number for _, gone in log.discarded for number in numbers_of(gone.get(txid, ()))}
+            for number in sorted(set(numbers_of(ranges)) - forgotten):  # while their batch was in flight
                 yield letters.get(number) or self._missing_letter(txid, number)
 
     def _missing_letter(self, txid: int, number: int) -> DeadLetter:

@@ -25,24 +25,17 @@ from trident.steps.failures import Failure, StepFailed, failing_at
 
 logger = logging.getLogger(__name__)
 
-_OF_THE_ENGINE = ("spark", "processing", "commit")
-"""The steps of failures after which tasks of the attempt may still run."""
+_OF_THE_ENGINE = ("spark", "processing", "commit")  # after failures of these steps tasks of the attempt may still run
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A store or a source that is away.
+    """A store or a source that is away."""
 
-    `what`: its kind and address.
-    `since`, `since_ms`: when that was first seen: seconds of the monotonic clock, milliseconds since 1970.
-    `in_commit`: whether a commit needs it, and not only the processing of the batch.
-    `tries`: how often the batch was tried since.
-    """
-
-    what: str
-    since: float
+    what: str  # its kind and address
+    since: float  # when that was first seen, on the monotonic clock
     since_ms: int
-    in_commit: bool = False
+    in_commit: bool = False  # whether a commit needs it, and not only the processing of the batch
     tries: int = 1
 
     @classmethod
@@ -57,25 +50,19 @@ class Waiting:
 
 
 def moment_text(ms: int) -> str:
-    """Return a moment, since 1970, for people."""
     return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 class RetryRule:
-    """What follows the failures of a topology's batches.
-
-    `waiting`: what the first batch in flight waits for; None if that is nothing.
-    `repeats`: whether a batch that is tried again has the same tuples, so that a mistake is made again.
-    `captures`: whether a last try leaves out the tuples that raise.
-    """
+    """What follows the failures of a topology's batches."""
 
     def __init__(
         self,
         config: Config,
         coordinator: MasterBatchCoordinator,
         clock: Clock | None = None,
-        repeats: bool = False,
-        captures: bool = False,
+        repeats: bool = False,  # a batch that is tried again has the same tuples, so that a mistake is made again
+        captures: bool = False,  # a last try leaves out the tuples that raise
     ) -> None:
         self._config, self._coordinator, self._clock = config, coordinator, clock or Clock()
         self._repeats, self._captures = repeats, captures
@@ -93,10 +80,7 @@ class RetryRule:
         return self._coordinator.failures(txid) + 1 - self._waits.get(txid, 0)
 
     def pause_after(self, attempt: TransactionAttempt, failure: Failure, in_commit: bool = False) -> float:
-        """Return how many seconds pass before the next attempt.
-
-        Raises `BatchFailedError`: there is none. Earlier batches may be committed; a restart continues with this one.
-        """
+        """Return how many seconds pass before the next attempt; `BatchFailedError` if there is none."""
         tries, may_retry, txid = self._tries(attempt.txid), self._coordinator.retries_left > 0, attempt.txid
         earlier, waiting = self._away.pop(txid, None), None
         if failure.waits_for:
@@ -147,16 +131,13 @@ def backoff_s(config: Config, tries: int) -> float:
 
 
 class Capturing:
-    """Knows what earlier attempts of a batch may have written, from the sentinels of the states; used by the loop's thread.
-
-    `began`: the last batch of which an attempt may have begun to write.
-    """
+    """Knows what earlier attempts of a batch may have written, from the sentinels of the states; used by the loop's thread."""
 
     def __init__(self, opened: OpenedTopology) -> None:
         self._graph, self._plan = opened.graph, opened.plan
         self._in_tasks = frozenset(opened.lasting).intersection(opened.executors)
         self._states = {name: opened.states[name] for name in opened.lasting}
-        self.began = self._cut_off = 0
+        self.began = self._cut_off = 0  # the last batch of which an attempt may have begun to write
 
     def note_failed(self, batch: Batch, failure: Failure) -> None:
         """Note an attempt that failed; its tasks may write on until a later attempt fences them."""
@@ -164,11 +145,8 @@ class Capturing:
             self._cut_off = batch.attempt.txid
 
     def states_written(self, txid: int, committed: int) -> frozenset[str]:
-        """Return the states that may keep something of earlier attempts of a batch; `StepFailed` if a store does not say.
-
-        `committed`: the last committed batch. No attempt of a batch has written before the one before it is committed.
-        """
-        if txid != committed + 1:
+        """Return the states that may keep something of earlier attempts of a batch; `StepFailed` if a store does not say."""
+        if txid != committed + 1:  # no attempt writes before the batch before is committed
             return frozenset()
         found = {name for name, partitions in self._states.items() if self._has_begun(name, partitions, txid)}
         return frozenset(found | (self._in_tasks if self._cut_off == txid else set()))

@@ -55,13 +55,7 @@ _SAY_EVERY_S = 5.0
 def rewind(
     graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, founds: Sequence[Found], only_check: bool
 ) -> None:
-    """Bring the states that do not match the log forward to its last batch.
-
-    `meaning`: what the topology means as it is declared now.
-    `founds`: all states that keep sentinels, as the start has found them.
-    `only_check`: find out whether it can be done, as far as that is known before a batch is read; nothing is written.
-    Raises `RewindError`: a state cannot be brought forward exactly; says why.
-    """
+    """Bring the states that do not match the log forward to its last batch; `RewindError` if it cannot be exact."""
     graph, past, lacking, span = _plan(graph, config, log, meaning, founds)
     if only_check:
         if span:  # whether the sources give recorded batches again

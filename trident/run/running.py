@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_STOP_S = 10.0
-"""A stop waits at least this long; a running commit may take `message_timeout_s`."""
+_STOP_S = 10.0  # a stop waits at least this long; a running commit may take `message_timeout_s`
 
 
 class Page(Protocol):
@@ -57,10 +56,9 @@ class Page(Protocol):
 
 
 class RunningTopology(Drive):
-    """A topology that runs in a thread of this process.
+    """A topology that runs in a thread of this process. A context manager: leaving it stops the topology.
 
-    Use it as a context manager: leaving it stops the topology after the running commit. Made by
-    `TridentTopology.start`.
+    Made by `TridentTopology.start`.
     """
 
     def __init__(
@@ -161,14 +159,10 @@ class RunningTopology(Drive):
     def show_progress(
         self, timeout: float | None = None, *, until_caught_up: bool = False, every_s: float = 0.5
     ) -> None:
-        """Show what the topology does until it ends: in one place in a notebook, as lines elsewhere.
+        """Show what the topology does until it ends, `timeout` seconds at most: in one place in a notebook, as lines elsewhere.
 
+        With `until_caught_up` it stops when all that the spouts had at this call is committed; see `process_all_available`.
         Ctrl-C (in a notebook: interrupt the kernel) ends the showing, and not the topology. Raises what ended the topology.
-
-        `timeout`: show it so many seconds at most.
-        `until_caught_up`: stop showing when everything that the spouts had at this call is committed; see
-        `process_all_available`.
-        `every_s`: seconds from one look to the next.
         """
         done = self.loop.drain() if until_caught_up else self._ended
         until = math.inf if timeout is None else monotonic() + timeout
@@ -271,15 +265,12 @@ class RunningTopology(Drive):
                 self._give_up(error)
 
     def _give_up(self, error: TridentError) -> None:
-        """End the topology although its thread, or a commit, does not come back.
-
-        Only the spouts are closed then. The log stays open, because the thread may come back and no other driver may write
-        meanwhile.
-        """
+        """End the topology although its thread, or a commit, does not come back."""
         self.loop.stop()  # if the thread comes back it must not begin a commit
         self._note(error)
         self._tell_ended()
         self._ended.set()
+        # Not the log: the thread may come back, and no other driver may write meanwhile.
         self.opened.closers.close("spouts")  # threads that wait for them have waited long enough
 
     def _tell_ended(self) -> None:
@@ -301,11 +292,7 @@ def start(
     active: bool = True,
     open_page: Callable[[str, int], Page] | None = None,
 ) -> RunningTopology:
-    """Check, recover and run; see `TridentTopology.start`.
-
-    `memory_log`: continues a log of this process.
-    `open_page`: opens the page at a host and a port, if `ui_port` asks for one.
-    """
+    """Check, recover and run; see `TridentTopology.start`."""
     plan = make_plan(graph)
     for node in plan.spouts:
         if isinstance(node.spout, QueryBatches):  # refused before a log is begun, or a store emptied, for nothing

@@ -1,7 +1,4 @@
-"""Fixes what a batch contains: asks the spouts, the dead letters and the clock, and logs it if a replay must be the same.
-
-All of it happens in the loop's thread, which owns the spouts' coordinators. `BackPressure` says how much they may read.
-"""
+"""Fixes what a batch contains: asks the spouts, the dead letters and the clock, and logs it if a replay must be the same."""
 
 from __future__ import annotations
 
@@ -27,8 +24,7 @@ from trident.steps.failures import StepFailed, calls_user_code, failing_at, fail
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Sizes = Mapping[str, int | None]
-"""About how many bytes a batch has of each source; None: a source does not say."""
+Sizes = Mapping[str, int | None]  # about how many bytes a batch has of each source; None: a source does not say
 
 # Of back-pressure.
 _LEAST = 0.001
@@ -41,23 +37,15 @@ _SPILLED = 0.5
 _FORGIVE = 1.005  # by how much a batch that did not spill raises what the next may read
 _SAME = 0.1  # a change of less than this is noise
 
-_OF_SOME = ("throttle", "lag", "traits")
-"""The methods of coordinators that most do not have."""
+_OF_SOME = ("throttle", "lag", "traits")  # the methods of coordinators that most do not have
 
 
 class Sources:
-    """The spouts of a topology, and the other sources of a batch.
-
-    Every call raises `StepFailed` if a source does: that fails the batch.
-
-    `asked`: the spout that is being asked, which may not return; None: none is.
-    `pressure`: how much the spouts may read of what they would.
-    `lags`: by spout, what it said last of its lag; None if it does not know it, or has not been asked yet.
-    """
+    """The spouts of a topology, and the other sources of a batch. Every call raises `StepFailed` if a source does."""
 
     def __init__(self, opened: OpenedTopology, clock: Clock) -> None:
         self._log, self._clock = opened.log, clock
-        self.asked: Begun | None = None
+        self.asked: Begun | None = None  # the spout that may not return
         self._sync, self._topology, self._warned_ahead = bool(opened.lasting), opened.plan.topology, 0
         self._time, self._may_begin_again = BatchTime.of(opened.plan), opened.config.reset_batch_time
         self._replays = Replays(opened.plan, opened.letters)
@@ -93,10 +81,7 @@ class Sources:
         return next((Waiting(f"{away.what} (step {name!r})", 0.0, away.since_ms) for name, away in found), None)
 
     def define(self, txid: int, in_flight: Mapping[int, Batch]) -> tuple[Definitions, Undecided | None, Sizes] | None:
-        """Fix what batch `txid` contains, and what is left to reading; None if no spout has anything and no window is due.
-
-        Returns about how large it is, too. What the log has from an earlier attempt is reused.
-        """
+        """Fix what batch `txid` contains, and what is left to reading; None if no spout has anything and no window is due."""
         logged = self._log.state.definitions.get(txid, {})
         if self.pressure.share != self._told_share:
             self._told_share = self.pressure.share
@@ -196,15 +181,10 @@ class Sources:
     def _settle(
         self, txid: int, logged: Definitions, said: Mapping[str, Said], time: Definition | None
     ) -> Definitions | None:
-        """Return what is known of a batch; None, and nothing is logged, if nothing is known.
-
-        Logs what a replay has to repeat, before anything reads a source, or before what has been read is committed.
-
-        That is the definitions of transactional spouts, "nothing" included, the letters, the time, and where any spout has
-        chosen to begin; otherwise a spout is asked again for each attempt. It is made durable here if a state needs identical
-        replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
-        batch, which saves one of two syncs.
-        """
+        """Return what is known of a batch, None if nothing is; log what a replay has to repeat."""
+        # Before anything reads a source, or before what has been read is committed.
+        # Durable at once if a state needs identical replays, or if it was chosen: the source would give another answer later.
+        # Else that is left to the commit, which saves one of two syncs.
         given = _given_definitions(said, time)
         if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
             return None
@@ -226,7 +206,6 @@ class Sources:
         return self._log.state.spouts.get(name)
 
     def cut(self, batch: Batch) -> list[Part]:
-        """Cut a batch into parts, for the runner that takes it."""
         attempt = batch.attempt
         parts: list[Part] = []
         for name, coordinator in self._coordinators.items():
@@ -249,7 +228,6 @@ class Sources:
                 self._ask(attempt.txid, name, commit, attempt, batch.definitions[name])
 
     def report_success(self, batch: Batch) -> None:
-        """Tell the spouts that a batch is committed."""
         txid, times = batch.attempt.txid, batch.times
         for name in self._coordinators:
             if name in batch.definitions:
@@ -291,28 +269,18 @@ def _given_definitions(said: Mapping[str, Said], time: Definition | None) -> Def
 class BackPressure:
     """How much spouts may read: less while batches take longer than `target_batch_s`. Arithmetic only.
 
-    A batch takes a fixed time plus a time for what it reads, and only the latter becomes less when less is read. So the share
-    follows from a line through the last batch and the last one of another size. Where the fixed time alone is longer than the
-    target, a batch is left so large that half of its time goes into what it reads.
-
-    A batch of which a stage spills to disk is too large whatever time it took: the next ones read half of it. Later ones grow
-    again, slowly beyond the size that spilled. A commit that lags makes batches wait, because `max_spout_pending` counts them.
-
-    `target_s`: how many seconds a batch may take.
-    `share`: how much of their limits the spouts may use, from 0.001 to 1.
+    A batch takes a fixed time plus a time for what it reads, so the share follows from a line through the last batch and the
+    last one of another size. Where the fixed time alone is longer than the target, half of a batch's time goes into what it
+    reads. After a batch that spills to disk the next ones read half of it, and later ones grow slowly beyond that size.
     """
 
     def __init__(self, target_s: float) -> None:
-        self.share = self._most = 1.0
+        self.share = self._most = 1.0  # of their limits, from 0.001
         self._target_s, self._fixed_s = target_s, 0.0
         self._seen: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
     def took(self, share: float, seconds: float) -> None:
-        """Note how long a batch took that was defined with `share`.
-
-        That may be another share than the present one: several batches are in flight. So each step goes from the share of
-        the batch, and a slow store is not answered once for each batch in flight.
-        """
+        """Note how long a batch took that was defined with `share`, from which this goes on: several batches are in flight."""
         if share == self.share == 1.0 and seconds <= self._target_s:  # as nearly all are
             self._seen.append((share, seconds))
             return
@@ -331,7 +299,6 @@ class BackPressure:
             self.share = chosen
 
     def timed_out(self, share: float) -> None:
-        """Note that a batch that was defined with `share` was not done in time, whatever the target is."""
         self.share = min(self.share, max(share * _SHRINK, _LEAST))
 
     def note_spill(self, share: float) -> None:

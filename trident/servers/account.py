@@ -32,7 +32,6 @@ class ServerAccount(Settings):
     tls_key_file: str | None = None
 
     def __post_init__(self) -> None:
-        """Check that there is TLS if there are options of it."""
         super().__post_init__()
         if self.has_tls_options and not self.encrypts:
             raise ConfigError(f"{self.subject()} has TLS options and no TLS: nothing would be encrypted; give tls=True")
@@ -48,10 +47,7 @@ class ServerAccount(Settings):
         return bool(self.tls_ca_file or self.tls_cert_file or self.tls_key_file)
 
     def tls_context(self, check_hostname: bool = True) -> ssl.SSLContext | None:
-        """Return what checks the server's certificate and has the client's; None without TLS.
-
-        `ConfigError` names files that cannot be read.
-        """
+        """Return what checks the server's certificate and has the client's; None without TLS. `ConfigError` names bad files."""
         if not self.encrypts:
             return None
         try:

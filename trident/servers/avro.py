@@ -96,9 +96,9 @@ def _plain(schema: Any) -> Any:
 
 
 def _ddl(type_: Any, names: dict[str, str | None], space: str) -> str:
-    """Return the Spark type of a type.
+    """Return the Spark type of a type in the namespace `space`.
 
-    `names`: what the types are that were named before, None within one of its own; `space`: the namespace that it lies in.
+    `names`: what the types are that were named before, None within one of its own.
     """
     if isinstance(type_, list):
         others = [each for each in type_ if each != "null"]
@@ -106,7 +106,7 @@ def _ddl(type_: Any, names: dict[str, str | None], space: str) -> str:
             raise ConfigError(f"Avro: the union {type_} has no Spark type; decode it with ByRecord")
         return _ddl(others[0], names, space)
     if isinstance(type_, str):
-        return _SIMPLE.get(type_) or _named(type_, names, space)
+        return _SIMPLE.get(type_) or _named_type(type_, names, space)
     kind, name = type_["type"], _full_name(type_, space)
     if kind == "record":
         names[name], within = None, name.rpartition(".")[0]
@@ -129,7 +129,7 @@ def _full_name(type_: Any, space: str) -> str:
     return name if "." in name or not own else f"{own}.{name}"
 
 
-def _named(name: str, names: dict[str, str | None], space: str) -> str:
+def _named_type(name: str, names: dict[str, str | None], space: str) -> str:
     known = names.get(f"{space}.{name}", names.get(name, ""))
     if known is None:
         raise ConfigError(f"Avro: {name!r} contains itself, which no Spark type does; decode it with ByRecord")

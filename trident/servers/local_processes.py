@@ -76,17 +76,14 @@ def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory and the missing ones above it, all durable; an existing one stays.
-
-    The name of an existing one is made durable too, because its maker may have died before.
-    """
+    """Make a directory and the missing ones above it, all durable; an existing one stays."""
     directory = directory.absolute()
     missing = not directory.is_dir()
     if missing:
         make_directory(directory.parent)
         directory.mkdir(exist_ok=True)
     try:
-        sync_directory(directory.parent)
+        sync_directory(directory.parent)  # also of an existing one: its maker may have died before
     except OSError:
         if missing:  # otherwise it may be one that this user cannot list, or on a read-only file system
             raise
@@ -116,10 +113,7 @@ os.register_at_fork(after_in_child=_abandon_in_child)
 
 
 def kill_job(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL every process of the session that a process began, in whatever group it is, and wait until they are gone.
-
-    Raises `TridentError`: some are still there after half a minute.
-    """
+    """SIGKILL every process of the session that a process began, and wait until they are gone; `TridentError` if some stay."""
     session = process.pid
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):

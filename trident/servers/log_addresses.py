@@ -56,22 +56,16 @@ def log_address_of(address: str) -> ZooKeeperAddress | PostgresAddress | ObjectA
 
 
 class Database(NamedTuple):
-    """A database of PostgreSQL as it is reached: two connections that agree in it have the same tables and rights.
+    """A database of PostgreSQL as it is reached: two connections that agree in it have the same tables and rights."""
 
-    `servers`: hosts and ports, as they are written.
-    `name`, `user`, `options`: None: libpq's default. Options of the session, such as a search path.
-    `timeout_s`: how long a statement of a state may take; it does not distinguish databases.
-    """
-
-    servers: str
-    name: str | None
+    servers: str  # hosts and ports, as they are written
+    name: str | None  # None: libpq's default
     user: str | None
-    options: str | None
-    timeout_s: float = 0.0
+    options: str | None  # of the session, such as a search path
+    timeout_s: float = 0.0  # of a statement of a state; it does not distinguish databases
 
     @staticmethod
     def of(url: str, user: str | None = None, timeout_s: float = 0.0) -> Database:
-        """Return the database of a URL; `user` goes before what that says."""
         parts = urlsplit(_POSTGRES.sub("postgresql://", url, count=1))
         query = dict(parse_qsl(parts.query))
         hosts = parts.netloc.rpartition("@")[2] or query.get("host", "")
@@ -91,13 +85,9 @@ class Database(NamedTuple):
 
 @dataclass(frozen=True)
 class ZooKeeperAddress:
-    """A path in a ZooKeeper.
+    """A path in a ZooKeeper, which begins with a slash and ends without one."""
 
-    `hosts`: the servers, `host:port` with commas between them.
-    `path`: where it is: begins with a slash, ends without one.
-    """
-
-    hosts: str
+    hosts: str  # host:port, with commas between
     path: str
 
     @staticmethod
@@ -147,16 +137,11 @@ def _split(url: str, address: str, what: str, like: str) -> SplitResult:
 
 @dataclass(frozen=True)
 class PostgresAddress:
-    """A log, or a cluster, in a database.
+    """A log, or a cluster, in a database."""
 
-    `url`: the database, as libpq reads it.
-    `name`: which of the logs, or clusters, in that database.
-    `key`: what names it in the address: `topology`, or `cluster`.
-    """
-
-    url: str
-    name: str
-    key: str = "topology"
+    url: str  # the database, as libpq reads it
+    name: str  # which of the logs, or clusters, in it
+    key: str = "topology"  # what names it in the address: or `cluster`
 
     @staticmethod
     def of(address: str, what: str = "log_dir") -> PostgresAddress:

@@ -1,7 +1,4 @@
-"""How requests to a server go on while it is away: `Patience` waits until it is back, `Retries` tries a call a few times again.
-
-The pauses of both are those of a `Backoff`. And how long lists are cut to what a server accepts.
-"""
+"""How requests to a server go on while it is away: `Patience` waits until it is back, `Retries` tries a call a few times."""
 
 from __future__ import annotations
 
@@ -44,11 +41,7 @@ _BACKOFF = Backoff(0.05, 1.0)
 
 
 class Patience:
-    """How long requests to a server wait while it is away.
-
-    `server`, `place`: the kind of server and the address of what it keeps, for messages.
-    `error`: what is raised after so many `seconds`; None: those of a start.
-    """
+    """How long requests to a server wait while it is away: `seconds` (None: those of a start), then `error` is raised."""
 
     def __init__(
         self, server: str, place: object, error: type[TridentError] = LogError, seconds: float | None = None
@@ -86,10 +79,7 @@ class Patience:
             self._pauses.clear()
 
     def check(self, since: float, why: str = "", error: Exception | None = None) -> None:
-        """Raise the error if a request that has waited since then is not to wait any longer; else say that it waits.
-
-        `why`: what the server's last answer says; without one, it is said after a second.
-        """
+        """Raise the error if what has waited since then has waited enough; else say that it waits, once it is known why."""
         now = time.monotonic()
         if now - since > self.seconds or now - max(since, self._stopping_since) > STOP_S:
             self._waiting_since = None
@@ -111,13 +101,9 @@ class Patience:
 
 @dataclass(frozen=True)
 class Retries:
-    """How often a call is tried again, and the pauses before each try; each is twice as long as the last, with jitter.
+    """How often a call is tried again, and the pauses before each try: each twice as long as the last, with jitter."""
 
-    `retries`: tries after the first one; 0: none.
-    `backoff_s`, `max_backoff_s`: the first pause, and the longest.
-    """
-
-    retries: int
+    retries: int  # tries after the first one
     backoff_s: float
     max_backoff_s: float
 
@@ -129,8 +115,8 @@ class Retries:
     ) -> T:
         """Call `attempt` until it returns; raise the last error when the tries are used up.
 
-        `transient`: the errors after which another try makes sense. All others are raised at once.
-        `goes_on`: decides in place of `retries`: `(error, failures, seconds waited so far) -> another try`.
+        `transient`: the errors after which another try makes sense; `goes_on` decides in place of `retries`, by an error, the
+        failures and the seconds waited so far.
         """
         failures, waited_s = 0, 0.0
         while True:
@@ -157,10 +143,7 @@ def by_count(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
 
 
 def by_size(items: Sequence[T], sizes: Iterable[int], most: int, room: int) -> Iterator[Sequence[T]]:
-    """Cut a list into chunks of at most `most` items and `room` bytes, in order; a larger item goes alone.
-
-    `sizes`: the bytes of each item.
-    """
+    """Cut a list into chunks of at most `most` items and `room` bytes, in order; a larger item goes alone."""
     measured = list(sizes)
     if sum(measured) <= room:
         yield from by_count(items, most)

@@ -23,12 +23,13 @@ T = TypeVar("T")
 # Beginnings of codes: of a server that is out of reach for a while, and of errors that pass, such as the end of the
 # transaction of a process that was stopped within it.
 _AWAY = ("08", "25006", "53300", "57P01", "57P02", "57P03")
-_LATER = ("08", "25006", "25P03", "40", "53", "55P03", "57")
+_LATER = ("08", "25006", "25P03", "25P04", "40", "53", "55P03", "57")
 # Whatever role and database have set: values and names are read as they were written, a session that may hold a lock ends soon
 # if its machine is gone, and not because nothing comes for a while. A server that is too old for a setting has none.
 _GREETING = """
     SELECT set_config(name, value, false) FROM (VALUES
         ('statement_timeout', %(ms)s), ('idle_in_transaction_session_timeout', %(idle_ms)s), ('idle_session_timeout', '0'),
+        ('transaction_timeout', '0'),
         ('default_transaction_read_only', %(read_only)s), ('standard_conforming_strings', 'on'),
         ('quote_all_identifiers', 'off'), ('TimeZone', 'UTC'), ('jit', 'off'),
         ('tcp_keepalives_idle', '5'), ('tcp_keepalives_interval', '2'), ('tcp_keepalives_count', '3'),
@@ -80,9 +81,7 @@ class PostgresSession:
     """One connection, which is opened again when it breaks. Threads may share it; a forked child may not.
 
     `url`, `place`: where, as libpq reads it, and as messages have it, which call it `setting`.
-    `error`: what a refusal raises.
-    `own_errors`: what may be raised while it is used without harm to the connection.
-    `answer_s`: how long the server may take for a statement.
+    `error`, `own_errors`: what a refusal raises; what may be raised while it is used without harm to the connection.
     """
 
     def __init__(
@@ -162,7 +161,6 @@ class PostgresSession:
             os.close(nothing)
 
     def connection(self) -> PostgresConnection:
-        """Return the connection, a new one where there is none."""
         if self._connection is None or self._process != os.getpid():
             self._connection, self._process = self._connect(), os.getpid()
         return self._connection
@@ -188,10 +186,8 @@ class PostgresSession:
 
 
 def make(connection: psycopg.Connection[Any], statement: bytes, given: Any = ()) -> None:
-    """Run a CREATE … IF NOT EXISTS outside of a transaction; another program may make the same at the same time.
-
-    The server finds that out at one of several places, and says something else at each.
-    """
+    """Run a CREATE … IF NOT EXISTS outside of a transaction; another program may make the same at the same time."""
+    # The server finds that out at one of several places, and says something else at each.
     with suppress(errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject):
         connection.execute(statement, given)
 

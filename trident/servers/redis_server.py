@@ -77,7 +77,6 @@ class RedisServer(ServerAccount):
     timeout_s: float = seconds(10.0)
 
     def __post_init__(self) -> None:
-        """Check the URL too."""
         super().__post_init__()
         if self.scheme not in self.schemes:
             raise ConfigError(
@@ -88,7 +87,6 @@ class RedisServer(ServerAccount):
 
     @property
     def scheme(self) -> str:
-        """The scheme of the URL, in lower case."""
         return urlsplit(self.url).scheme.lower()
 
     @property
@@ -101,7 +99,6 @@ class RedisServer(ServerAccount):
 
     @property
     def place(self) -> str:
-        """The server's address for messages, without user and password."""
         return name_of(self.arguments())
 
     def arguments(self, netloc: str = "") -> dict[str, Any]:

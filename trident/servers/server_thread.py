@@ -1,8 +1,7 @@
-"""`ServerThread`: serves an application over HTTP from a thread of its own; `Guard`: what a request must satisfy before.
+"""`ServerThread`: serves routes over HTTP from a thread of its own.
 
-Every HTTP server of this package asks whether a request comes from a page of another site, which a user's browser was made to
-send, whether or not it wants a token: a browser on this machine reaches what listens on this machine, no matter who wrote the
-page that it shows.
+Every server of this package asks whether a request comes from a page of another site, whether or not it wants a token: a
+browser on this machine reaches what listens on this machine, no matter who wrote the page that it shows.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
 from trident.errors import ConfigError
@@ -25,6 +24,8 @@ from trident.roles import Closes, close_on_error
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
@@ -33,17 +34,13 @@ logger = logging.getLogger(__name__)
 class ServerThread(Closes):
     """A server that listens and answers, from the begin to `close`. A context manager: leaving it closes it.
 
-    `app`: makes the ASGI application; imports what that needs.
-    `host`, `port`: where to listen; port 0 takes a free one (see `port`).
-    `connections`: how many connections may be open; while there are more, requests are answered 503.
-    `token`: what `app` wants of clients; refused if none could send it.
+    A subclass says what it serves (`what`, `extra`: the optional dependencies that it needs), how an error begins that it
+    cannot listen (`cannot`), how long requests in flight have at the end (`grace_s`), its routes and its refusals.
+
+    `connections`: how many may be open; while there are more, requests are answered 503.
+    `token`: what `Authorization: Bearer …` must have where it is needed; None: what needs it is refused.
     `listener`: what `listening` returned for this host, if it listens already; closed with the server.
-    `what`, `cannot`: what is served, and how the error begins that says that it cannot listen at an address.
-    `extra`: the optional dependencies that have its packages.
-    `grace_s`: how long requests in flight have at the end.
-    `server`: that of uvicorn.
-    `url`: the address for clients.
-    Raises `ConfigError`: the address cannot be listened on, or the token cannot be one.
+    Raises `ConfigError`: the address cannot be listened on, or no client could send the token.
     Raises `EnvironmentProblem`: the packages of the server are missing.
     """
 
@@ -51,23 +48,20 @@ class ServerThread(Closes):
     cannot: ClassVar[str]
     extra: ClassVar[str]
     grace_s: ClassVar[int]
+    raw_paths: ClassVar[bool] = False
+    """Whether routes are matched in the path as it was sent, so that a name may have a slash in it."""
 
     def __init__(
-        self,
-        app: Callable[[], Any],
-        host: str,
-        port: int,
-        connections: int,
-        token: str | None = None,
-        listener: socket.socket | None = None,
+        self, host: str, port: int, connections: int, token: str | None = None, listener: socket.socket | None = None
     ) -> None:
         if token is not None:
             bearer(token)
+        self._token, self._loopback = token, is_loopback(host)
         with needs_package(self.what, self.extra):
             import uvicorn
 
             config = uvicorn.Config(
-                app(),
+                self._app(),
                 log_config=None,
                 log_level="error",  # otherwise clients fill the log with their wrong requests
                 access_log=False,
@@ -89,6 +83,26 @@ class ServerThread(Closes):
         self._thread = threading.Thread(target=self._run, name=f"trident-{self.extra}-{self.port}", daemon=True)
         self._thread.start()
 
+    @abstractmethod
+    def routes(self) -> list[BaseRoute]:
+        """Return what answers; called once."""
+
+    @abstractmethod
+    def refusal(self, scope: Scope, status: int, cause: str) -> ASGIApp:
+        """Return the answer to a request that is refused before a route sees it."""
+
+    @abstractmethod
+    async def answer_error(self, request: Request, error: Exception) -> Response:
+        """Answer a request for which there is no route (`HTTPException`), or whose route raised."""
+
+    def needs_token(self, scope: Scope) -> bool:
+        """Whether a request needs the token; by default all do, if there is one."""
+        return self._token is not None
+
+    def headers(self, scope: Scope) -> Mapping[str, str]:
+        """Return the headers that every answer to a request has, unless it sets them itself."""
+        return {}
+
     def close(self) -> None:
         """Take no more requests, wait a little for those in flight, and end."""
         self.server.should_exit = True
@@ -104,6 +118,61 @@ class ServerThread(Closes):
             logger.exception("the server at %s ended", self.url)
         finally:
             self._socket.close()
+
+    def _app(self) -> ASGIApp:
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.middleware import Middleware
+
+        made = Starlette(
+            routes=self.routes(),
+            middleware=[Middleware(self._guard)],
+            exception_handlers={HTTPException: self.answer_error, Exception: self.answer_error},
+        )
+        made.router.redirect_slashes = False  # an answer without a reason
+        return made
+
+    def _guard(self, app: ASGIApp) -> ASGIApp:
+        """Return the application behind a guard, which refuses requests of other sites, and those without the token."""
+
+        async def guard(scope: Scope, receive: Receive, send: Send) -> None:
+            from starlette.datastructures import MutableHeaders
+
+            if scope["type"] != "http":
+                return
+            if self.raw_paths:
+                scope = {**scope, "path": scope.get("raw_path", scope["path"].encode()).decode("latin-1")}
+
+            async def sending(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    headers = MutableHeaders(scope=message)
+                    for name, value in self.headers(scope).items():
+                        headers.setdefault(name, value)
+                await send(message)
+
+            refused = self._why_refused(scope)
+            await (app if refused is None else self.refusal(scope, *refused))(scope, receive, sending)
+
+        return guard
+
+    def _why_refused(self, scope: Scope) -> tuple[int, str] | None:
+        from starlette.datastructures import Headers
+
+        headers = Headers(scope=scope)
+        cause = stranger(headers.get("host", ""), headers.get("origin"), self._loopback)
+        if cause is not None:
+            return 403, cause
+        if not self.needs_token(scope):
+            return None
+        if self._token is None:
+            return 403, "the server was started without a token, so it can only be read"
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return 401, "this needs the token, as the header Authorization: Bearer TOKEN"
+        # Of spaces only: half a letter of UTF-8 may be one that `strip` takes for a space.
+        if not hmac.compare_digest(token.strip(" \t").encode("latin-1", "replace"), self._token.encode()):
+            return 401, "the token is wrong"
+        return None
 
 
 def url_of(host: str, port: int) -> str:
@@ -137,11 +206,10 @@ def listening(cannot: str, host: str, port: int) -> socket.socket:
 
 
 def stranger(host: str, origin: str | None, loopback: bool) -> str | None:
-    """Return why a request is one of another site, None if it is not.
+    """Return why a request is one of another site, by its headers `Host` and `Origin`; None if it is not.
 
-    `host`, `origin`: the request's headers; browsers send the second with all that may change something.
-    `loopback`: whether the server listens on this machine only. Then a request must name this machine: a page of another site
-    whose name was made to lead here (DNS rebinding) names that site.
+    `loopback`: the server is for this machine. Then a request must name this machine: a page of another site whose name
+    was made to lead here (DNS rebinding) names that site.
     """
     if loopback and not is_loopback(_split(f"//{host}").hostname or ""):
         return f"this server is for its own machine, and the request names the host {host!r}"
@@ -166,61 +234,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-@dataclass(frozen=True)
-class Guard:
-    """Refuses requests of other sites, and those without the token, before `app` sees them.
-
-    `token`: what `Authorization: Bearer …` must have where it is needed; None: what needs it is refused.
-    `loopback`: as of `stranger`.
-    `needs_token`: whether a request needs the token.
-    `refusal`: returns the answer to a refused request, from its status and the cause.
-    `headers`: returns the headers that every answer to a request has, unless it sets them itself.
-    """
-
-    app: ASGIApp
-    token: str | None
-    loopback: bool
-    needs_token: Callable[[Scope], bool]
-    refusal: Callable[[Scope, int, str], ASGIApp]
-    headers: Callable[[Scope], Mapping[str, str]] = lambda scope: {}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from starlette.datastructures import MutableHeaders
-
-        if scope["type"] != "http":
-            return
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in self.headers(scope).items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        refused = self._refusal(scope)
-        app = self.app if refused is None else self.refusal(scope, *refused)
-        await app(scope, receive, sending)
-
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        from starlette.datastructures import Headers
-
-        headers = Headers(scope=scope)
-        cause = stranger(headers.get("host", ""), headers.get("origin"), self.loopback)
-        if cause is not None:
-            return 403, cause
-        if not self.needs_token(scope):
-            return None
-        if self.token is None:
-            return 403, "the server was started without a token, so it can only be read"
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            return 401, "this needs the token, as the header Authorization: Bearer TOKEN"
-        # Of spaces only: half a letter of UTF-8 may be one that `strip` takes for a space.
-        if not hmac.compare_digest(token.strip(" \t").encode("latin-1", "replace"), self.token.encode()):
-            return 401, "the token is wrong"
-        return None
 
 
 async def body_within(request: Request, most: int) -> bytes | None:

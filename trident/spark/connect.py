@@ -1,7 +1,4 @@
-"""Spark Connect: which objects belong to it, what its server lacks, and its errors in one line each, with what to do.
-
-A session of Spark Connect is a client of a server, which has the JVM. It has DataFrames, but neither RDDs nor a SparkContext.
-"""
+"""Spark Connect, whose sessions have neither RDDs nor a SparkContext: its objects, servers and errors."""
 
 from __future__ import annotations
 
@@ -107,13 +104,8 @@ def server_of(master: str | None, conf: Mapping[str, str]) -> str | None:
 
 
 def connect_session(server: str, conf: Mapping[str, str]) -> tuple[SparkSession, bool]:
-    """Return a session, and whether it is new.
-
-    `server`: the address; empty: the active session.
-    `conf`: settings; of a session that is new those that a session may have.
-    Raises `EnvironmentProblem`: PySpark's client is not complete, no server answers, or there is no active session.
-    Raises `ConfigError`: a setting is fixed by the server.
-    """
+    """Return a session, and whether it is new; `server` empty: the active one."""
+    # Of `conf` a session that is new gets those that a session may have.
     try:
         from pyspark.sql.connect.session import SparkSession
     except ImportError as error:
@@ -161,11 +153,8 @@ def width_of(session: SparkSession, cores: int) -> int:
 
 
 def check_server(server: str) -> None:
-    """Connect to a server; PySpark itself would try for ten minutes.
-
-    Raises `EnvironmentProblem`: nothing answers there. The address is shown without its parameters, which may hold a token.
-    Raises `ConfigError`: it is no address.
-    """
+    """Connect to a server; PySpark itself would try for ten minutes."""
+    # The address is shown without its parameters, which may hold a token.
     try:
         found = urlsplit(server)
         host, port = found.hostname or "", found.port or _PORT

@@ -35,24 +35,15 @@ _RELEASE = re.compile(r'^JAVA_VERSION="((\d+)(?:\.(\d+))?[^"]*)"', re.MULTILINE)
 
 @dataclass(frozen=True)
 class JavaVersion:
-    """The Java that Spark will run on.
+    """The Java that Spark will run on."""
 
-    `major`: 8, 11, 17, 21 …
-    `text`: the first line that `java -version` prints; of `look_at_java` the version alone.
-    `path`: the program that was asked.
-    """
-
-    major: int
-    text: str
-    path: Path
+    major: int  # 8, 11, 17, 21 …
+    text: str  # the first line that `java -version` prints; of `look_at_java` the version alone
+    path: Path  # the program that was asked
 
 
 def check_java() -> JavaVersion:
-    """Return the Java that Spark's own scripts would start: that of JAVA_HOME if it is set, else the first on PATH.
-
-    Raises `EnvironmentProblem`: there is none, it does not answer, or it is older than `MINIMUM_JAVA`. The message says what
-    was looked for, what was found and how to install it.
-    """
+    """Return the Java that Spark's own scripts would start; `EnvironmentProblem`: none that answers and is new enough."""
     path = _find_java()
     try:
         done = subprocess.run(
@@ -79,12 +70,7 @@ def check_java() -> JavaVersion:
 
 
 def look_at_java() -> tuple[Path, JavaVersion | None]:
-    """Return the program that `check_java` asks, and what the files beside it say of its version, without starting it.
-
-    The Java of a platform may have no such file.
-
-    Raises `EnvironmentProblem`: as `check_java`.
-    """
+    """Return the program that `check_java` asks, and what the files beside it say of its version, if there are any."""
     path = _find_java()
     try:
         told = (path.resolve().parents[1] / "release").read_text(encoding="utf-8", errors="replace")
@@ -104,10 +90,8 @@ def _new_enough(first: str, second: str | None, text: str, path: Path) -> JavaVe
 
 
 def pin_worker_python(asked: str | None = None) -> None:
-    """Let Spark's workers run the driver's Python, by PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON, unless they are set.
-
-    `asked` is the setting spark.pyspark.python, which PySpark heeds in spark-submit only.
-    """
+    """Let Spark's workers run the driver's Python, unless the environment, or `asked`, names another."""
+    # `asked` is the setting spark.pyspark.python, which PySpark heeds in spark-submit only.
     if asked:
         os.environ["PYSPARK_PYTHON"] = asked
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -115,10 +99,8 @@ def pin_worker_python(asked: str | None = None) -> None:
 
 
 def pin_python_of(context: SparkContext) -> None:
-    """Let the workers of a local Spark that is on already run the driver's Python, unless PYSPARK_PYTHON is set.
-
-    PySpark takes the `python3` on PATH, which is another one if the driver's environment is not activated.
-    """
+    """Let the workers of a local Spark that is on already run the driver's Python, unless PYSPARK_PYTHON is set."""
+    # PySpark takes the `python3` on PATH, which is another one if the driver's environment is not activated.
     if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
 
@@ -131,7 +113,6 @@ def is_spark_on() -> bool:
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark runs its tasks in this process."""
     return _LOCAL.fullmatch(master) is not None
 
 
@@ -182,7 +163,6 @@ def _defaults() -> str:
 
 
 def conf_folder() -> Path | None:
-    """Return where Spark's own configuration is; None if nothing says it."""
     folder, home = os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME")
     return Path(folder) if folder else Path(home, "conf") if home else None
 
@@ -194,10 +174,7 @@ def executors_of(context: SparkContext) -> list[Any]:
 
 
 def check_master(master: str) -> None:
-    """Connect to a standalone master; Spark itself would try for a minute, and then fail with something else.
-
-    Raises `EnvironmentProblem`: None of the addresses in `spark://host:port,host:port` answers.
-    """
+    """Connect to a standalone master; Spark itself would try for a minute, and then fail with something else."""
     if not master.startswith("spark://"):
         return
     problems = []

@@ -1,8 +1,4 @@
-"""Turns Spark's own errors, and what keeps an executor's Python from running, into one line each, with what to do.
-
-A task that an executor's Python cannot run never reaches our code, which would report a failure as data: all there is is the
-text of Spark.
-"""
+"""Turns Spark's own errors, and what keeps an executor's Python from running, into one line each, with what to do."""
 
 from __future__ import annotations
 
@@ -35,9 +31,7 @@ class JobFailed(Exception):
 
     @staticmethod
     def of(said: str) -> JobFailed:
-        """Make one from the text of an exception of the JVM."""
-        lines = said.splitlines()
-        cause = " ".join(line.strip() for line in lines if line.strip() and not _STACK.match(line))
+        cause = " ".join(line.strip() for line in said.splitlines() if line.strip() and not _STACK.match(line))
         return JobFailed(cause + way_out(said))
 
 
@@ -47,7 +41,6 @@ class QueryStopped(BaseException):
 
 @contextmanager
 def said_as_failure(context: SparkContext | None = None) -> Iterator[None]:
-    """Raise `StepFailed`, which says why Spark could not run a job; see `job_failure`."""
     from pyspark.errors import PySparkException
 
     try:
@@ -59,10 +52,8 @@ def said_as_failure(context: SparkContext | None = None) -> Iterator[None]:
 
 
 def job_failure(error: Py4JJavaError | PySparkException, context: SparkContext | None) -> Failure:
-    """Return why a job failed. What an executor lacks it lacks at the next try as well.
-
-    `context`: None: it was a query over DataFrames, perhaps of Spark Connect. Raises `QueryStopped` if that was told to end.
-    """
+    """Return why a job, or a query over DataFrames (without `context`), failed; `QueryStopped`: it was told to end."""
+    # What an executor lacks it lacks at the next try as well.
     # PySpark 4.2 raises what the worker raised.
     thrown = error.java_exception if isinstance(error, Py4JJavaError) else error
     said, connect = str(thrown), None
@@ -177,10 +168,8 @@ _ENVIRONMENT = (
 
 
 def executor_problem(said: str, failing_hosts: Callable[[], Sequence[str]] = list) -> EnvironmentProblem | None:
-    """Return the error for what Spark says about a failed job, if an executor's Python is the cause; else None.
-
-    `failing_hosts` returns where tasks have failed. PySpark 4.2 no longer says so where a worker raised the error.
-    """
+    """Return the error for what Spark says of a failed job, if an executor's Python is the cause; else None."""
+    # PySpark 4.2 no longer says where a worker raised the error.
     if not any(problem.search(said) for problem in (_OTHER_PYTHON, _NO_PYTHON, _MODULE, _DAEMON)):
         return None
     where = _WHERE.search(said)

@@ -1,7 +1,4 @@
-"""Messages between a driver and its workers, and between these: each has a mailbox, and a peer for each other one.
-
-Only who has the keys of the group can send one, or read what they send.
-"""
+"""Messages between a driver and its workers, and between these; only who has the keys can send one, or read one."""
 
 from __future__ import annotations
 
@@ -85,8 +82,7 @@ def own_address(driver: str, wait_s: float) -> str:
     return f"[{own}]" if ":" in own else own
 
 
-Codec = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
-"""What makes bytes of a message, and a message of bytes."""
+Codec = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]  # what makes bytes of a message, and a message of bytes
 PICKLES: Codec = partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL), pickle.loads
 
 
@@ -95,13 +91,7 @@ class PeerAway(Exception):
 
 
 class Mailbox:
-    """Receives messages in a thread of its own.
-
-    `host`, `bind`: the address of this machine for the others; the one to listen at.
-    `take`: called with each message, by that thread; so is `look`, about every `look_s` seconds.
-    `away_s`: as of `WorkerTicket`.
-    `thread`: its class.
-    """
+    """Receives messages in a thread of its own, which calls `take` with each, and `look` about every `look_s` seconds."""
 
     def __init__(
         self,
@@ -157,10 +147,7 @@ class Mailbox:
 
 
 class MailboxPeer:
-    """Sends to one mailbox, in the order of the calls. Its socket belongs to whichever thread holds the lock.
-
-    `is_connected` says whether there was a connection when `is_lost` was asked last.
-    """
+    """Sends to one mailbox, in the order of the calls. Its socket belongs to whichever thread holds the lock."""
 
     def __init__(
         self,
@@ -188,11 +175,9 @@ class MailboxPeer:
                 raise PeerAway(f"{self.address}: {error}") from error
 
     def is_lost(self) -> bool:
-        """Whether a connection that was there has been away for a while, or has not come for long. For one thread.
-
-        A process that has ended is away at once; one that is stopped, or behind a cut, when it has not answered ZeroMQ's own
-        questions for 15 s. One that only keeps Python's lock is not.
-        """
+        """Whether a connection that was there has been away for a while, or has not come for long. For one thread."""
+        # A process that has ended is away at once; one that is stopped, or behind a cut, when it has not answered ZeroMQ's own
+        # questions for 15 s. One that only keeps Python's lock is not.
         while self._events.poll(0):
             self.is_connected = recv_monitor_message(self._events)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self._changed_at, self._limit_s = monotonic(), _AWAY_S if self._away_s is None else self._away_s

@@ -1,8 +1,7 @@
 """The Spark session that a topology runs on: a quiet local one by default, or the user's active one.
 
-Precedence of a setting, highest first: what the caller asked for; what spark-submit, PYSPARK_SUBMIT_ARGS or
-spark-defaults.conf say; the defaults of this module. Only adaptive execution is switched off whatever the files say: it
-would split or merge the partitions of a state.
+What the caller asked for comes before what spark-submit and its files say, and that before the defaults here. Only adaptive
+execution is off whatever the files say: it would split or merge the partitions of a state.
 """
 
 from __future__ import annotations
@@ -90,16 +89,11 @@ def spark_session(
     A start prints nothing but errors, leaves the handler of SIGINT as it was (PySpark alone would replace it by one
     that cancels all jobs), and starts a JVM that ignores SIGINT: so a driver that handles Ctrl-C can finish its batch.
 
-    `app_name`: the name of the application, used at a start only.
-    `master`: a Spark master; None: what Spark's own configuration says, else `local[*]`.
-    `conf`: Spark settings, which win over everything else. With a session active, a setting that Spark can change at run time
-    gives a new session on the same context, and the active one stays as it is.
-    `defaults`: Spark settings for a start, with the lowest precedence.
-    `spare`: how many more tasks at once a local Spark that is started can run than its master says.
-    Raises `EnvironmentProblem`: no fit Java, or Spark did not start; the message has the last lines that the JVM printed. Or
-    Spark Connect is in use.
-    Raises `ConfigError`: a session is active, and `master` or `conf` ask for what cannot be changed while it runs; or they ask
-    for Spark Connect.
+    `conf`: wins over everything else; a session that is active stays as it is, and another one on its context gets the
+    settings.
+    `defaults`: have the lowest precedence. `spare`: how many more tasks at once a local Spark can run than its master says.
+    Raises `EnvironmentProblem`: Spark did not start, or Spark Connect is in use. `ConfigError`: what is active cannot be
+    changed.
     """
     asked = dict(conf or {})
     if master is not None:
@@ -130,12 +124,9 @@ def spark_session(
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop Spark, and hide what its processes print while they end.
-
-    A Python worker that is idle when the JVM goes may find its pipe broken and print a traceback that says nothing of
-    the topology. Spark itself sets no limit to its end (that of a `local-cluster` waits for all of its parts): after a
-    minute it is left behind, and its JVM ends with this process.
-    """
+    """Stop Spark, and hide what its processes print while they end."""
+    # A Python worker that is idle when the JVM goes may find its pipe broken and print a traceback that says nothing of the
+    # topology. Spark itself sets no limit to its end: after a minute it is left behind, and its JVM ends with this process.
     for output in _jvm_outputs:
         output.hold()
     errors: list[Exception] = []
@@ -209,8 +200,7 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], sp
 
 
 def _jvm_output(quiet: bool, running: bool) -> JvmOutput | None:
-    """Return what reads the JVM's stderr: of a running JVM what has read it so far, if anything does."""
-    if running:
+    if running:  # what has read its stderr so far, if anything does
         return next(iter(_jvm_outputs), None)
     return JvmOutput() if quiet else None
 
@@ -284,17 +274,14 @@ def _sigint_handler_kept() -> Iterator[None]:
 
 
 def _cause(error: Exception) -> str:
-    """Return an error of the JVM without its stack trace; `from` keeps the whole."""
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else describe(error)
     return text.splitlines()[0].rstrip(".")
 
 
 class JvmOutput:
-    """What the JVM writes to stderr: held back while Spark starts, passed on afterwards.
+    """What the JVM writes to stderr: held back while Spark starts, passed on afterwards."""
 
-    The lines of a start come from the launcher, the JVM itself and a logging that is not yet configured, so no setting
-    turns them all off. A thread of its own reads them, because a full pipe would stop the JVM.
-    """
+    # No setting turns off all lines of a start. A thread of its own reads them, because a full pipe would stop the JVM.
 
     def __init__(self) -> None:
         self._read_end, self.write_end = os.pipe()
@@ -307,7 +294,6 @@ class JvmOutput:
         atexit.register(self._drain, at_exit=True)  # the thread may end with lines unread
 
     def last_lines(self) -> str:
-        """Return the end of what the JVM wrote, for the message of an error."""
         self._close_write_end()
         self._closed.wait(timeout=1)  # returns at once if the JVM is gone; a running one has written its message
         with self._lock:
@@ -356,10 +342,7 @@ class JvmOutput:
 
 
 class BrokenPipes:
-    """Leaves out the traces of Python workers whose pipe broke because their job was cancelled.
-
-    They say nothing about the topology, because none of their frames is user code.
-    """
+    """Leaves out the traces of Python workers whose pipe broke because their job was cancelled: none is of user code."""
 
     def __init__(self) -> None:
         self._trace = b""

@@ -1,8 +1,4 @@
-"""Gives the executors of a cluster the driver's code: Trident itself, and the modules that `trident run` was given.
-
-What is installed on the machines of a cluster may be older than the driver's, and your own modules are on no path
-there. So one zip goes with the program; it comes before everything that is installed.
-"""
+"""Gives the executors of a cluster the driver's code: Trident itself, and the modules that `trident run` was given."""
 
 from __future__ import annotations
 

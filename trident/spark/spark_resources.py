@@ -19,15 +19,12 @@ _CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 _OVERHEAD = "spark.executor.memoryOverhead"
 _LEAST_OVERHEAD_MB = 384  # what Spark takes for itself by default
 
-Setting = Callable[[str], str | None]
-"""A Spark setting by key; None if it is not set."""
+Setting = Callable[[str], str | None]  # a Spark setting by key; None if it is not set
 
 
 def memory_settings(memory_mb: float, conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that give Python workers the memory that a task asks for, unless they are set already.
-
-    Python's memory is not on Spark's heap: YARN and Kubernetes count it as overhead.
-    """
+    """Return the settings that give Python workers the memory that a task asks for, unless they are set already."""
+    # Python's memory is not on Spark's heap: YARN and Kubernetes count it as overhead.
     needed = _needed_mb(memory_mb, int(conf.get("spark.executor.cores", "1")))
     return {_OVERHEAD: f"{_LEAST_OVERHEAD_MB + needed}m"} if needed else {}
 
@@ -82,11 +79,9 @@ def most_shipped(context: SparkContext) -> int:
 
 
 def most_per_task(heap: int, tasks: int) -> int:
-    """Return how many bytes each of so many tasks may pass on through a heap of `heap` bytes at the same time.
-
-    In a heap of 1 GB, one task could pass on 100 MB, two 80 MB each (with 100 MB Spark lost the results), four 60 MB (with
-    80 MB it hung), eight 30 MB (with 40 MB it failed).
-    """
+    """Return how many bytes each of so many tasks may pass on through a heap of `heap` bytes at the same time."""
+    # In a heap of 1 GB, one task could pass on 100 MB, two 80 MB each (with 100 MB Spark lost the results), four 60 MB (with
+    # 80 MB it hung), eight 30 MB (with 40 MB it failed).
     return min(MOST_SHIPPED, heap // (_COPIES * (tasks + 2)))
 
 
@@ -99,7 +94,6 @@ def _registered_cores(context: SparkContext) -> int | None:
 
 
 def _megabytes(text: str) -> int:
-    """Read a size as Spark writes it; a plain number is MiB."""
     number, unit = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", text.strip().lower(), re.ASCII).groups()  # type: ignore[union-attr]
     return int(int(number) * {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024**2}[unit])
 
@@ -121,10 +115,7 @@ class Slots:
         self._key = str(context.applicationId), id(self)
 
     def take(self, workers: int) -> None:
-        """Take a slot for each worker, in place of those that were taken before.
-
-        Raises `EnvironmentProblem`: there are too few, and there will never be more.
-        """
+        """Take a slot for each worker, in place of those before; `EnvironmentProblem`: there will never be enough."""
         with _taking:
             others = self._others()
             if self._is_fixed and self.total - others < workers:
@@ -132,10 +123,7 @@ class Slots:
             _taken[self._key] = workers
 
     def take_free(self, most: int, spare: int = 0) -> int:
-        """Take the slots that no other topology has but the spare ones, at most so many; return how many.
-
-        Raises `EnvironmentProblem`: there is none, and there will never be one.
-        """
+        """Take the slots that no other topology has but the spare ones, at most so many; return how many."""
         # Before the first executor of a new session registers, Spark has no slot to count.
         until = monotonic() + _REGISTERED_WITHIN_S
         while not (self._is_fixed or self.grow or self.total) and monotonic() < until:
@@ -153,12 +141,10 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """How many of those no other topology of this process has."""
         return self.total - self._others()
 
     @property
     def total(self) -> int:
-        """How many tasks Spark can run at once, as of now."""
         cpus = int(self._context.getConf().get("spark.task.cpus") or 1)
         slots = local_slots(self._master, self._context._jvm)  # noqa: SLF001  as below
         if slots is not None:
@@ -166,12 +152,10 @@ class Slots:
         cluster = _CLUSTER.match(self._master)
         if cluster is not None:
             return int(cluster[1]) * (int(cluster[2]) // cpus)
-        found = executors_of(self._context)
-        return sum(int(one.totalCores()) // cpus for one in found if one.id() != "driver")
+        return sum(int(one.totalCores()) // cpus for one in executors_of(self._context) if one.id() != "driver")
 
     @property
     def grow(self) -> bool:
-        """Whether Spark gets executors as tasks need them."""
         return (self._context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true"
 
     def too_few(self, workers: int) -> EnvironmentProblem:
@@ -215,5 +199,4 @@ def addresses_of(context: SparkContext) -> tuple[str, str]:
     master, conf = context.master or "", context.getConf()
     if is_local(master):
         return _LOOPBACK, _LOOPBACK
-    host = conf.get("spark.driver.host") or _LOOPBACK
-    return host, conf.get("spark.driver.bindAddress") or "*"
+    return conf.get("spark.driver.host") or _LOOPBACK, conf.get("spark.driver.bindAddress") or "*"

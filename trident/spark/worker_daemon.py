@@ -1,10 +1,7 @@
-"""The process that forks Spark's Python workers, with everything imported that each of them needs.
+"""The process that forks Spark's Python workers (`spark.python.daemon.module`), with all imported that each of them needs.
 
-The worker of a task that is cancelled ends with it. One that PySpark's own daemon forks in its place imports PySpark, Arrow
-and Trident again, which takes seconds on a slow machine: with a shorter `message_timeout_s` each attempt would end as the one
-before. One that is forked here begins at once.
-
-Spark starts this as a module (`spark.python.daemon.module`).
+One that PySpark's own daemon forks, as in place of that of a cancelled task, imports it again, which takes seconds on a slow
+machine: with a shorter `message_timeout_s` each attempt would end as the one before.
 """
 
 from __future__ import annotations

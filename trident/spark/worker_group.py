@@ -1,8 +1,7 @@
 """Workers of a topology: tasks of Spark that stay, each in a job of its own, so that one that dies is started again alone.
 
-This is what workers of batches and workers of bolts have in common. Their driver starts them, hears of them, misses, replaces
-and ends them: `WorkerGroup`. Each says every second that it is there, and ends if its driver says so, or is gone:
-`GroupWorker`. What they tell each other beyond that is their own.
+`WorkerGroup`: their driver starts them, hears of them, misses, replaces and ends them. `GroupWorker`: each says every second
+that it is there, and ends if its driver says so, or is gone. What batch workers and bolts tell beyond that is their own.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ Said = str | EnvironmentProblem | None
 
 
 class WorkerJob:
-    """One incarnation of a worker, as a job in a thread of its own.
-
-    `body`: what the task does.
-    `ended`: called by that thread when the job is over.
-    """
+    """One incarnation of a worker, as a job in a thread of its own, which calls `ended` when the job is over."""
 
     def __init__(
         self,
@@ -64,7 +59,6 @@ class WorkerJob:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Have Spark end the task, whatever it does."""
         with suppress(Py4JError, OSError):
             self._context.cancelJobGroup(self._group)
 
@@ -105,15 +99,11 @@ _REACH_S = 30.0  # for a worker to find its driver
 
 
 class Letter(NamedTuple):
-    """What a worker tells its driver: that it is there, and its news.
-
-    `run`: one process in this place, from its start to its end; no other has its id.
-    `address`: where it takes messages.
-    """
+    """What a worker tells its driver: that it is there, and its news."""
 
     place: int
-    run: str
-    address: str
+    run: str  # one process in this place, from its start to its end; no other has its id
+    address: str  # where it takes messages
     host: str
     pid: int
     news: Any
@@ -124,22 +114,16 @@ class Shutdown(NamedTuple):
 
 
 class WorkerTicket(NamedTuple):
-    """What a Spark task gets, so that it becomes a worker.
-
-    `driver`: the address of its mailbox.
-    `silence_s`: after which a driver or a worker that says nothing, although it may be connected, counts as gone.
-    `away_s`: after which one whose connection is away does; None: soon.
-    `program`: what the workers run, pickled; no other has its id.
-    """
+    """What a Spark task gets, so that it becomes a worker."""
 
     topology: str
     place: int
-    driver: str
+    driver: str  # the address of its mailbox
     keys: Keys
-    silence_s: float
-    away_s: float | None
+    silence_s: float  # after which a driver or a worker that says nothing, although it may be connected, counts as gone
+    away_s: float | None  # after which one whose connection is away does; None: soon
     program_id: str
-    program: bytes
+    program: bytes  # what the workers run, pickled; no other has its id
 
     def __repr__(self) -> str:
         return f"WorkerTicket({self.topology!r}, {self.place})"
@@ -147,27 +131,20 @@ class WorkerTicket(NamedTuple):
 
 @dataclass(eq=False)
 class WorkerPlace:
-    """One worker, and the process that is this worker now.
-
-    `run`: the id of this process; empty while it is on its way. `starts`: how many jobs were started for it.
-    `begun`: when it came, or was started.
-    `brief`: how many of its processes in a row ended soon.
-    `starts_at`: when it is to be started again.
-    `expected_by`: if it was lost while its job runs: when Spark is told to end that job.
-    """
+    """One worker, and the process that is this worker now."""
 
     number: int
     job: WorkerJob | None = None
     starts: int = 0
-    run: str = ""
+    run: str = ""  # the id of this process; empty while it is on its way. `starts`: how many jobs were started for it
     host: str = ""
     pid: int = 0
     peer: MailboxPeer | None = None
     heard_at: float = 0.0
-    begun: float = 0.0
-    brief: int = 0
-    starts_at: float = 0.0
-    expected_by: float = 0.0
+    begun: float = 0.0  # when it came, or was started
+    brief: int = 0  # how many of its processes in a row ended soon
+    starts_at: float = 0.0  # when it is to be started again
+    expected_by: float = 0.0  # if it was lost while its job runs: when Spark is told to end that job
 
     @property
     def name(self) -> str:
@@ -183,13 +160,9 @@ P = TypeVar("P", bound=WorkerPlace)
 class WorkerGroup(Generic[P]):
     """All workers, as their driver sees them. Any thread may use it; what a body overrides is called under `changed`.
 
-    `problem`: why no worker is started any more.
-    `run`: what a Spark task does with a ticket.
-    `silence_s`, `away_s`, `program_id`, `program`: as of `WorkerTicket`.
-
-    Class attributes: `kind` goes before "worker" in messages; one that was lost has `return_s` seconds to come back, or to be
-    run again by Spark, before its job is ended and another one started; one that dies again and again is started again after
-    a pause, of at most `longest_pause_s`.
+    `problem`: why no worker is started any more. `run`: what a Spark task does with a ticket. `kind` goes before "worker" in
+    messages; one that was lost has `return_s` seconds to come back, or to be run again by Spark, before its job is ended and
+    another one started; one that dies again and again is started again after a pause, of at most `longest_pause_s`.
     """
 
     kind = ""

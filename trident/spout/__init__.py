@@ -1,9 +1,4 @@
-"""The interfaces of spouts; the spouts themselves are in the package `spouts`.
-
-Begin with `interfaces.py`: `ITridentSpout` with its `BatchCoordinator` and `Emitter`, and `IBatchSpout` for rows in the
-driver. `partitioned.py` has sources in partitions, `rich.py` Storm's spout of single tuples, and which kind an object is.
-docs/writing-a-spout.md shows how to write each.
-"""
+"""The interfaces of spouts: begin with `interfaces.py`. The spouts themselves are in the package `spouts`."""
 
 from trident.extras import Extra, needs_package
 from trident.spout.interfaces import (

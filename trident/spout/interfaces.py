@@ -49,15 +49,7 @@ class TransactionAttempt(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """How much of a source is still to be read.
-
-    Attributes
-    ----------
-    amount
-        A count, at least 0.
-    unit
-        What is counted, in the plural: `"records"`, `"bytes"`, `"batches"`, `"files"`, `"versions"`.
-    """
+    """How much of a source is still to be read: an amount, at least 0, and what is counted, in the plural: `"records"`."""
 
     amount: int
     unit: str
@@ -68,35 +60,27 @@ REST = "the rest of "
 
 
 class Away(NamedTuple):
-    """A source that does not answer: its kind and address, and since when, in milliseconds since 1970.
-
-    Attributes
-    ----------
-    is_fault
-        False: it answers, and waits for `REST` of something.
-    """
+    """A source that does not answer: its kind and address, and since when, in milliseconds since 1970."""
 
     what: str
     since_ms: int
     is_fault: bool = True
+    """False: it answers, and waits for `REST` of something."""
 
 
 class PartitionRead(NamedTuple):
     """What reading one partition returned. An emitter gives it in the run that gives the rows, so both belong together.
 
-    It completes a definition that says only where reading begins, of a source whose end is known only after reading. The
-    emitter gives one for each partition between its tables; when the attempt is processed, the coordinator completes the
-    definition with all of them at once. Nothing of an attempt is committed before its definition is complete and, if the
-    spout is transactional, logged. So an attempt that fails earlier is simply read again.
+    It completes a definition that says only where reading begins: once the attempt is processed, with those of all partitions.
+    Nothing of an attempt is committed before its definition is complete and, if the spout is transactional, logged. So an
+    attempt that fails earlier is simply read again.
 
     Attributes
     ----------
-    partition
-        The name of the partition.
     metadata
         Where reading ended: plain data.
-    rows, size
-        How many rows were read, and their bytes.
+    size
+        The bytes of the rows.
     crc
         The checksum of the rows, if a replay is to be compared with it.
     """
@@ -114,17 +98,14 @@ class BatchTraits(NamedTuple):
     Attributes
     ----------
     is_complete
-        Whether it says everything; only such a definition is logged. See `PartitionRead`. The next batch of a
-        spout whose definitions are completed by processing is defined when the one before is complete, which may still be
-        committing then.
+        Whether it says everything; only such a definition is logged. See `PartitionRead`. Else the next batch is defined when
+        this one is complete.
     is_guess
-        Whether the batch may still change until it is committed. It is logged only if a state needs identical replays, and
-        then only once it is complete. Otherwise the spout is asked again for each attempt, and the next batch is defined when
-        this one is recorded.
+        Whether the batch may still change until it is committed. It is logged only if a state needs identical replays, once
+        complete. Otherwise the spout is asked again for each attempt, and the next batch is defined when this one is recorded.
     is_start_position
         Whether it says, without rows, where reading begins, and would say something else later. It is durable in the log
-        before anything else happens, and it is the definition of every later attempt, whatever the spout promises about
-        replays.
+        before anything else happens, and the definition of every later attempt, whatever the spout promises about replays.
     """
 
     is_complete: bool = True
@@ -158,15 +139,10 @@ class SourceLife(Role):
 
 
 class BatchCoordinator(SourceLife, Role, ABC):
-    """The driver's side of a spout. Two methods say what a batch is; the others are optional.
-
-    Attributes
-    ----------
-    runs_spark_jobs
-        Whether it reads its source with Spark jobs of its own, which need cores that no task keeps.
-    """
+    """The driver's side of a spout. Two methods say what a batch is; the others are optional."""
 
     runs_spark_jobs = False
+    """Whether it reads its source with Spark jobs of its own, which need cores that no task keeps."""
 
     @abstractmethod
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
@@ -260,12 +236,7 @@ def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
 class BadRow(NamedTuple):
     """What an emitter gives in place of a row that cannot be read: `error` fails the batch, or the row is a dead letter.
 
-    Attributes
-    ----------
-    row
-        What the source has: a table of one row, whose columns need not be the fields.
-    error
-        Where it is, and what is wrong.
+    `row` is what the source has: a table of one row, whose columns need not be the fields. `error` says where it is.
     """
 
     row: pa.Table
@@ -328,8 +299,7 @@ class IBatchSpout(Protocol):
 
         Returns True to say that this is the batch, with or without rows, and that the next one is to be asked for, as
         Storm always does. Where False is returned and nothing was emitted, there is nothing now, and the same batch is
-        asked for again. The same holds, with a warning, where nothing is returned: a spout that gives rows by number
-        would stop at its first empty batch.
+        asked for again. The same holds, with a warning, where nothing is returned.
         """
 
     def ack(self, batch_id: int) -> None:

@@ -1,10 +1,7 @@
 """Partitioned spouts: a source in partitions, each read by one task, whose metadata is what the reading returned.
 
-A partition is a name. Its *metadata* says what one batch read of it and where that ended: an offset, a cursor, a page
-token. It is plain data (None, bool, int, float, str, bytes, list, dict with texts as keys), small, and goes to the
-transaction log: that of all partitions in one record, before the batch is committed.
-
-Partitions may appear (their first metadata is None), vanish (their last metadata is remembered) and come back.
+A partition is a name. Its *metadata* says what one batch read of it and where that ended, as an offset: plain data (None, bool,
+int, float, str, bytes, list, dict with texts as keys), and small. Partitions may appear, vanish and come back.
 """
 
 from __future__ import annotations
@@ -93,10 +90,7 @@ class PartitionedEmitter(OpaquePartitionedEmitter, Protocol):
 
 
 class PartitionedSpout(ABC):
-    """What both partitioned spouts have.
-
-    `spout_type`: what is promised about replays.
-    """
+    """What both partitioned spouts have."""
 
     spout_type: SpoutType
 

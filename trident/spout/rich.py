@@ -1,8 +1,4 @@
-"""IRichSpout, the spout of Storm's core: tuples one by one, each with an id that is acknowledged or failed.
-
-In a Trident topology it is at-least-once: the tuples of a batch are acknowledged once the batch is committed, and failed
-when an attempt at it has ended, so that their queue hands them out again. A tuple may then be counted twice.
-"""
+"""IRichSpout, the spout of Storm's core: tuples one by one, each with an id that is acknowledged or failed."""
 
 from __future__ import annotations
 
@@ -20,15 +16,7 @@ from trident.spout.partitioned import PartitionedSpout
 
 @dataclass(frozen=True)
 class TopologyContext:
-    """Where a spout runs.
-
-    Attributes
-    ----------
-    component
-        The name of its stream.
-    task, tasks
-        The number of this instance, from 0, and how many there are.
-    """
+    """Where a spout runs: the name of its stream, the number of this instance, from 0, and how many there are."""
 
     component: str
     task: int = 0
@@ -105,12 +93,9 @@ class Activated(Protocol):
 
 
 class RichSpoutDefaults(SourceLife, Role):
-    """What an `IRichSpout` may have besides in a Trident topology.
+    """What an `IRichSpout` may have besides in a Trident topology."""
 
-    `max_batch_size`: how many tuples of it a batch has at most, at least 1; as in Storm.
-    """
-
-    max_batch_size = 1000
+    max_batch_size = 1000  # how many tuples of it a batch has at most; as in Storm
 
 
 def fields_of_rich_spout(spout: Any) -> Fields:

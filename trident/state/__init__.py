@@ -1,9 +1,7 @@
 """State: interfaces, the maps that make a plain key-value store exact, their values, caches and serializers.
 
-Begin with `backing_map.py` and `interfaces.py` (what a store and a state are), then `maps.py` and `values.py` (the rule of
-each kind), `table.py` (opaque values of many keys), and `sentinel.py` (do store and log belong together?). `map_state.py`
-makes a state of a backing map; `cached.py` and `forwarding.py` have maps around a map. `encoding` turns keys and values into
-bytes, `columns` is for commits of many numbers.
+Begin with `backing_map.py` and `interfaces.py`, then `maps.py` and `values.py` (the rule of each kind), and `sentinel.py` (do
+store and log belong together?). `encoding` turns keys and values into bytes.
 """
 
 from trident.state.backing_map import BackingMap, MapFacts

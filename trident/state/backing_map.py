@@ -43,8 +43,8 @@ class MapFacts:
         fit better. A map that returned a table may be given one by the next `multi_put`. `KeyColumns` are the distinct keys of
         `OpaqueMap.multi_combine`: for a table that combines, it is given what the table made of its values, for the same keys.
     commit_with_record
-        `(later)`: from now on give the write of a commit to `later` at its `end`, because it will be made together with the
-        record of its batch. Whether it was is not reported: the next `read_sentinel` shows it.
+        `(later)`: from now on give the write of a commit to `later` at its `end`: it will be made together with the record of
+        its batch. The next `read_sentinel` shows whether it was.
     """
 
     commits_atomically: bool = False
@@ -64,12 +64,8 @@ class BackingMap(Role, ABC):
 
     `multi_get` and `multi_put` are all that a store must have. A store that writes `move_sentinel` (with `read_sentinel`)
     fences writers; one that writes `multi_delete`, `key_pages` or `reset` deletes, lists, can be emptied. Methods besides are
-    named in `MapFacts`.
-
-    Five doors lead to the values, and none is another one: `multi_get` and `multi_put`, with which a user's map has all that
-    it needs; `multi_get_opaque`, which says before it reads that rows fit better (else small batches of structs would be read
-    twice); `multi_delete`, because a put of None is a value, which a non-transactional state keeps; and the map that is
-    `past_caches`, because a snapshot must not show what a commit that crashed left in a memory, which only that memory knows.
+    named in `MapFacts`. None of them is another one: `multi_get_opaque` says before it reads that rows fit better; a put of
+    None is a value, and no deletion; only a memory knows what a commit that crashed has left in it (`past_caches`).
     """
 
     facts: MapFacts = MapFacts()
@@ -80,7 +76,7 @@ class BackingMap(Role, ABC):
 
     @abstractmethod
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write many keys; `keys` are distinct. Return once all are written; on an error any of them may have been.
+        """Write many distinct keys. Return once all are written; on an error any of them may have been.
 
         Raises
         ------
@@ -111,14 +107,9 @@ class BackingMap(Role, ABC):
         A store that has this stores all fields of a `Sentinel`; for any other they go under reserved keys. It is written
         unsealed when a commit begins and again, sealed, when all puts are acknowledged (see `MapFacts`).
 
-        It is a compare-and-set, "none" included: a store that was emptied, rolled back or taken over since the read is
-        not written to. Without a read before it, the move reads by itself. A move that is sent again, because no answer
-        came, finds the record that was read or its own.
-
-        Parameters
-        ----------
-        force
-            Also move it back, or to another incarnation; the comparison with what was read still holds.
+        It is a compare-and-set, "none" included; without a read before it, the move reads by itself. A move that is sent
+        again, because no answer came, finds the record that was read or its own. With `force` it may also go back, or to
+        another incarnation.
 
         Raises
         ------
@@ -132,10 +123,10 @@ class BackingMap(Role, ABC):
         raise self._lacks("multi_delete")
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys, in pages of a size that suits the store.
+        """Iterate over the keys, in pages of a size that suits the store, without the sentinel's.
 
-        A key that exists from the first page to the last is listed exactly once; the sentinel's key is not listed.
-        Partitions that share a store may each list the keys of all.
+        A key that exists from the first page to the last is listed exactly once. Partitions that share a store may each list
+        the keys of all.
         """
         raise self._lacks("key_pages")
 

@@ -1,25 +1,20 @@
 """Memories in front of a backing map, and when what they remember still counts (R10).
 
-All write the store first and remember second: a failed put must not look written. Spark pins no partition to a process. What an
-instance remembers outlives a commit only if its next commit follows directly: the sentinel that the log expects must be the
-one that this instance left at the end of its last commit. In every other case (another process committed meanwhile, a commit
-failed or never ended) it starts empty again.
+All write the store first and remember second: a failed put must not look written. What an instance remembers outlives a
+commit only if its next commit follows directly: the sentinel that the log expects must be the one that it left at the end of
+its last commit. Otherwise (another process committed, a commit failed or never ended) it starts empty again.
 
-Why no read from a cache outside the process is stale, although the cache may lose, delay and keep anything
-    Every entry is in a *space*, a name that one instance drew at random and shares with no other. So only this instance
-    fills the space, one call after the other, and no other writer's fill can be in it. The space is good while for each
-    of its entries the last durable write of the key is the one that the entry shows:
+Every entry is in a *space*, a name that one instance drew at random and shares with no other, so no other writer's fill can
+be in it, although the cache may lose, delay and keep anything. The space shows the last durable write of each of its entries:
 
-    1. It begins empty.
-    2. A key that is not in it is filled with what the durable map showed a moment before, inside a commit of this
-       instance, in which no other instance writes the partition. (What a replaced writer can still slip into a store that
-       does not keep it out entirely carries an attempt that lost: it stands for the very value that is filled here.)
-    3. A write goes to the durable map first and then to the space. If either raises, it is unknown what each holds: the
-       space is dropped. What the cache may still store late goes to a space that is never read.
-    4. Another instance may write between two commits of this one. Then the log expects another sentinel than this
-       instance left, and the space is dropped before the next read. The same after a commit that did not end.
+1. It begins empty.
+2. A key that is not in it is filled with what the durable map showed a moment before, inside a commit of this instance, in
+   which no other writes the partition. (What a replaced writer can still slip in carries an attempt that lost: it stands for
+   the very value that is filled here.)
+3. A write goes to the durable map first and then to the space. If either raises, the space is dropped.
+4. If another instance wrote between two commits, or a commit did not end, the space is dropped before the next read.
 
-    A space that was dropped never comes back. The cache may forget entries at any time: they are filled again by 2.
+A space that was dropped never comes back.
 """
 
 from __future__ import annotations
@@ -63,17 +58,9 @@ class SpacedCache(ABC, Generic[V]):
 class ReadThroughMap(MapWrapper):
     """A durable `IBackingMap` whose reads inside commits ask a cache first, absent keys included. Put it right under the map.
 
-    It is used by the thread that is inside a commit, and starts empty unless commits follow directly. Reads outside a commit,
-    and reads of other threads than the one that commits, go to the store and are not remembered: they may run while another
-    process writes. A commit that crashed counts as under way until the next one begins. A cache that fails is left alone
-    until the next commit; the commit goes on without.
-
-    Parameters
-    ----------
-    durable
-        The store. The wrapper takes part in commits, keeps a sentinel, deletes and resets exactly if this map does.
-    cache
-        What is in front of it.
+    It takes part in commits, keeps a sentinel, deletes and resets exactly if `durable` does. Reads outside a commit, and of
+    other threads than the one that commits, go to the store and are not remembered: they may run while another process
+    writes. A cache that fails is left alone until the next commit; the commit goes on without.
     """
 
     def __init__(self, durable: IBackingMap[Any], cache: SpacedCache[Any]) -> None:
@@ -99,7 +86,6 @@ class ReadThroughMap(MapWrapper):
         self._ended = txid  # after the store: puts that did not become durable must not be remembered
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
-        """Read what is remembered from the cache and the rest, if any, with one request."""
         if not keys or not self._remembers(keys):
             return self.inner.multi_get(keys) if keys else []
         known = self._recall(keys)
@@ -118,12 +104,10 @@ class ReadThroughMap(MapWrapper):
             self._write(partial(self.inner.multi_put, keys, values), keys, values)
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete from the store, then remember that the keys are absent."""
         if keys:
             self._write(partial(self.inner.multi_delete, keys), keys, [None] * len(keys))
 
     def reset(self) -> None:
-        """Empty the store, and forget."""
         self._ended = self._space = None
         self.inner.reset()
 
@@ -132,10 +116,7 @@ class ReadThroughMap(MapWrapper):
         super().close()
 
     def _remembers(self, keys: Sequence[Key]) -> bool:
-        """Whether this thread is inside a commit and these are keys of its data.
-
-        A sentinel under a reserved key shows what other writers did: it is always read from the store.
-        """
+        """Whether this thread is inside a commit, and these are keys of its data: sentinels are always read from the store."""
         return self._committing == threading.get_ident() and not is_sentinel_key(keys)
 
     def _write(self, write: Callable[[], None], keys: Sequence[Key], values: Sequence[Any]) -> None:
@@ -182,15 +163,7 @@ def follows(txid: Txid, ended: Txid) -> bool:
 
 
 class CachedMap(ReadThroughMap):
-    """Remembers the least recently used entries of a map in this process; see `ReadThroughMap`. Put it right under the map.
-
-    Parameters
-    ----------
-    delegate
-        The store. It takes part in commits, keeps a sentinel, can be emptied and closed exactly if this map can.
-    size
-        How many entries are remembered; at least 1.
-    """
+    """Remembers the `size` entries of a map that were used last, in this process; put it right under the map."""
 
     def __init__(self, delegate: IBackingMap[Any], size: int = 1000) -> None:
         if size < 1:

@@ -58,16 +58,10 @@ def passes_on(role: Any, *but: str) -> Callable[[type[T]], type[T]]:
 
 @passes_on(BackingMap, "multi_get_opaque", "past_caches")
 class MapWrapper(BackingMap):
-    """Base of the maps around a map: takes part in commits, keeps a sentinel, can be emptied … exactly if that one can.
+    """Base of the maps around a map: takes part in commits, keeps a sentinel, can be emptied … exactly if `inner` can.
 
-    A subclass writes what it does otherwise.
-
-    Attributes
-    ----------
-    inner
-        The map that it is around.
-    facts
-        The inner map's, except that what is read may be cached here, and by rows, which may differ from those behind.
+    Its facts are the inner map's, except that what is read may be cached here, and by rows, which may differ from those
+    behind.
     """
 
     def __init__(self, inner: IBackingMap[Any]) -> None:
@@ -90,16 +84,9 @@ def innermost(backing: BackingMap) -> BackingMap:
 
 
 class MicroBatchIBackingMap(MapWrapper):
-    """Splits reads and writes of a map into chunks, in order.
+    """Splits reads and writes of a map into chunks of at most so many keys, in order; 0 does not split.
 
     An error in a chunk leaves the chunks before it written, which the value rules undo at the replay.
-
-    Parameters
-    ----------
-    delegate
-        The map that gets the chunks.
-    max_multi_get, max_multi_put
-        The largest number of keys in one read or write; 0 does not split.
     """
 
     def __init__(self, delegate: IBackingMap[Any], max_multi_get: int = 0, max_multi_put: int = 0) -> None:
@@ -132,10 +119,9 @@ class MicroBatchIBackingMap(MapWrapper):
 
 
 class SerializedMap(MapWrapper):
-    """An `IBackingMap` of objects over one of bytes.
+    """An `IBackingMap` of objects over one of bytes; what that can do besides, this can.
 
-    It takes part in commits, keeps a sentinel, can be emptied and closed exactly if the map of bytes can. Commits of many
-    structs of numbers, if that is the declared type of the values, are operations on arrays.
+    Commits of many structs of numbers, if that is the declared type of the values, are operations on arrays.
     """
 
     def __init__(self, backing: IBackingMap[bytes], serializer: Serializer, value_type: str | None = None) -> None:

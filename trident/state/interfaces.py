@@ -37,8 +37,8 @@ S_contra = TypeVar("S_contra", contravariant=True)
 class FormerTypes(Protocol):
     """What a state whose values are of several types is read by.
 
-    `types`: the former ones, as `Winners.types`, the last of them up to the attempts of this declaration; none: all values are
-    of the declared type, or have fields besides that another declaration wrote.
+    `types`: the former ones, as `Winners.types`, the last of them up to the attempts of this declaration; none: all values
+    are of the declared type, or have fields besides that another declaration wrote.
     `fields`: of the declared type, if it is a struct.
     """
 
@@ -119,26 +119,18 @@ class StateConf(Redacted, Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class StateFacts:
-    """What is known of a state that is open.
-
-    What a state need not be able to do is here as well: a method of the state, if it has one of that name. None: it has not.
+    """What is known of a state that is open, and what it can do besides: a method of that name, if it has one.
 
     Attributes
     ----------
     fences
         Its store refuses a writer that was replaced (R9), so executors may commit it.
-    shares_keys
-        Each partition sees the keys of all. In any other map, a query asks all partitions that a user's updater writes.
-    keeps_columns
-        `multi_combine` can work with its store.
+    shares_keys, keeps_columns, has_typed_columns, kept_changes, keeps_attempts, commit_with_record
+        As of `MapFacts`; `multi_combine` can work with a store that keeps columns.
     migrates
         It reads values of former types.
-    has_typed_columns
-        Its store keeps values as columns of their type, so no value has another type.
     can_be_emptied
         Its `reset` does not refuse.
-    kept_changes
-        What its commits have changed; None: that is not kept.
     multi_get_at, get_at
         Reads as of a committed batch (R12): `(keys, snapshot)` returns the values of many keys as they were after
         `snapshot.txid`, and `(snapshot)` that of a state with a single one, None where it was not yet written. Each raises
@@ -154,27 +146,22 @@ class StateFacts:
     multi_update_once
         Updates as `multi_update` does; no other call of the commit updates any of the keys.
     share_keys
-        Be one of several partitions any of which may write any key; called once, before the first commit (R16). A user's
-        updater chooses the keys. Which of them a partition has written is compared before any partition commits. So puts are
-        made at the commit, and nothing is remembered of a key, or deleted, that another partition may write meanwhile.
+        Be one of several partitions any of which may write any key; called once, before the first commit (R16). Which keys a
+        partition has written is compared before any partition commits. So puts are made at the commit, and nothing is
+        remembered of a key, or deleted, that another partition may write meanwhile.
     written_keys
         Returns the keys that the commit under way writes, or removes although they are absent.
-    keeps_attempts
-        Returns whether its opaque values say which attempt wrote them; None: it does not say.
     stage
         `(txid)` ends a commit in a task, in place of `commit`: writes what the store does not show yet; returns what `publish`
-        needs. For a store that commits a batch as one transaction. In a task `begin_commit` compares the sentinel and moves
-        none; the driver's writer of the same partition moves it when it publishes. So a task that was replaced has no effect,
-        whatever it still writes. The bytes go through the driver, so they name files, and hold no values.
+        needs: names of files, no values, because it goes through the driver. In a task `begin_commit` compares the sentinel
+        and moves none; the driver's writer of the same partition moves it when it publishes. So a task that was replaced has
+        no effect, whatever it still writes.
     publish
         `(txid, staged)` commits what a task staged for this attempt, in the driver, as one transaction; raises as `commit`.
     recorded
         `(snapshot)`: the log holds the batches up to `snapshot.txid`; called at start and after each record. For a state that
         shows committed batches to programs of others. No commit of the state runs meanwhile. It must return at once, and a
         failure in it affects no batch.
-    commit_with_record
-        `(later)`: leave the write of each commit to the record of its batch; see `MapFacts`. Called once, before the first
-        commit, if `StoreFacts.database` is that of the log.
     """
 
     fences: bool = False
@@ -205,8 +192,7 @@ class State(Role):
     `txid` is an `int`; inside the framework it also carries its attempt (see `trident.state.Txid`). In the driver neither
     method is called for a partition without input; tasks of executors call them for each partition. `commit` ends the updates
     of this partition; the batch as a whole is committed only by its record in the log. After an exception from either, the
-    same or another instance gets `begin_commit`
-    with the same txid and a higher attempt.
+    same or another instance gets `begin_commit` with the same txid and a higher attempt.
 
     All other methods are optional. A grouped `persistent_aggregate` needs `multi_update`, an ungrouped one `update`.
 
@@ -337,6 +323,8 @@ class StoreFacts:
         place; see `TopologyTestDriver`.
     serializer
         The `Serializer` that values are written with; None: it is not known.
+    snapshot_key
+        The key of the single value of an ungrouped aggregate; None: it is not known.
     remains
         Where the store still has the bytes of a row that was deleted, and until when; for people.
     """
@@ -354,6 +342,7 @@ class StoreFacts:
     with_kept: Callable[[Mapping[str, Any]], Any] | None = None
     is_map: bool = False
     serializer: Any = None
+    snapshot_key: Key | str | None = None
     remains: str = ""
 
 
@@ -378,8 +367,6 @@ class StateSpec:
 
     Attributes
     ----------
-    factory
-        Opens a partition.
     required_num_partitions
         The number of partitions that the state insists on; None: as the topology asks.
     store

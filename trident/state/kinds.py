@@ -33,10 +33,7 @@ def state_type(kind: StateType | str) -> StateType:
 
 
 def kind_of(*declaring: Any) -> StateType | None:
-    """Return the kind that objects declare by their attribute `kind`, as a `StateType` or its name; None if none does.
-
-    Raises `ConfigError`: there is no such kind, or they do not declare the same one.
-    """
+    """Return the kind that objects declare by their attribute `kind`, as a `StateType` or its name; None if none does."""
     declared = (getattr(one, "kind", None) for one in declaring)
     kinds = {state_type(kind): None for kind in declared if kind is not None}
     if len(kinds) > 1:
@@ -67,8 +64,8 @@ class KeptChanges(Protocol):
     def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
         """Iterate over what the batches after `after`, up to `until`, have written, in their order.
 
-        For each batch its number, then each key with its `OpaqueValue`: also what attempts wrote that lost, and, of a key that
-        one attempt wrote several times, the last at the end.
+        For each batch its number, then each key with its `OpaqueValue`: also of attempts that lost; of several writes of a
+        key by one attempt the last comes last.
         """
 
     def last_gone(self) -> int:

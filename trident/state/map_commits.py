@@ -7,13 +7,11 @@ One commit::
                          key: at the commit)
     commit(txid)         the backing map makes the puts durable; then the sentinel is sealed
 
-The map remembers what this commit wrote until the commit ends, and uses it in place of what the store shows, so a key may
-be updated in several calls.
+What this commit wrote counts in place of what the store shows until it ends, so a key may be updated in several calls.
 
-A removed key is stored as None by the rule of its kind, so a replay finds what it needs and a snapshot read finds the
-value before. The key itself is deleted `REMOVAL_LAG` batches later, if the removal was committed and the key was not written
-since. The writer that holds the fence asks the store for that right before it deletes. A process that ends earlier leaves
-the None behind, which every read treats as absent.
+A removed key is stored as None by the rule of its kind, so a replay finds what it needs and a snapshot read finds the value
+before. The key itself is deleted `REMOVAL_LAG` batches later, if the removal was committed and the key was not written since.
+A process that ends earlier leaves the None behind, which every read treats as absent.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from trident.state.forwarding import PassedAbility, innermost
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import EMPTIED, Sentinel, Txid
-from trident.state.values import OpaqueValue, TransactionalValue, owned
+from trident.state.values import OpaqueValue, TransactionalValue, own_all
 
 REMOVAL_LAG = 16
 """How many batches a removed key stays in the store as None, for readers that are that many batches behind."""
@@ -95,7 +93,7 @@ class CommittedMap(State, ABC):
         """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""
         keys, txid = typed_keys(keys), self._txid
         if txid is not None:
-            return owned(self._bases(keys, txid))
+            return own_all(self._bases(keys, txid))
         return self._changeable(self._latest(self._read(keys)))
 
     @abstractmethod
@@ -115,11 +113,7 @@ class CommittedMap(State, ABC):
         self.multi_update(keys, [_Replace(value) for value in values])
 
     def multi_remove(self, keys: Sequence[Key]) -> None:
-        """Remove keys as part of the current batch; absent keys are ignored.
-
-        A removal is a put of None by the rule of the kind, so a replay undoes or repeats it correctly. A store
-        that can delete keys deletes those that stayed removed `REMOVAL_LAG` batches later.
-        """
+        """Remove keys as part of the current batch, by a put of None; absent keys are ignored."""
         distinct = CanonicalKeys(dict.fromkeys(typed_keys(keys)))
         found = list(zip(distinct, self.multi_get(distinct), strict=True))
         there = CanonicalKeys(key for key, value in found if value is not None)
@@ -132,8 +126,6 @@ class CommittedMap(State, ABC):
         """Iterate over the rows: the fields of each key, then the value of the latest write, page by page.
 
         A key whose value is None has no row: it was removed, or never had a value.
-
-        Raises `UnsupportedOperation`: the store cannot list its keys.
         """
         for page in self.key_pages():
             values = self.multi_get(page)
@@ -221,7 +213,7 @@ class CommittedMap(State, ABC):
 
     def _changeable(self, values: list[Any]) -> list[Any]:
         """Return values that a reader may change in place, from what the backing map returned."""
-        return values if self.backing.facts.gives_copies else owned(values)
+        return values if self.backing.facts.gives_copies else own_all(values)
 
     def _read(self, keys: Sequence[Key]) -> Sequence[Any]:
         # A store may show a commit's own puts late (buffered until the end) or never (evicted at once).

@@ -1,7 +1,4 @@
-"""map_state: a state over any two-method backing map, as a spec that a topology can take.
-
-The state is a map and a single value alike (`SnapshottableMap`), so one store serves grouped and ungrouped aggregates.
-"""
+"""map_state: a state over any two-method backing map, as a spec that a topology can take; a map and a single value alike."""
 
 from __future__ import annotations
 
@@ -41,12 +38,7 @@ DEFAULT_SNAPSHOT_KEY = "$GLOBAL$"
 class SnapshottableMap(State):
     """`MapState` and `Snapshottable` over one map state; everything else is what the map does.
 
-    Parameters
-    ----------
-    map_state
-        The map to forward to.
-    snapshot_key
-        The key of the single value: a tuple, or its only field.
+    `snapshot_key` is the key of the single value: a tuple, or its only field.
     """
 
     def __init__(self, map_state: MapState[Any], snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY) -> None:
@@ -111,19 +103,7 @@ class BackingMapFactory(Protocol):
 
 @dataclass(frozen=True)
 class MapStateFactory:
-    """The `StateFactory` behind `map_state`.
-
-    Attributes
-    ----------
-    backing_map_factory
-        Opens the backing map of a partition.
-    kind
-        The kind, which decides the value rule.
-    cache
-        How many entries of a partition are remembered between commits (`CachedMap`); 0: none.
-    snapshot_key
-        The key of the single value of an ungrouped aggregate: a tuple, or its only field.
-    """
+    """The `StateFactory` behind `map_state`, whose parameters are its fields."""
 
     backing_map_factory: BackingMapFactory
     kind: StateType = StateType.OPAQUE
@@ -134,7 +114,8 @@ class MapStateFactory:
     def facts(self) -> StoreFacts:
         """What the factory of the backing maps says."""
         facts = facts_of(StoreFacts, self.backing_map_factory)
-        return replace(facts, is_map=True, with_kept=facts.with_kept and self._with_kept)
+        kept = facts.with_kept and self._with_kept
+        return replace(facts, is_map=True, snapshot_key=self.snapshot_key, with_kept=kept)
 
     def _with_kept(self, kept: Mapping[str, Any]) -> MapStateFactory:
         with_kept = facts_of(StoreFacts, self.backing_map_factory).with_kept
@@ -166,9 +147,9 @@ def map_state(
     kind
         `"opaque"`, `"transactional"`, `"non-transactional"`, or the `StateType`.
     cache
-        How many entries of a partition are remembered between commits; 0: none.
+        How many entries of a partition are remembered between commits (`CachedMap`); 0: none.
     snapshot_key
-        The key of the single value of an ungrouped aggregate.
+        The key of the single value of an ungrouped aggregate: a tuple, or its only field.
     num_partitions
         The number of partitions that the state requires; None: as the topology asks.
     """

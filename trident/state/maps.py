@@ -1,8 +1,4 @@
-"""The three kinds of maps over any two-method backing map, each with its rule; `map_commits.py` is the life cycle of a commit.
-
-An OpaqueMap is exact whatever a replay adds or drops, because each value keeps the value before it. A TransactionalMap skips a
-batch that a value already includes; a NonTransactionalMap keeps the bare value.
-"""
+"""The three kinds of maps over any two-method backing map, each with its rule; see also `map_commits.py`."""
 
 from __future__ import annotations
 
@@ -20,7 +16,15 @@ from trident.state.interfaces import FormerTypes, IBackingMap, Key, StateType, V
 from trident.state.map_commits import CommittedMap
 from trident.state.table import KeyColumns, OpaqueTable, as_list
 from trident.state.txid import Snapshot, Txid, Winners
-from trident.state.values import Combine, CombinerUpdates, OpaqueValue, TransactionalValue, own, owned, values_to_store
+from trident.state.values import (
+    Combine,
+    CombinerUpdates,
+    OpaqueValue,
+    TransactionalValue,
+    own,
+    own_all,
+    values_to_store,
+)
 
 
 class OpaqueMap(CommittedMap):
@@ -52,20 +56,10 @@ class OpaqueMap(CommittedMap):
     ) -> Any | None:
         """Update distinct keys as `multi_update` does, all at once: numbers in columns.
 
-        Parameters
-        ----------
-        parts
-            The keys: for each grouping field its values, a list or an Arrow array.
-        values
-            A column of the values to combine, none of them null; or structs, of whose fields only means are null.
-        function
-            The function that combines; of structs one for each field.
-
-        Returns
-        -------
-        Any | None
-            The column of new values, for `pyarrow.array`. None if this store, these values or an earlier update of the commit
-            rule it out: nothing was written, use `multi_update`.
+        `parts` has for each grouping field its values, a list or an Arrow array; `values` is a column to combine, none of
+        them null, or structs, of whose fields only means are null; `function` says how, of structs for each field. Returns
+        the column of new values, for `pyarrow.array`; None if this store, these values or an earlier update of the commit
+        rule it out: nothing was written, use `multi_update`.
         """
         commit = self._current()
         if self._has_written():
@@ -100,15 +94,13 @@ class OpaqueMap(CommittedMap):
     def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
         """Read keys as they were after `snapshot.txid` (R12), without a lock, from any process.
 
+        `REMOVAL_LAG` batches later a key that was removed since may be gone: a reader that may be so late must check the age
+        of the snapshot after the read (as `StateView` does).
+
         Raises
         ------
         StaleTransactionError
             A key was written by a batch after `snapshot.txid + 1`: take a newer snapshot and read again.
-
-        Notes
-        -----
-        `REMOVAL_LAG` batches after the snapshot, a key that was removed since may be gone. A reader that may be so late must
-        check the age of the snapshot after the read (as `StateView` does).
         """
         if not keys:
             return []
@@ -199,15 +191,15 @@ def migrate_values(
 def _update_all(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
     if type(updaters) is CombinerUpdates:
         return updaters.update_all(bases)
-    return [updater.update(base) for base, updater in zip(owned(bases), updaters, strict=True)]
+    return [updater.update(base) for base, updater in zip(own_all(bases), updaters, strict=True)]
 
 
 class TransactionalMap(CommittedMap):
     """Exact with transactional spouts: a batch that is already in a value is not applied again.
 
-    Different from Storm: a stored txid above the current one is an error (H5), and all puts are made at the commit. If
-    a key that is updated twice were put twice, a crash between the puts would leave the first update under this txid,
-    and the replay would skip the second.
+    Different from Storm: a stored txid above the current one is an error (H5), and all puts are made at the commit. If a key
+    were put twice, a crash between the puts would leave the first update under this txid, and the replay would skip the
+    second.
     """
 
     kind = StateType.TRANSACTIONAL
@@ -250,7 +242,7 @@ class NonTransactionalMap(CommittedMap):
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         txid, keys = self._current(), self._distinct(keys)
-        bases = owned(self._bases(keys, txid))
+        bases = own_all(self._bases(keys, txid))
         values = [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
         self._put(keys, values_to_store(values, updaters))
         return values

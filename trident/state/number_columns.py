@@ -28,9 +28,7 @@ _EXACT_FLOAT = 1 << 53  # whole numbers up to here are floats
 _TURNED = 1 << 62  # the least that a sum differs by which was turned
 _NUMBERS = {"bigint": (int, pa.int64(), np.int64), "double": (float, pa.float64(), np.float64)}
 
-Column = npt.NDArray[Any]
-"""int64 or float64, shape (n,)."""
-
+Column = npt.NDArray[Any]  # int64 or float64, shape (n,)
 _NONE, _FLOAT, _UNSIGNED, _LARGEST, _SIGNED = 0xC0, 0xCB, 0xCC, 0xCF, 0xD0  # MessagePack's first byte of what follows
 
 # A small whole number is one byte; of others the first byte says how many follow: by the first bound above the number.
@@ -53,11 +51,7 @@ _ABSENT = encode([ABSENT, UNKNOWN_ATTEMPT, None, None])
 
 @dataclass(frozen=True)
 class NumberForm:
-    """What the values are: `bigint`, `double`, or structs whose fields are such.
-
-    `types`: of the numbers.
-    `names`: of the fields, in the order of their types; none: a value is the number itself.
-    """
+    """What the values are: a `bigint`, a `double`, or a struct of such; no names: a value is the number itself."""
 
     types: tuple[str, ...]
     names: tuple[str, ...] = ()
@@ -161,33 +155,28 @@ class NumberColumn:
         return pa.StructArray.from_arrays(columns, list(self.form.names), mask=pa.array(self.are_none()))
 
     def arrays(self) -> list[pa.Array]:
-        """Return an Arrow array for each number."""
         masks = self._nones() or repeat(None)
         return [pa.array(column, mask=mask) for column, mask in zip(self._fields(), masks, strict=False)]
 
     def are_none(self) -> npt.NDArray[np.bool_]:
-        """Return where a value itself is None."""
         none: npt.NDArray[np.bool_] = self.flags >> self.form.bits - 1 & 1 == 0
         return none
 
-    def repeated(self, number: int) -> Column:
+    def repeat(self, number: int) -> Column:
         """Return a number for each value."""
         made = np.empty(len(self.flags), np.int64)
         made.fill(number)  # of a few, three times as fast as `numpy.full`
         return made
 
     def where(self, these: npt.NDArray[np.bool_], others: NumberColumn) -> NumberColumn:
-        """Return these values, and the others where it is not these."""
         numbers = np.where(these[:, np.newaxis], self.numbers, others.numbers)
         return NumberColumn(self.form, numbers, np.where(these, self.flags, others.flags))
 
     def combine_with(self, values: Any, function: Combine | Sequence[Combine]) -> NumberColumn | None:
         """Return these values, where there are any, combined with others; None if the result does not fit.
 
-        It does not if a sum is beyond 64 bits, or values are of another form.
-
-        `values`: anything that is an array of int64 or float64, shape (n,); or an Arrow array of structs, of whose fields only
-        means are null.
+        `values`: anything that is an array of int64 or float64, shape (n,); or an Arrow array of structs, of whose fields
+        only means are null.
         `function`: the function; of structs one for each field.
         """
         form, had = self.form, self.flags
@@ -347,11 +336,7 @@ class PackedStructs:
 
 
 class _Cursor:
-    """A place in each of many values, all of which are moved past the same things.
-
-    `words`: the eight bytes from each of `bytes` on.
-    `fits`: whether each value had what was expected of it.
-    """
+    """A place in each of many values, all of which are moved past the same things."""
 
     def __init__(self, data: npt.NDArray[np.uint8], at: Column) -> None:
         self.bytes, self.at, self.fits = data, at, True

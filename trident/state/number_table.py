@@ -1,7 +1,6 @@
 """Opaque numbers of many keys in arrays, with the row of each key; and values that may be such, or a dict.
 
-The rows of many texts are found at once, by a hash table in arrays beside the dict that has the row of each key. A text is read
-there as whole numbers of eight bytes each, so none becomes a Python object.
+Rows of many texts are found at once, by a hash table in arrays; a text is read there as whole numbers of eight bytes each.
 """
 
 from __future__ import annotations
@@ -22,15 +21,9 @@ from trident.state.values import UNKNOWN_ATTEMPT, OpaqueValue
 
 _SPACE = 1024
 _NO_KEY = object()
-_FEW_KEYS = 16
-"""Up to this many keys a dict is faster than arrays, so a map stays a dict until a larger commit comes."""
-
-Rows = npt.NDArray[np.int64]
-"""int64, shape (n,): the row of each key, -1 for a key that is not there."""
-
-_FEW_TEXTS = 256
-"""Up to this many texts a dict is faster."""
-
+_FEW_KEYS = 16  # up to this many keys a dict is faster than arrays, so a map stays a dict until a larger commit comes
+Rows = npt.NDArray[np.int64]  # int64, shape (n,): the row of each key, -1 for a key that is not there
+_FEW_TEXTS = 256  # up to this many texts a dict is faster
 _SHARE = 64
 """The index is made once a batch asks for this part of all keys, because it costs as much as some such batches."""
 
@@ -45,10 +38,7 @@ _ODD = np.uint64(int.from_bytes(os.urandom(_BYTES), "little") | 1)
 
 
 class NumberTable:
-    """Keys of `width` fields, and values of one form, or None.
-
-    A key has one row of an array: to take a few of very many rows costs less than to take of four arrays.
-    """
+    """Keys of `width` fields, and values of one form, or None; a key has one row of an array."""
 
     def __init__(self, width: int, form: NumberForm) -> None:
         self.width, self.form = width, form
@@ -89,7 +79,6 @@ class NumberTable:
         return True
 
     def fill(self, names: Sequence[Any], table: OpaqueTable) -> None:
-        """Write the values of distinct names into an empty table."""
         assert not self._rows, "the table is empty"
         self._write(names, np.full(len(names), -1, np.int64), table)
 
@@ -196,10 +185,8 @@ class NumberTable:
 
 
 class KeptValues:
-    """A value per key. The first commit of many keys by columns turns the dict into arrays, if all values fit.
+    """A value per key: a dict (`entries`), or arrays (`columns`) from the first commit of many keys by columns on.
 
-    `entries`: the values, unless they are in `columns`.
-    `columns`: all values as arrays; None while they are a dict.
     `form`: of the values; None: they fit no arrays, or one did not, and it is not tried again.
     """
 
@@ -256,8 +243,6 @@ class TextIndex:
     """A second index beside a dict of rows by key; made when it pays, and then kept up to date.
 
     Texts of more than 40 bytes, and keys that are no text, are found in the dict alone.
-
-    `rows`: the row of each key.
     """
 
     def __init__(self, rows: Mapping[Any, int]) -> None:
@@ -281,7 +266,6 @@ class TextIndex:
         return rows
 
     def add(self, names: Sequence[Any], rows: Rows) -> None:
-        """Note the rows of keys that were added to the dict."""
         if self._table is None:
             return
         places = [at for at, name in enumerate(names) if _is_short(name)]
@@ -290,7 +274,6 @@ class TextIndex:
             self._table.add(_Texts.of(texts), rows[places])
 
     def remove(self, row: int) -> None:
-        """Note that the key of a row was removed from the dict."""
         if self._table is not None:
             self._table.remove(row)
 

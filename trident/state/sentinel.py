@@ -1,8 +1,7 @@
 """The sentinel: one record per state partition that shows whether store and log belong together (R8, R9).
 
 Before a commit writes anything, it compares the last commit by the store with the last commit by the log. The comparison is
-`check_sentinel`, a function of values; the rest finds a place in the store for the record. Readers compare what they find with
-the log as well, beside a writer that may be at work (`check_reading`).
+`check_sentinel`, a function of values; readers compare beside a writer that may be at work (`check_reading`).
 """
 
 from __future__ import annotations
@@ -32,14 +31,9 @@ _ROUNDS = 3
 def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txid, place: str = "") -> None:
     """Compare the sentinel in the store with what the log expects, for a commit of `txid`.
 
-    Legal are: the expected sentinel itself, and one that a failed attempt of ours left behind (same incarnation, a
-    later (txid, attempt) than expected, not above this commit's, of a driver that this log let write, and not a winner,
-    because the log would know the touch).
-
-    Parameters
-    ----------
-    place
-        The name of the state in its own sentinels; "" compares no place.
+    Legal are: the expected sentinel itself, and one that a failed attempt of ours left behind (same incarnation, a later
+    (txid, attempt) than expected, not above this commit's, of a driver that this log let write, and not a winner, because the
+    log would know the touch). `place` is the name of the state in its own sentinels; "" compares none.
 
     Raises
     ------
@@ -134,7 +128,6 @@ def _was_left_behind(found: Sentinel, txid: Txid) -> bool:
 
 
 def expected_text(txid: Txid) -> str:
-    """Say what the log expects in the store."""
     return str(txid.expected) if txid.expected is not None else f"no commit of incarnation {txid.incarnation}"
 
 
@@ -152,16 +145,9 @@ def is_forward(found: Sentinel, own: Sentinel) -> bool:
 def check_move(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None, force: bool = False) -> None:
     """Raise unless a writer may lay its sentinel: the order of sentinels, as every store keeps it (R9).
 
-    The store must have what the writer read or laid last, "none" included. Without `force` the move must also go forward:
-    in the same incarnation, in the place of the same state, neither txid nor attempt falls, and not over another run of the
-    same commit.
-
-    Parameters
-    ----------
-    what, own, found, seen
-        As for `displaced`, which says what is raised.
-    force
-        The sentinel may also go back, to another incarnation, or to the place of another state.
+    The store must have what the writer read or laid last, "none" included. Without `force` the move must also go forward: in
+    the same incarnation, in the place of the same state, neither txid nor attempt falls, and not over another run of the same
+    commit. `displaced` says what is raised, and what the parameters are.
     """
     if found is not seen and (found != seen or (found is not None and seen is not None and found[4:] != seen[4:])):
         raise displaced(what, own, found, seen)
@@ -179,16 +165,8 @@ def is_other_run(found: Sentinel, own: Sentinel) -> bool:
 def displaced(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None) -> StateError | FencedError:
     """Return the error for a writer that finds a sentinel other than the one that it read or laid last.
 
-    Parameters
-    ----------
-    what
-        What was done where, or the state, partition and server alone; for the message.
-    own
-        What it laid, or wants to lay.
-    found
-        What is there now.
-    seen
-        What it read or laid last.
+    `what` was done where, or the state, partition and server alone, is for the message. `own` is what the writer laid, or
+    wants to lay, `found` what is there now, `seen` what it read or laid last.
     """
     if found is None:
         return StateLossDetected(what, f"its sentinel ({seen}) is gone")
@@ -229,15 +207,7 @@ class ReservedKeySentinel:
         return 0 if begun is None else begun.txid
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Note that a commit begins (it is not sealed), or that it is complete.
-
-        Raises
-        ------
-        FencedError
-            Another writer has begun a later commit.
-        StateLossDetected
-            The store no longer has what was read or laid.
-        """
+        """Note that a commit begins (it is not sealed), or that it is complete; raise what `displaced` returns."""
         complete, begun = seen = self._look() if self._seen is None else self._seen
         if force:
             self._check_unchanged(sentinel, seen)
@@ -279,11 +249,8 @@ def is_sentinel_key(keys: Sequence[Key]) -> bool:
 
 
 def compare_stores(name: str, partitions: Sequence[State], log: Callable[[], Any]) -> None:
-    """Compare the sentinels of a state's partitions with the log; those without (a user's own state) are not compared.
-
-    A mismatch is looked at again, because a start may change the store before the log says so.
-    """
-    for rounds_left in reversed(range(_ROUNDS)):
+    """Compare the sentinels of a state's partitions with the log; those without (a user's own state) are not compared."""
+    for rounds_left in reversed(range(_ROUNDS)):  # a start may change the store before the log says so
         try:
             check_partitions(name, partitions, lambda: log().commits(name, len(partitions)))
             return
@@ -295,10 +262,7 @@ def compare_stores(name: str, partitions: Sequence[State], log: Callable[[], Any
 def check_partitions(
     name: str, partitions: Sequence[State], commits: Callable[[], Sequence[Txid]], first: int = 0
 ) -> None:
-    """Compare the sentinel of each partition, of which `first` is the first, with the log; on a mismatch the log is read again.
-
-    `commits`: returns for each partition the next commit, by the log of now.
-    """
+    """Compare the sentinel of each partition, from `first` on, with its next commit by the log, read again on a mismatch."""
     before = commits()
     for at, state in enumerate(partitions):
         if before[at].incarnation is None or not state.offers("read_sentinel"):
@@ -315,12 +279,10 @@ def check_reading(
 ) -> None:
     """Compare what a reader found in the store with the log, while a writer may be at work.
 
-    The store must have everything that the log had before the store was read, and nothing that the log could not have
-    after it, because a writer writes each sentinel before the log says that its batch is committed.
+    The store must have everything that the log had before the store was read, and nothing that the log could not have after
+    it, because a writer writes each sentinel before the log says that its batch is committed.
 
     `before`, `after`: the next batch, by the log as read before and after the store; the attempt has no meaning.
-    `place`: the name of the state in its own sentinels; "" compares no place.
-    Raises `StateReadError`: store and log do not belong together; the error says what was found.
     """
     wrong = _wrong(found, before, after, place)
     if wrong:

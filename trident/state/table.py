@@ -1,7 +1,6 @@
 """Opaque values of many keys as a table, so that a commit makes no object for each key, and the keys as columns.
 
-The columns of a table are lists, which hold any value and are faster for few keys; or arrays: then txids and attempts are
-NumPy's, and the values are `NumberColumn`s.
+Columns are lists, which hold any value and are faster for few keys; or NumPy's txids and attempts, and `NumberColumn`s.
 """
 
 from __future__ import annotations
@@ -15,17 +14,12 @@ from trident.state.kinds import Key
 from trident.state.txid import Txid, Winners
 from trident.state.values import UNKNOWN_ATTEMPT, Combine, OpaqueValue, stand_before
 
-ABSENT = -1
-"""In place of the number of a batch, which no batch has: the key was never written."""
-
+ABSENT = -1  # in place of the number of a batch, which no batch has: the key was never written
 _NEVER = OpaqueValue(ABSENT, UNKNOWN_ATTEMPT, None, None)
 
 
 class KeyColumns(Sequence[Key]):
-    """A list of distinct keys that are given field by field; rows of them are made when someone asks.
-
-    `parts`: for each grouping field its values, a list or an Arrow array.
-    """
+    """A list of distinct keys that are given field by field, lists or Arrow arrays; rows of them are made when someone asks."""
 
     def __init__(self, parts: Sequence[Sequence[Any]]) -> None:
         self.parts = parts
@@ -68,9 +62,7 @@ class Span(NamedTuple):
 
 
 class OpaqueTable(Sequence["OpaqueValue | None"]):
-    """A list of `OpaqueValue`s as columns, None for a key that was never written, with the value rule for all of them at once.
-
-    By the rule a key that was never written is one whose value None stands.
+    """A list of `OpaqueValue`s as columns, None for a key that was never written, with the value rule for all at once.
 
     `txids`, `attempts`, `prevs`, `currs`: the fields of all values. They are not changed once others see this.
     `span`: the writer of the values, known without reading them; None if several attempts may have written.
@@ -158,17 +150,14 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
         return found if isinstance(found, list) else as_list(found)
 
     def combine_with(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> OpaqueTable | None:
-        """Return what the commit `txid` writes: the values before it, combined with these as `NumberColumn.combine_with` does.
-
-        None: the columns are lists, or these values do not fit; they are combined one by one.
-        """
+        """Return what the commit `txid` writes, as `NumberColumn.combine_with` combines; None: the values do not fit."""
         if isinstance(self.currs, list):
             return None
         base, number = self.before(int(txid), txid.winners), int(txid)
         new = base.combine_with(values, function)
         if new is None:
             return None
-        heads = new.repeated(number), new.repeated(txid.attempt)
+        heads = new.repeat(number), new.repeat(txid.attempt)
         return OpaqueTable((*heads, base, new), Span(txid.attempt, number, number), self.place)
 
     def __len__(self) -> int:

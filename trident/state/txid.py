@@ -1,9 +1,4 @@
-"""What a commit knows: its txid and attempt, who won before, the sentinel that must be found; and the names of its facts.
-
-`Txid` is an `int`, so `State.begin_commit(txid)` keeps Trident's signature and any wrapper that forwards it forwards
-everything. A plain `int` works as well: attempt 0, every earlier attempt counts as the winner, no sentinel check;
-this is Storm's three-field rule.
-"""
+"""What a commit knows: its txid and attempt, who won before, the sentinel that must be found; and the names of its facts."""
 
 from __future__ import annotations
 
@@ -16,31 +11,23 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-RETRY_BITS = 20
-"""An attempt is `epoch << RETRY_BITS | retry`, so no two epochs have an attempt in common."""
-EMPTIED = "(emptied)"
-"""The incarnation in the sentinel of a partition that is being emptied: what is there must go, whatever it is."""
+RETRY_BITS = 20  # an attempt is `epoch << RETRY_BITS | retry`, so no two epochs have an attempt in common
+EMPTIED = "(emptied)"  # the incarnation in the sentinel of a partition that is being emptied: what is there must go
 
-FORMER = "former"
-"""Among the facts of a state in the log: the former types of its values, as in `Winners.types`."""
-CHANGES = "changes"
-"""Among the facts of a state in the log: the batch after which its store has each change."""
-KEPT = "kept"
-"""Among the facts of a state in the log: the options that keep something of its past, as they were last given."""
-STORED_UNDER = "stored_under"
-"""Among the facts of a state in the log: the name under which its store knows it, where it is called otherwise now."""
-CALLED = "called"
-"""Among the facts of a state in the log: what it was called last, before its name was changed."""
-LIMITS = "limits"
-"""Among the facts of a state: by the names of aggregates how many values each remembers of a key, where it drops others."""
-SERIALIZER = "serializer"
-"""Among the facts of a state: what its values are written with, where the store does not decide that itself."""
-BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZER)
-"""The facts of a state that are not part of what it means."""
+# Among the facts of a state in the log.
+FORMER = "former"  # the former types of its values, as in `Winners.types`
+CHANGES = "changes"  # the batch after which its store has each change
+KEPT = "kept"  # the options that keep something of its past, as they were last given
+STORED_UNDER = "stored_under"  # the name under which its store knows it, where it is called otherwise now
+CALLED = "called"  # what it was called last, before its name was changed
+LIMITS = "limits"  # by the names of aggregates how many values each remembers of a key, where it drops others
+SERIALIZER = "serializer"  # what its values are written with, where the store does not decide that itself
+TOTAL_KEY = "snapshot_key"  # under which the single value of a state without keys is, where the state has a choice
+# No part of what it means:
+BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZER, TOTAL_KEY)
 
 
 def epoch_of(attempt: int) -> int:
-    """Return the epoch of the driver that made an attempt."""
     return attempt >> RETRY_BITS
 
 
@@ -52,10 +39,11 @@ def renamed_facts(facts: Mapping[str, Any], old: str) -> dict[str, Any]:
 class Winners:
     """Which attempt of each committed txid won, as ranges: `(first txid, attempt)`, ascending.
 
-    The winner of txid t is the attempt of the last range that starts at or before t. The list grows with failures,
-    not with batches. Txids up to `adopted` were written by a lost or foreign log: each value is valid as it is.
+    The winner of txid t is the attempt of the last range that starts at or before t. The list grows with failures, not with
+    batches. Txids up to `adopted` were written by a lost or foreign log: each value is valid as it is.
 
-    `types` has the former types of one state's values, oldest first: `(attempt, type, names)`, of what earlier attempts wrote.
+    `types` has the former types of one state's values, oldest first: `(attempt, type, names)`, of what earlier attempts
+    wrote.
     `names`: what such a value calls each field of a declared one, None where it has none; None: a function migrates it.
     """
 
@@ -84,13 +72,7 @@ class Winners:
         return (one_range and self.ranges[at - 1][1] == attempt) or highest <= self.adopted
 
     def won_each(self, txids: npt.NDArray[np.int64], attempts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Answer `won` for each of many values, as bool, shape (n,).
-
-        Parameters
-        ----------
-        txids, attempts
-            int64, shape (n,): who wrote each value.
-        """
+        """Answer `won` for each of many values (int64, shape (n,)), as bool, shape (n,)."""
         stand: npt.NDArray[np.bool_] = txids <= self.adopted
         if not len(txids) or not self.ranges:
             return stand
@@ -128,8 +110,8 @@ class Winners:
 class Epochs:
     """The epochs whose drivers may have written to the states, as ranges `(first, last)`, ascending.
 
-    A driver is among them once its start has compared log and stores. So an attempt of any other epoch was not made by
-    a driver that this log knows: the log was rolled back.
+    A driver is among them once its start has compared log and stores: an attempt of any other epoch says the log was rolled
+    back.
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
@@ -200,6 +182,10 @@ class Sentinel(NamedTuple):
 
 class Txid(int):
     """The txid of a commit together with what the value rules need to know about it.
+
+    It is an `int`, so `State.begin_commit(txid)` keeps Trident's signature, and any wrapper that forwards it forwards
+    everything. A plain `int` works as well: attempt 0, every earlier attempt counts as the winner, no sentinel check; Storm's
+    rule.
 
     Attributes
     ----------

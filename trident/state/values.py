@@ -1,7 +1,7 @@
 """What is stored per key, and the rule by which a commit or a reader takes it (R6, R12); copies for user code (R13).
 
-The rule, `OpaqueValue.stands_before`, is the whole of the exactly-once promise; everything else only makes sure that it
-is asked with the right txid, attempt and winners. `stand_before` is the same rule for many values at once.
+The rule, `OpaqueValue.stands_before`, is the whole of the exactly-once promise; everything else only makes sure that it is
+asked with the right txid, attempt and winners. `stand_before` is the same rule for many values at once.
 """
 
 from __future__ import annotations
@@ -46,11 +46,8 @@ class OpaqueValue(NamedTuple):
     curr: Any
 
     def stands_before(self, txid: int, winners: Winners) -> bool:
-        """Whether `curr`, and not `prev`, is the value before batch `txid`: an earlier batch wrote it, and won.
-
-        A write of `txid` itself is not, whatever the attempt: an earlier attempt of it, or a retried task of
-        this one.
-        """
+        """Whether `curr`, and not `prev`, is the value before batch `txid`: an earlier batch wrote it, and won."""
+        # If `txid` itself wrote it, that was an earlier attempt, or a retried task of this one.
         if self.txid >= txid:
             return False
         return winners.won(self.txid, self.attempt) or self.attempt == UNKNOWN_ATTEMPT
@@ -74,10 +71,7 @@ class TransactionalValue(NamedTuple):
 def stand_before(
     txids: npt.NDArray[np.int64], attempts: npt.NDArray[np.int64], txid: int, winners: Winners
 ) -> npt.NDArray[np.bool_]:
-    """Answer `OpaqueValue.stands_before` for each of many values, as bool, shape (n,).
-
-    `txids`, `attempts`: int64, shape (n,): the first two fields of the values.
-    """
+    """Answer `OpaqueValue.stands_before` for each of many values (int64, shape (n,)), as bool, shape (n,)."""
     stand: npt.NDArray[np.bool_] = winners.won_each(txids, attempts) | (attempts == UNKNOWN_ATTEMPT)
     return stand & (txids < txid)
 
@@ -97,9 +91,9 @@ class CombinerValueUpdater(Generic[V]):
 class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
     """The updaters of many keys as one object: a batch has as many as keys, and most maps need none of them made.
 
-    `combine_all` combines two lists of values, faster than `combine` does one after the other. `is_pure` says that both leave
-    what they are given as it is, so what is stored need not be copied for them. `check` is called with all values before any
-    is put, and raises for one that must not be; `checked` are the last ones that it has let pass.
+    `combine_all` combines two lists of values, faster than `combine` one by one; `is_pure`: neither changes what it is given,
+    so what is stored need not be copied. `check` is called with all values before any is put, and raises for one that must
+    not be; `checked` are the last ones that passed.
     """
 
     def __init__(
@@ -125,7 +119,7 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
     def _values(self, stored: list[V | None]) -> list[V]:
         combine = self._combine
         if not self._is_pure:
-            stored = owned(stored)
+            stored = own_all(stored)
         if self._combine_all is not None:
             if None not in stored:
                 return self._combine_all(cast("list[V]", stored), self._args)
@@ -166,7 +160,7 @@ _IMMUTABLE: frozenset[type[Any]] = frozenset(
 )
 
 
-def owned(bases: list[Any]) -> list[Any]:
+def own_all(bases: list[Any]) -> list[Any]:
     """Return values that updaters and readers may change in place."""
     return bases if _IMMUTABLE.issuperset(map(type, bases)) else list(map(own, bases))
 
@@ -191,4 +185,4 @@ def values_to_store(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) ->
     """Return the values to store: copies, unless an aggregate made them, because the user may change the others later."""
     if type(updaters) is CombinerUpdates:  # `isinstance` of an abstract class takes longer than the update of a key
         return values
-    return values if updaters and type(updaters[0]) in (CombinerValueUpdater, ReducerValueUpdater) else owned(values)
+    return values if updaters and type(updaters[0]) in (CombinerValueUpdater, ReducerValueUpdater) else own_all(values)

@@ -1,5 +1,1 @@
-"""What each step does to an Arrow table.
-
-Begin with `applying.py` (`apply_step`, and what needs no Python call per row). `rows.py` calls the user's code, and
-`key_columns.py` says which partition a key belongs to.
-"""
+"""What each step does to an Arrow table. Begin with `apply_step` in `applying.py`; `rows.py` calls the user's code."""

@@ -1,7 +1,6 @@
-"""Aggregation of a batch for a state, in two places: partials where the tuples are, and their merge where the state is.
+"""Aggregation of a batch for a state: partials where the tuples are, and their merge where the state is.
 
-A partial is a table of the grouping columns and one column `output`; the same `combine` merges partials. Count, Sum,
-Min, Max, First and Last run as Arrow kernels, also several in one value; any other combiner row by row.
+A partial is a table of the grouping columns and one column `output`; the same `combine` merges partials.
 """
 
 from __future__ import annotations
@@ -45,11 +44,9 @@ _FUNCTIONS: dict[type[Any], Sequence[str]] = {
 _MERGING = {"count_all": "sum", "count": "sum", "sum": "sum", "min": "min", "max": "max"}
 """The functions that merge what these give."""
 
-_MANY_ROWS = 30_000
-"""Up to this many rows, counting values is faster than `group_by`, which takes 0.15 ms to start."""
+_MANY_ROWS = 30_000  # up to this many rows, counting values is faster than `group_by`, which takes 0.15 ms to start
 
-_FEW_ROWS = 64
-"""Up to this many rows, a Python object per row costs less than the start of a kernel."""
+_FEW_ROWS = 64  # up to this many rows, a Python object per row costs less than the start of a kernel
 
 
 def is_native(aggregator: Any) -> bool:
@@ -67,7 +64,6 @@ def _has_functions(aggregator: Any) -> bool:
 
 
 def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
-    """Return what combines many values faster than `combine` does one after the other; None if nothing does."""
     if type(aggregator) in (Count, Sum):
         return sums
     return aggregator.combine_all if isinstance(aggregator, MultiAggregate) else None
@@ -198,7 +194,6 @@ def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_erro
 
 
 def _of_tuples(aggregation: Aggregation, table: pa.Table) -> pa.Table:
-    """Aggregate tuples: one row per key; ungrouped, one row."""
     rows = pa.nulls(table.num_rows)
     asked = [
         [
@@ -231,11 +226,7 @@ def _as_declared(table: pa.Table, aggregation: Aggregation, type_: pa.DataType) 
 
 
 def _may_overflow(aggregation: Aggregation, table: pa.Table, partials: Mapping[str, Any] | None = None) -> bool:
-    """Whether a sum may exceed 64 bits or 38 digits, where Arrow's kernel would silently wrap around.
-
-    `partials`: by name, the columns of partials in place of tuples. Of these a sum may also be remembered less than it is,
-    which a mean is made of: see `Avg`.
-    """
+    """Whether a sum, of tuples or of `partials` by name, may exceed 64 bits or 38 digits, where Arrow would wrap around."""
     for part in _parts(aggregation):
         if type(part.aggregator) in (Sum, Avg):
             column = table.column(part.inputs.names[0]) if partials is None else partials[_part_names(part)[0]]
@@ -343,7 +334,6 @@ def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[lis
 
 
 def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[Any]]:
-    """Return the keys and values of a partial, in the same order."""
     return keys_of(table, aggregation.group.names), python_of(table.column(aggregation.outputs.names[0]))
 
 
@@ -352,13 +342,11 @@ def is_pick(aggregator: Any) -> bool:
 
 
 def pick_rows(aggregation: Aggregation, table: pa.Table) -> pa.Table:
-    """Aggregate tuples: one row per key; ungrouped, one row."""
     by, inputs = aggregation.aggregator.by, aggregation.inputs.names
     values = table.select(list(inputs))
     whole = by is not None or len(inputs) > 1
     order = None if by is None else table.column(by)
-    there = None if whole else values.column(0).is_valid()
-    keys, rows = _rows(aggregation, table, order, there)
+    keys, rows = _rows(aggregation, table, order, None if whole else values.column(0).is_valid())
     if not whole:
         return _typed_table(aggregation, [*keys, values.column(0).take(rows)])
     columns = [one_array(column) for column in values.take(rows).columns]

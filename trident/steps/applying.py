@@ -1,10 +1,4 @@
-"""How each kind of step is applied to an Arrow table. Built-ins have kernels; anything else runs row by row.
-
-The same functions run in Spark's Python workers and in process, so both runners give equal results by construction.
-
-Plain functions in `each` are called in a loop that does little else. The results of all rows are checked together. Only if a
-result is wrong, the row that gave it is searched for. The outcome is the same as with a check after each row.
-"""
+"""How each kind of step is applied to an Arrow table: built-ins have kernels; anything else runs row by row."""
 
 from __future__ import annotations
 
@@ -17,22 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trident import graph
 from trident.arrow import Misfit, one_array, python_of, rows_without_columns
-from trident.graph import (
-    AggregateNode,
-    Aggregation,
-    EachNode,
-    FilterNode,
-    MapNode,
-    MultiReduceNode,
-    Node,
-    PeekNode,
-    ProjectNode,
-    QueryNode,
-    RepartitionNode,
-    SelectNode,
-    WindowNode,
-)
 from trident.operations import FilterNull, Split
 from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
 from trident.operations.expressions import Expression
@@ -56,7 +36,6 @@ from trident.steps.rows import (
     check_row,
     columns_of,
     iterate,
-    iterate_emitting,
     tuples_of,
     typed_columns,
     wrong_arity,
@@ -67,36 +46,33 @@ from trident.tuples import TridentTuple
 _FEW_TEXTS = 16
 
 
-def has_step_kernel(node: Node) -> bool:
+def has_step_kernel(node: graph.Node) -> bool:
     """Whether a function or a filter runs as an Arrow kernel: only of exactly these classes, a subclass may do otherwise."""
-    if isinstance(node, EachNode):
+    if isinstance(node, graph.EachNode):
         return type(node.function) is Split
-    return isinstance(node, FilterNode) and type(node.filter) is FilterNull
+    return isinstance(node, graph.FilterNode) and type(node.filter) is FilterNull
 
 
 def apply_step(step: Step, table: pa.Table, on_error: TupleErrors, states: Callable[[str], Any]) -> pa.Table:
-    """Apply one step; the result has the columns `step.keep`, in field order.
-
-    `states` gives the state of a static query by name.
-    """
+    """Apply one step; the result has the columns `step.keep`. `states` gives the state of a static query by name."""
     node = step.node
-    if isinstance(node, EachNode):
+    if isinstance(node, graph.EachNode):
         return _each(step, node, table, on_error)
-    if isinstance(node, FilterNode):
+    if isinstance(node, graph.FilterNode):
         return _filter(step, node, table, on_error)
-    if isinstance(node, MapNode):
+    if isinstance(node, graph.MapNode):
         return _map(step, node, table, on_error)
-    if isinstance(node, SelectNode):
+    if isinstance(node, graph.SelectNode):
         return select(step, node, table, on_error)
-    if isinstance(node, PeekNode):
+    if isinstance(node, graph.PeekNode):
         return _peek(step, node, table, on_error)
-    if isinstance(node, QueryNode):
+    if isinstance(node, graph.QueryNode):
         return apply_query(step.id, node, table, states(node.state), on_error, step.keep)
-    assert isinstance(node, ProjectNode), node
+    assert isinstance(node, graph.ProjectNode), node
     return table.select(list(step.keep))
 
 
-def _each(step: Step, node: EachNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
+def _each(step: Step, node: graph.EachNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     if has_step_kernel(node):
         keeps_old = not set(node.outputs.names).issuperset(step.keep)
         parents, words = _split(node.function, table.column(node.inputs.names[0]), keeps_old or not step.keep)
@@ -111,12 +87,7 @@ def _each(step: Step, node: EachNode, table: pa.Table, on_error: TupleErrors) ->
             calls.run(on_error)
         return _append(step, node.outputs.names, table, calls.parents(), calls.columns())
     out = Emitted(step.id, node.outputs, on_error, table.num_rows, by_tuple=True)
-
-    def visit(at: int, row: Any) -> None:
-        out.at = at
-        node.function.execute(row, out)
-
-    iterate_emitting(out, table, node.inputs, on_error, visit)
+    iterate(step.id, table, node.inputs, on_error, lambda _, row: node.function.execute(row, out), out=out)
     return _append(step, node.outputs.names, table, pa.array(out.parents, pa.int64()), out.columns(table, node.inputs))
 
 
@@ -148,7 +119,7 @@ def _split(function: Split, column: pa.ChunkedArray, with_parents: bool) -> tupl
     return parents, words if words.type == pa.string() else words.cast(pa.string())
 
 
-def _filter(step: Step, node: FilterNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
+def _filter(step: Step, node: graph.FilterNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     if isinstance(node.filter, (ArrowFilter, Expression)):
         return filter_vectorised(step.id, node, table, on_error).select(list(step.keep))
     if has_step_kernel(node):
@@ -166,7 +137,7 @@ def _filter(step: Step, node: FilterNode, table: pa.Table, on_error: TupleErrors
     return table.filter(pa.array(kept, pa.bool_())).select(list(step.keep))
 
 
-def _peek(step: Step, node: PeekNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
+def _peek(step: Step, node: graph.PeekNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     seen: list[int] = []
 
     def visit(at: int, row: Any) -> None:
@@ -174,16 +145,14 @@ def _peek(step: Step, node: PeekNode, table: pa.Table, on_error: TupleErrors) ->
         seen.append(at)
 
     iterate(step.id, table, node.inputs, on_error, visit)
-    passed = (
-        table if len(seen) == table.num_rows else table.take(pa.array(seen, pa.int64()))
-    )  # without the tuples that are left out
-    return passed.select(list(step.keep))
+    if len(seen) < table.num_rows:  # some tuples are left out
+        table = table.take(pa.array(seen, pa.int64()))
+    return table.select(list(step.keep))
 
 
-def _map(step: Step, node: MapNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
+def _map(step: Step, node: graph.MapNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     if isinstance(node.function, ArrowFunction):
-        mapped = map_vectorised(step.id, node, table, on_error)
-        return mapped.select(list(step.keep))
+        return map_vectorised(step.id, node, table, on_error).select(list(step.keep))
     out = Emitted(step.id, node.fields, on_error, table.num_rows, by_tuple=True)
     function, flat = node.function, node.flat
     plain = isinstance(function, (PlainMap, PlainFlatMap))
@@ -192,16 +161,20 @@ def _map(step: Step, node: MapNode, table: pa.Table, on_error: TupleErrors) -> p
     array = len(node.fields) == 1 and (node.fields.types[0] or "").startswith("array<")
 
     def visit(at: int, row: Any) -> None:
-        out.at = at
         for values in call(row) if flat else (call(row),):
             out.emit(values if isinstance(values, list) and not array else as_values(values))
 
-    iterate_emitting(out, table, node.inputs, on_error, visit)
+    iterate(step.id, table, node.inputs, on_error, visit, out=out)
     return _append(step, node.fields.names, table, pa.array(out.parents, pa.int64()), out.columns(table, node.inputs))
 
 
 def apply_query(
-    step: str, node: QueryNode, table: pa.Table, state: Any, on_error: TupleErrors, keep: tuple[str, ...] | None = None
+    step: str,
+    node: graph.QueryNode,
+    table: pa.Table,
+    state: Any,
+    on_error: TupleErrors,
+    keep: tuple[str, ...] | None = None,
 ) -> pa.Table:
     """Look all rows up in bulk, then call the query function row by row and append what it emits."""
     columns = tuple(node.fields.names) if keep is None else keep
@@ -209,18 +182,14 @@ def apply_query(
     out = Emitted(step, node.outputs, on_error, table.num_rows, by_tuple=True)
     if rows:
         results = _retrieve(step, node, rows, state)
-
-        def visit(at: int, row: Any) -> None:
-            out.at = at
-            node.function.execute(row, results[at], out)
-
-        iterate_emitting(out, table, node.inputs, on_error, visit)
+        execute = node.function.execute
+        iterate(step, table, node.inputs, on_error, lambda at, row: execute(row, results[at], out), out=out)
     parents = pa.array(out.parents, pa.int64())
     return _append(Step(step, (), node, columns), node.outputs.names, table, parents, out.columns(table, node.inputs))
 
 
 @calls_user_code
-def _retrieve(step: str, node: QueryNode, rows: list[Any], state: Any) -> list[Any]:
+def _retrieve(step: str, node: graph.QueryNode, rows: list[Any], state: Any) -> list[Any]:
     with failing_at(step):
         found = node.function.batch_retrieve(state, rows)
         results = list(found) if isinstance(found, Iterable) else None
@@ -237,7 +206,7 @@ def _retrieve(step: str, node: QueryNode, rows: list[Any], state: Any) -> list[A
 class EmittedRows:
     """What a function emitted for the rows of a table."""
 
-    def __init__(self, step: str, node: EachNode, table: pa.Table) -> None:
+    def __init__(self, step: str, node: graph.EachNode, table: pa.Table) -> None:
         self._step, self._node, self._table = step, node, table
         columns = [python_of(table.column(name)) for name in node.inputs.names]
         self._rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
@@ -279,7 +248,6 @@ class EmittedRows:
         return self._tuple(self._rows[done]) if done < len(self._rows) else None
 
     def parents(self) -> pa.Array:
-        """Return the number of the row that each value list came from."""
         return pa.array(np.repeat(np.arange(len(self._counts)), self._counts))
 
     def columns(self) -> list[pa.Array]:
@@ -301,7 +269,6 @@ class EmittedRows:
             raise StepFailed(failure_of(self._step, wrong_arity(as_values(emitted[at]), fields), self._origin(at)))
 
     def _wrong(self, first: int) -> Exception | None:
-        """Return what is wrong with what was emitted from the first place on; None if nothing is."""
         try:
             for each in self._emitted[first:]:
                 check_row(self._node.outputs, as_values(each))
@@ -319,26 +286,26 @@ class EmittedRows:
 _KERNEL, _ROWS = "Arrow kernel", "row by row"
 
 
-def step_runs(node: Node) -> str:
+def step_runs(node: graph.Node) -> str:
     """Return how a step runs. A kernel may also run row by row where a sum could overflow."""
     if any(isinstance(operation, (ArrowFilter, ArrowFunction)) for operation in node.operations):
         return "vectorised"
     if any(isinstance(operation, Expression) for operation in node.operations):
         return _KERNEL
-    if isinstance(node, (EachNode, FilterNode)):
+    if isinstance(node, (graph.EachNode, graph.FilterNode)):
         return _KERNEL if has_step_kernel(node) else _ROWS
-    if isinstance(node, AggregateNode):
+    if isinstance(node, graph.AggregateNode):
         return _KERNEL if has_aggregate_kernel(node) else _ROWS
-    if isinstance(node, (MapNode, PeekNode, MultiReduceNode)):
+    if isinstance(node, (graph.MapNode, graph.PeekNode, graph.MultiReduceNode)):
         return _ROWS
-    if isinstance(node, QueryNode):
+    if isinstance(node, graph.QueryNode):
         return "read in bulk, answered row by row"
-    if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
+    if isinstance(node, graph.RepartitionNode) and node.routing.kind == "custom":
         return _ROWS
     return _KERNEL
 
 
-def sink_runs(aggregation: Aggregation | None, window: WindowNode | None) -> str:
+def sink_runs(aggregation: graph.Aggregation | None, window: graph.WindowNode | None) -> str:
     """Return how the tuples of a task are aggregated before they go to a state, or to a window."""
     if window is not None:
         aggregation = None if window.config.counts or len(window.late) else window.member

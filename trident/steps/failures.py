@@ -1,9 +1,6 @@
-"""User code: which functions call it, and what it raised, as data: which step, which tuple, and whether to try again.
+"""User code: which functions call it, at which step each thread is, and what it raised, as data.
 
 A failure comes back from a worker as data, because an exception of a Spark task reaches the driver as text only.
-
-Notes at which step each thread is, so that another thread can name a call of the user's code that does not return. This is
-noted once for all tuples of a step; the one that it is at is found when another thread asks.
 """
 
 from __future__ import annotations
@@ -60,7 +57,6 @@ class Bounds:
         return max(self.per_step, rows)
 
     def check_step(self, rows: int, given: int) -> None:
-        """Raise `TooManyRows` if a step that got `given` rows may not give `rows`."""
         if rows > self.step_of(given):
             raise TooManyRows(
                 f"the step makes {rows} rows or more of the {given} of one partition of the batch; at most {self.per_step} are "
@@ -68,7 +64,6 @@ class Bounds:
             )
 
     def refuse_tuple(self) -> NoReturn:
-        """Raise `TooManyRows` for a tuple."""
         raise TooManyRows(
             f"one tuple gave more than {self.per_tuple} rows. Does the function ever end? If it must give so many, raise the "
             "setting max_rows_per_tuple"
@@ -116,12 +111,11 @@ def check_shippable(size: int, where: str, most: int) -> None:
 class LeftOut:
     """A tuple that a batch left out, with all that is needed to put it back.
 
-    `values`: the columns that it had at the input of the step that raised, by name.
     `entry`, `port`, `partition`, `partitions`: the entry of the fragment that has the step, the number of the exchange's input,
     the partition, and the number of partitions.
     """
 
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # the columns that it had at the input of the step that raised, by name
     entry: str
     port: int = 0
     partition: int = 0
@@ -133,28 +127,23 @@ class Failure:
     """Why an attempt failed, as data: it crosses process boundaries whole.
 
     `step`, `row`, `cause`: the step that raised, its tuple (text; None if no single tuple is the cause), the error.
-    `retry`: False if another try cannot help (a wrong number of values, a value of a wrong type).
-    `can_heal`: whether the same may go well later, in another driver if not in this one.
     `waits_for`: what does not answer (`TridentError.waits_for`), so that this try does not count; empty if that is not the
     cause.
     `is_mistake`: True if user code raised at a tuple or gave a wrong result, and would do so at each try with the same tuples
     (`can_heal`).
-    `details`: the traceback.
-    `left_out`: the tuple, if it was left out.
-    `may_leave_out`: whether a last try may leave the tuple out.
     """
 
     step: str
     row: str | None
     cause: str
-    retry: bool = True
+    retry: bool = True  # False if another try cannot help (a wrong number of values, a value of a wrong type)
     reported: bool = False
-    details: str = ""
-    left_out: LeftOut | None = None
+    details: str = ""  # the traceback
+    left_out: LeftOut | None = None  # the tuple, if it was left out
     waits_for: str = ""
-    can_heal: bool = True
+    can_heal: bool = True  # whether the same may go well later, in another driver if not in this one
     is_mistake: bool = False
-    may_leave_out: bool = False
+    may_leave_out: bool = False  # whether a last try may leave the tuple out
 
     @property
     def is_source_away(self) -> bool:
@@ -175,11 +164,9 @@ class StepFailed(Exception):
 
 
 class AtStep:
-    """The running thread is at a step while this is entered. Nothing may be yielded meanwhile: the thread might go elsewhere.
+    """The running thread is at a step while this is entered; nothing may be yielded meanwhile, or it might go elsewhere.
 
-    `step`: may become another one meanwhile.
-    `row`: returns the tuple that the step is at; another thread asks. None: there is no single one.
-    `given`: returns how much a call has given so far, if one call gives many objects.
+    `row`, `given`: return the tuple that the step is at, and how much a call has given so far; another thread asks.
     """
 
     __slots__ = ("given", "row", "step")
@@ -276,8 +263,7 @@ def printable_row(row: pa.Table) -> dict[str, Any]:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-CALLERS: set[CodeType] = set()
-"""The functions that call the user's code: on a thread's stack it is behind them."""
+CALLERS: set[CodeType] = set()  # the functions that call the user's code: on a thread's stack it is behind them
 
 
 def calls_user_code(function: F) -> F:

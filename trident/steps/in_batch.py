@@ -1,8 +1,4 @@
-"""What is made of many tuples within a batch, partition by partition.
-
-Aggregates: Arrow kernels for the built-ins, else the members row by row. Several streams: joins, column by column, and
-multi-reducers.
-"""
+"""What is made of many tuples within a batch, partition by partition: aggregates, joins of streams, multi-reducers."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from trident.roles import has
 from trident.steps.aggregates import has_kernel, is_native, strict_partial
 from trident.steps.failures import DEFAULT_BOUNDS, Bounds, failing_at
 from trident.steps.key_columns import Ints, extreme, group_ids, has_nan, nulls_apart, one_form
-from trident.steps.rows import Emitted, StepRun, columns_of, iterate, iterate_emitting, tuples_of
+from trident.steps.rows import Emitted, StepRun, columns_of, iterate, tuples_of
 from trident.tuples import TridentTuple
 
 
@@ -183,12 +179,9 @@ def _keys(node: AggregateNode, table: pa.Table) -> tuple[list[tuple[Any, ...]], 
 
 
 def join(node: JoinNode, sides: list[pa.Table], bounds: Bounds = DEFAULT_BOUNDS) -> pa.Table:
-    """Join the rows of one partition; raise `TooManyRows` before a result beyond the bounds is made.
-
-    Keys come in the order in which they first appear, side by side; those that match nothing come last. Within a key, the
-    rows of the last side vary fastest.
-    """
-    # The distinct keys of all sides, and for each side the number of each row's key.
+    """Join the rows of one partition; raise `TooManyRows` before a result beyond the bounds is made."""
+    # Keys come in the order in which they first appear, side by side; those that match nothing come last. Within a key, the
+    # rows of the last side vary fastest. The distinct keys of all sides, and for each side the number of each row's key.
     whole, numbers, firsts = _number_keys(node.groups, sides)
     if not node.null_keys_match:
         numbers, firsts, _ = nulls_apart(whole, numbers, firsts)
@@ -260,7 +253,7 @@ def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: StepRun) -
             after = reducer.execute(states[number], index, *keys[number], row, out)
             states[number] = states[number] if after is None else after
 
-        iterate_emitting(out, table, node.inputs[index], run.on_error, visit, port=index)
+        iterate(node.id, table, node.inputs[index], run.on_error, visit, index, out)
     with failing_at(node.id):
         for state, key in zip(states, keys, strict=True):
             reducer.complete(state, *key, out)

@@ -1,7 +1,7 @@
 """Kernels of numbers and texts: what Arrow rounds, divides, compares, casts, finds or writes otherwise than Spark.
 
-Each takes its operands, of which one at least is an array, then its options, and computes value by value only the few that need
-it. Texts are read and written as Spark does, and a value that does not fit is an error.
+Each takes its operands, of which one at least is an array, then its options, and computes value by value only the few that
+need it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ def by_value(made: Any, rows: Any, values: Any, function: Callable[[Any], Any]) 
     """Return what was made, with the rows of a mask computed from their values, one after the other."""
     if not pc.any(rows).as_py():
         return made
-    found = pa.array(list(map(function, values.filter(rows).to_pylist())), made.type)
-    return pc.replace_with_mask(made, rows, found)
+    return pc.replace_with_mask(made, rows, pa.array(list(map(function, values.filter(rows).to_pylist())), made.type))
 
 
 def as_common_type(operands: Operands) -> list[Any]:
@@ -247,8 +246,7 @@ def is_in(value: Any, *options: Any) -> Any:
     wanted = [one for one in (_equal(option, value.type) for option in options) if one is not None]
     if pa.types.is_floating(value.type):
         value = pc.add(value, pa.scalar(0.0, value.type))  # -0.0 is 0.0
-    found = pc.is_in(value, value_set=pa.array(wanted, value.type))
-    return pc.if_else(pc.is_valid(value), found, None)
+    return pc.if_else(pc.is_valid(value), pc.is_in(value, value_set=pa.array(wanted, value.type)), None)
 
 
 def _equal(value: Any, type_: pa.DataType) -> Any:
@@ -369,7 +367,6 @@ lower = in_case(pc.utf8_lower, str.lower)
 
 
 def trim(text: Any, characters: str, side: str) -> Any:
-    """Cut characters off the ends."""
     return {"both": pc.utf8_trim, "left": pc.utf8_ltrim, "right": pc.utf8_rtrim}[side](text, characters)
 
 

@@ -1,13 +1,10 @@
 """Keys: columns in their one form (R15), rows of the same key, and the partition that a key is in (R11).
 
-Values of a column have the declared type already: a decimal has its scale, a moment is in UTC. Only floats have several forms
-of one value: Arrow distinguishes -0.0 from 0.0 and one NaN from another by their bits, and in Python no NaN equals another.
-As Python objects decimals and moments too get the form that keys without a declared type have. All other types are left
-alone, at no cost.
+Of the declared types only floats have several forms of one value: Arrow tells -0.0 from 0.0 and one NaN from another by their
+bits, and in Python no NaN equals another. As Python objects decimals and moments too get the form of keys without a type.
 
-The keys that the tuples of a stream remove from a state travel with a mark. A key that a batch removes is absent after the
-batch, so what the batch adds to it is dropped: no key is updated and removed by one commit, and the order of the two does not
-matter.
+The keys that a stream removes from a state travel with a mark. A key that a batch removes is absent after it: what the batch
+adds to it is dropped, so no key is updated and removed by one commit, and the order of the two does not matter.
 """
 
 from __future__ import annotations
@@ -35,7 +32,6 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def one_form(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return a table with the named columns in their one form."""
     for name in names:
         at = table.schema.get_field_index(name)
         if pa.types.is_floating(table.schema.field(at).type):
@@ -72,10 +68,8 @@ Ints = npt.NDArray[np.int64]
 
 
 def group_and_aggregate(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
-    """Group by columns, without any to one row, and aggregate columns, each with a function of Arrow; `count_all` counts rows.
-
-    Returns the columns of the keys, then one for each function. A NaN is greater than any number, where Arrow skips it.
-    """
+    """Group by columns, without any to one row, and aggregate columns; return the keys, then one for each function."""
+    # A NaN is greater than any number, where Arrow skips it.
     asked, width = list(asked), len(keys) + len(asked)
     with_nan = [at for at, (column, function) in enumerate(asked) if function in ("min", "max") and has_nan(column)]
     for at in with_nan:
@@ -117,11 +111,7 @@ def extreme(column: Any, function: str) -> Any:
 
 
 def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:
-    """Number the distinct keys in order of appearance.
-
-    Returns two int64 arrays: the number of each row's key (one per row), and the row where each key appears first (one per
-    key). Without columns all rows have one key.
-    """
+    """Number the distinct keys in order of appearance; return the number of each row's, and the row where each is first."""
     codes = np.zeros(rows, np.int64)
     for column in columns:
         encoded = pc.dictionary_encode(one_array(one_form_of(column)), null_encoding="encode")
@@ -135,10 +125,7 @@ def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:
 
 
 def nulls_apart(keys: pa.Table, ids: Ints, firsts: Ints) -> tuple[Ints, Ints, int]:
-    """Give each row with a null in its key a key of its own, as in SQL, behind all others; return how many these are, too.
-
-    `ids`, `firsts`: the `group_ids` of the keys.
-    """
+    """Give each row with a null in its key a key of its own, as in SQL, behind all others; return how many these are, too."""
     nulls = np.zeros(len(ids), bool)
     for column in keys.columns:
         nulls |= pc.is_null(column).to_numpy()
@@ -152,10 +139,7 @@ def nulls_apart(keys: pa.Table, ids: Ints, firsts: Ints) -> tuple[Ints, Ints, in
 
 
 def places_of(table: pa.Table, names: tuple[str, ...], partitions: int) -> Ints:
-    """Return the partition of each row (int64, one per row), by the hash of the named columns.
-
-    The hash is the same in every process and release.
-    """
+    """Return the partition of each row by the hash of the named columns, the same in every process and release."""
     ids, firsts = group_ids([table.column(name) for name in names], table.num_rows)
     places = np.array(places_in(keys_of(table.select(list(names)).take(pa.array(firsts)), names), partitions), np.int64)
     return places[ids]
@@ -186,12 +170,10 @@ def partitions_of(keys: Sequence[Key], partitions: int) -> dict[int, list[int]]:
 
 
 def removals_of(key: Fields, table: pa.Table) -> pa.Table:
-    mark = pa.nulls(table.num_rows, pa.bool_())
-    return pa.table([mark, *table.columns], names=[REMOVED, *key.names])
+    return pa.table([pa.nulls(table.num_rows, pa.bool_()), *table.columns], names=[REMOVED, *key.names])
 
 
 def are_removals(table: pa.Table) -> bool:
-    """Whether a table that was sent to a state has keys to remove."""
     return bool(table.column_names[:1] == [REMOVED])
 
 

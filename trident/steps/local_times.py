@@ -24,11 +24,7 @@ _US = 1_000_000
 
 
 class LocalClock:
-    """The clocks of a zone. Moments and local times are whole numbers from 1970 on.
-
-    `unit`: how many of these a second has.
-    `fixed`: the offset, where it is always the same.
-    """
+    """The clocks of a zone, in numbers of which a second has `unit`, from 1970 on; `fixed`: an offset that stays."""
 
     def __init__(self, zone: str, unit: int, fixed: int | None = None) -> None:
         self._zone, self._unit = zone, unit
@@ -38,10 +34,8 @@ class LocalClock:
     @staticmethod
     @lru_cache(maxsize=256)
     def of(zone: str, unit: int, slide: int = 0) -> LocalClock:
-        """Return the clocks of a zone, for windows that end at the multiples of `slide`.
-
-        If that fits into every change of the clocks since 1970, windows are as long as ever, by an offset that stays.
-        """
+        """Return the clocks of a zone, for windows that end at the multiples of `slide`."""
+        # If that fits into every change of the clocks since 1970, windows are as long as ever, by an offset that stays.
         tz = zone_of(zone)
         if isinstance(tz, timezone):
             return LocalClock(zone, unit, changes_in(zone, 1970)[0][1] * unit)
@@ -72,7 +66,6 @@ class LocalClock:
         return np.asarray(np.maximum(starts[at], local - offsets[at]), np.int64)
 
     def is_over(self, local: Ints) -> Ints:
-        """Return from when on clocks show no earlier time."""
         starts, offsets = self._pieces(local)
         at = np.searchsorted(starts + offsets, local, "left") - 1
         return np.asarray(np.minimum(np.append(starts, _FAR)[at + 1], local - offsets[at]), np.int64)
@@ -113,7 +106,6 @@ def _convert_times(value: Any, type_: pa.DataType, convert: Callable[[Ints], Int
 
 
 def in_zone(value: Any, zone: str, type_: pa.DataType) -> Any:
-    """Return what clocks show at moments."""
     return _convert_times(value, type_, LocalClock.of(zone, _US).local)
 
 

@@ -32,25 +32,17 @@ from trident.tuples import TridentTuple
 class StepRun:
     """What the steps of a batch need in addition to its tuples.
 
-    `attempt`: the attempt at the batch; aggregators get it.
-    `on_error`: what to do with a tuple whose operation raises.
-    `states`: gives a static state by name.
     `timers`: gathers before which time no timer by the time of the batch is due, in milliseconds since 1970.
     """
 
-    attempt: TransactionAttempt
-    on_error: TupleErrors
-    states: Callable[[str], Any]
+    attempt: TransactionAttempt  # the attempt at the batch; aggregators get it
+    on_error: TupleErrors  # what to do with a tuple whose operation raises
+    states: Callable[[str], Any]  # gives a static state by name
     timers: list[int] = field(default_factory=list)
 
 
 class Emitted:
-    """The collector of one step: lists of values as columns, and the input row that each came from.
-
-    `on_error`: has the limits on rows; if tuples are left out, a row is checked as it is emitted, while its tuple is known.
-    `given`: how many rows the step got.
-    `by_tuple`: whether `at` is the number of a tuple, so that a limit on its rows applies.
-    """
+    """The collector of one step, whose errors are of the tuple `at` if `by_tuple`, and which got `given` rows."""
 
     def __init__(
         self, step: str, fields: Fields, on_error: TupleErrors, given: int = 0, by_tuple: bool = False
@@ -103,17 +95,13 @@ class Emitted:
 def columns_of(
     step: str, fields: Fields, rows: Sequence[Sequence[Any]], of: Callable[[int], object] = lambda at: None
 ) -> list[pa.Array]:
-    """Build typed columns; raise `StepFailed`, which names step, field and value, if a value does not fit its type.
-
-    `of` returns the tuple that a row comes from, if it is known.
-    """
+    """Build typed columns; `StepFailed`, which names field, value and tuple (`of`): a value does not fit its type."""
     return typed_columns(step, fields, list(zip(*rows, strict=True)) if rows else [()] * len(fields), of)
 
 
 def typed_columns(
     step: str, fields: Fields, columns: Sequence[Sequence[Any]], of: Callable[[int], object]
 ) -> list[pa.Array]:
-    """Build typed columns of the values of each field, as `columns_of` does."""
     schema, made = schema_of(fields), []
     for name, declared, type_, values in zip(schema.names, fields.types, schema.types, columns, strict=True):
         try:
@@ -127,7 +115,6 @@ def typed_columns(
 
 
 def check_row(fields: Fields, values: Sequence[Any]) -> None:
-    """Raise what says why values are no row of the fields; nothing if they are one."""
     if len(values) != len(fields):
         raise wrong_arity(values, fields)
     for name, declared, type_, value in zip(fields.names, fields.types, schema_of(fields).types, values, strict=True):
@@ -135,7 +122,6 @@ def check_row(fields: Fields, values: Sequence[Any]) -> None:
 
 
 def wrong_arity(values: object, fields: Fields) -> WrongResult:
-    """Describe a list of values that does not have one value per field."""
     count = len(values) if isinstance(values, (list, tuple, TridentTuple)) else 1
     return WrongResult(
         f"emitted {counted(count, 'value')} {shown(values)} for the "
@@ -170,8 +156,7 @@ def tuples_of(table: pa.Table, fields: Fields) -> Iterator[TridentTuple]:
         empty = TridentTuple(fields, ())
         yield from (empty for _ in range(table.num_rows))
         return
-    columns = [python_of(table.column(name)) for name in fields.names]
-    for values in zip(*columns, strict=True):
+    for values in zip(*[python_of(table.column(name)) for name in fields.names], strict=True):
         yield TridentTuple(fields, values)
 
 
@@ -183,42 +168,24 @@ def iterate(
     on_error: TupleErrors,
     visit: Callable[[int, TridentTuple], None],
     port: int = 0,
+    out: Emitted | None = None,
 ) -> None:
-    """Call user code for every row; an error names the step and the row.
-
-    `port` is the number of the input that the table is.
-    """
-    numbers, last = iter(range(table.num_rows)), table.num_rows - 1
+    """Call user code for every row of the input `port`; an error names the step and the row, which leaves nothing in `out`."""
+    numbers, last, rows = iter(range(table.num_rows)), table.num_rows - 1, [] if out is None else out.rows
     with AtStep(step, lambda: next(tuples_of(table.slice(max(last - length_hint(numbers), 0), 1), fields), None)):
         for at, row in zip(numbers, tuples_of(table, fields), strict=True):
+            before = len(rows)
             try:
+                if out is not None:
+                    out.at = at
                 visit(at, row)
-            except StepFailed as error:
-                named = shown(row) if error.failure.row is None else error.failure.row
-                raise StepFailed(replace(error.failure, row=named)) from error
-            except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
+            except Exception as error:
+                if out is not None:
+                    out.take_back(before)
+                if isinstance(error, StepFailed):
+                    named = shown(row) if error.failure.row is None else error.failure.row
+                    raise StepFailed(replace(error.failure, row=named)) from error
                 on_error(step, row, error, table, at, port)
-
-
-def iterate_emitting(
-    out: Emitted,
-    table: pa.Table,
-    fields: Fields,
-    on_error: TupleErrors,
-    visit: Callable[[int, TridentTuple], None],
-    port: int = 0,
-) -> None:
-    """Call what emits to `out` for every row, as `iterate` does; a tuple that is left out leaves no rows behind."""
-
-    def visit_or_take_back(at: int, row: TridentTuple) -> None:
-        before = len(out.rows)
-        try:
-            visit(at, row)
-        except Exception:
-            out.take_back(before)
-            raise
-
-    iterate(out.step, table, fields, on_error, visit_or_take_back, port)
 
 
 def as_values(emitted: Any) -> Sequence[Any]:

@@ -16,7 +16,6 @@ from trident.steps.failures import Bounds, WrongResult
 
 
 def rows_of(name: str, fields: Fields, result: Any, rows: int) -> list[Any]:
-    """Return the columns of a function that gives one row per tuple."""
     columns = _columns(name, fields, result)
     for column in columns:
         if len(column) != rows:
@@ -30,10 +29,7 @@ def rows_of(name: str, fields: Fields, result: Any, rows: int) -> list[Any]:
 def parents_and_columns(
     name: str, fields: Fields, result: Any, rows: int, bounds: Bounds, parents_needed: bool
 ) -> tuple[Any, list[Any]]:
-    """Return the parents (a NumPy array; None if there are none and none are needed) and columns of a flat function.
-
-    Raises `TooManyRows`: a tuple gave more rows than the bounds allow.
-    """
+    """Return the parents (None if there are none and none are needed) and columns of a flat function."""
     parents, columns = _split_flat(name, fields, result, rows, parents_needed)
     if parents is not None:
         if len(parents) > bounds.per_tuple < int(np.bincount(parents).max()):

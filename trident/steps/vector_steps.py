@@ -31,10 +31,8 @@ from trident.steps.vector_results import check_possible, mask_of, parents_and_co
 def over_halves(
     step: str, table: pa.Table, fields: Fields, on_error: TupleErrors, call: Callable[[pa.RecordBatch], Any]
 ) -> Iterator[tuple[int, int, Any]]:
-    """Call user code for many rows at once; if it raises, for halves of them, down to the rows that cause it.
-
-    Gives for each piece its first row, its number of rows, and what the call returned; rows that are left out are missing.
-    """
+    """Call user code for many rows at once; if it raises, for halves of them, down to the rows that cause it."""
+    # Of each piece its first row, its number of rows, and what the call returned; rows that are left out are missing.
     start = 0
     for batch in _batches(table, fields):
         waiting = [(0, batch.num_rows)]
@@ -52,8 +50,7 @@ def over_halves(
                 if count > 1:
                     waiting += [(at + count // 2, count - count // 2), (at, count // 2)]
                 else:
-                    row = next(tuples_of(pa.Table.from_batches([rows]), fields))
-                    on_error(step, row, error, table, start + at)
+                    on_error(step, next(tuples_of(pa.Table.from_batches([rows]), fields)), error, table, start + at)
             else:
                 count_again(counts)
                 yield start + at, count, result
@@ -71,10 +68,7 @@ def _batches(table: pa.Table, fields: Fields) -> list[pa.RecordBatch]:
 
 
 def each_vectorised(step: str, node: EachNode, table: pa.Table, on_error: TupleErrors) -> tuple[Any, list[Any]]:
-    """Run a vectorised function of `each`.
-
-    Returns the parents of its rows (int64, one per row; None: one row per input row), and its columns.
-    """
+    """Run a vectorised function of `each`; return the parents of its rows (None: one row per input row), and its columns."""
     function, name, outputs = node.function, str(node.function.name), _function_outputs(node.function, node.outputs)
 
     def call(rows: pa.RecordBatch) -> tuple[Any, list[Any]]:
@@ -92,7 +86,6 @@ def each_vectorised(step: str, node: EachNode, table: pa.Table, on_error: TupleE
 
 
 def map_vectorised(step: str, node: MapNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
-    """Run a vectorised function of `map` or `flat_map` over record batches."""
     function, name, outputs = node.function, str(node.function.name), _function_outputs(node.function, node.fields)
 
     def call(rows: pa.RecordBatch) -> list[Any]:
@@ -106,8 +99,6 @@ def map_vectorised(step: str, node: MapNode, table: pa.Table, on_error: TupleErr
 
 
 def filter_vectorised(step: str, node: FilterNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
-    """Keep the rows for which a vectorised filter, or a condition, gives true."""
-
     def call(rows: pa.RecordBatch) -> Any:
         if isinstance(node.filter, Expression):
             return evaluate(node.filter, rows)
@@ -156,10 +147,7 @@ def _function_outputs(function: ArrowFunction, outputs: Fields) -> Fields:
 
 
 def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
-    """Return the values of an expression, one per row.
-
-    Raises `pyarrow.ArrowInvalid`: a row that has no result: an overflow, a division by zero, a cast that does not fit.
-    """
+    """Return the values of an expression, one per row; `pyarrow.ArrowInvalid`: one has no result."""
     try:
         result = _value(expression, batch)
     except pa.ArrowInvalid:

@@ -1,8 +1,7 @@
 """The store kit: what every store needs, written once, for the stores of `states/` and for stores of your own.
 
-Begin with `store_state.py`, which makes a state of options, whose names stores share, and a backing map.
-`record_fence.py` keeps the sentinel in a value that is replaced by condition, `whole_commits.py` in the transaction of
-a commit. docs/writing-a-state.md shows a store.
+Begin with `store_state.py`, which makes a state of options and a backing map. `record_fence.py` keeps the sentinel in a value
+that is replaced by condition, `whole_commits.py` in the transaction of a commit. docs/writing-a-state.md shows a store.
 """
 
 from trident.extras import Extra

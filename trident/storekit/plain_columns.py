@@ -1,7 +1,4 @@
-"""States that a store keeps as their owner would: key fields and values under their own names, each in a form of its type.
-
-Where they are columns (`PlainColumns`), also those that the framework adds, and what is stored as rows and back.
-"""
+"""States that a store keeps as their owner would: key fields and values under their own names, each in a form of its type."""
 
 from __future__ import annotations
 
@@ -26,9 +23,7 @@ from trident.state.table import OpaqueTable
 from trident.storekit.store_state import MapOptions
 from trident.types import TYPES, FieldType, class_of, simple_type
 
-Field = tuple[str, str]
-"""A name, and a DDL type in its normal spelling."""
-
+Field = tuple[str, str]  # a name, and a DDL type in its normal spelling
 FormOf = Callable[[str, bool], Any]
 """Says how a store keeps values of a type, and whether of a key; None: it has no plain form for them."""
 Misnamed = Callable[[str, bool], str | None]
@@ -39,8 +34,7 @@ _NO_NUMBER = re.compile('"(nan|-?inf)"')
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda decimal: format(decimal, "f")).encode
 _IN_JSON = re.compile(rf"(array|struct|{'|'.join(_KEPT_BY_JSON)}|decimal\(\d+,\d+\)|\w+:|[<>,])+")
 
-OWN = "trident_"
-"""What the names of the framework's own columns and tables begin with."""
+OWN = "trident_"  # what the names of the framework's own columns and tables begin with
 TXID, ATTEMPT, BEFORE = f"{OWN}txid", f"{OWN}attempt", f"{OWN}before"
 NULL, BEFORE_NULL = f"{OWN}null", f"{BEFORE}_null"
 """Whether a value of several columns is null, and the value before; where only its fields are, it is false."""
@@ -50,11 +44,7 @@ F = TypeVar("F")
 
 
 class PlainShape(NamedTuple):
-    """The fields of one state.
-
-    `keys`: the fields of the key.
-    `values`: the value under the name of its field; or, if `is_struct`, the fields of a value that is a struct.
-    """
+    """The fields of the key, and the value under the name of its field; or, if `is_struct`, the fields of the value."""
 
     keys: tuple[Field, ...]
     values: tuple[Field, ...]
@@ -67,7 +57,7 @@ class PlainShape(NamedTuple):
         return [None if is_null else one for one, is_null in zip(made, nulls, strict=True)] if True in nulls else made
 
     def columns(self, structs: Sequence[Any]) -> list[list[Any]]:
-        """Return the columns of structs; raises `CorruptValueError` for one that lacks a field, or has one more."""
+        """Return the columns of structs; `CorruptValueError`: one lacks a field, or has one more."""
         try:
             if not {len(self.values)}.issuperset(map(len, filter(None, structs))):
                 raise KeyError
@@ -82,10 +72,7 @@ class PlainShape(NamedTuple):
 
 
 def as_declared(name: str, type_: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Return the values of a field in the classes of its type: user code may give NumPy's numbers, or tuples.
-
-    Raises `CorruptValueError`: one does not fit.
-    """
+    """Return the values of a field in the classes of its type: user code may give NumPy's numbers, or tuples."""
     known = plain_type(type_, False)
     if known is not None and {known.python, type(None)}.issuperset(map(type, values)):
         return values
@@ -95,18 +82,12 @@ def as_declared(name: str, type_: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def plain_type(declared: str, is_key: bool) -> FieldType | None:
-    """Return the type of the values of a field, None as `simple_type`.
-
-    A float that is no key is a double: what was aggregated in Python has more digits; a cache would keep them, a column not.
-    """
+    """Return the type of the values of a field, None as `simple_type`."""
     return TYPES["double"] if declared == "float" and not is_key else simple_type(declared)
 
 
 def asked_shape(conf: StateConf, options: MapOptions, form_of: FormOf, why_misnamed: Misnamed) -> PlainShape:
-    """Return the fields of a state whose options ask for a plain layout.
-
-    Raises `ConfigError`: it cannot have that; the error says why, and names the field and its type.
-    """
+    """Return the fields of a state whose options ask for a plain layout; `ConfigError`: it cannot have that."""
     shape = shape_of(conf, options, form_of, why_misnamed)
     if isinstance(shape, str):
         advice = "Give it what has a plain form (see the page of the store), or leave layout out"
@@ -194,12 +175,7 @@ def _of_texts(type_: str) -> Callable[[Any], Any] | None:
 
 
 class PlainColumn(NamedTuple, Generic[F]):
-    """One column of the table.
-
-    `name`, `form`: its name, and how the store keeps its values.
-    `declared`: the type that the topology declares.
-    `is_key`: whether it is a field of the key.
-    """
+    """One column of the table: of a field of the `declared` type, in the `form` in which the store keeps its values."""
 
     name: str
     form: F
@@ -228,12 +204,7 @@ C = TypeVar("C", bound=PlainColumn[Any])
 
 @dataclass(frozen=True)
 class PlainColumns(ABC, Generic[C]):
-    """The columns of one state.
-
-    `kind`: what the state stores for each key.
-    `keys`, `values`: the fields of the key and that of the value, or those of a value that is a struct.
-    `shape`: the fields. Each field of a value that is a struct is a column, and so is each of the value before.
-    """
+    """The columns of one state of a `kind`: of `keys`, and of the value, or of each field of one that is a struct."""
 
     kind: StateType
     keys: tuple[C, ...]
@@ -274,10 +245,7 @@ class PlainColumns(ABC, Generic[C]):
         return (*self.keys, *self.own, *self._value)
 
     def names(self, keys: Sequence[Key]) -> list[Key]:
-        """Return keys in their one form.
-
-        Raises `CorruptValueError`: a key has too many parts or too few.
-        """
+        """Return keys in their one form; `CorruptValueError`: one has too many parts or too few."""
         wanted = len(self.keys)
         if {wanted}.issuperset(map(len, keys)):
             return [tuple(map(canonical, key)) for key in keys] if self._has_forms else list(map(tuple, keys))
@@ -290,10 +258,7 @@ class PlainColumns(ABC, Generic[C]):
         return not {str, int, bool}.issuperset(class_of(column.declared) for column in self.keys)
 
     def values_by_key(self, rows: Sequence[Sequence[Any]]) -> dict[Key, Any]:
-        """Return what is stored, by key, of the rows of a read.
-
-        Raises `CorruptValueError`: another program wrote a row: it does not say which batch did.
-        """
+        """Return what is stored, by key, of the rows of a read; `CorruptValueError`: another program wrote one."""
         if not rows:
             return {}
         loaded = [column.from_driver(part) for column, part in zip(self.read, zip(*rows, strict=True), strict=True)]

@@ -1,4 +1,4 @@
-"""Says who may write a partition (R8, R9): the record of its sentinel, with a store's notes, replaced only by compare-and-set.
+"""Says who may write a partition (R8, R9): the record of its sentinel, which is replaced only by compare-and-set.
 
 Beside it are the errors and warnings that all stores word alike.
 """
@@ -41,13 +41,7 @@ class RecordCodec(Protocol[N]):
 
 
 def sentinel_of(fields: Any, what: str) -> Sentinel:
-    """Return the sentinel of its stored fields, a list in the order of `Sentinel`.
-
-    Raises
-    ------
-    CorruptValueError
-        They are not the fields of a sentinel.
-    """
+    """Return the sentinel of its stored fields, a list in the order of `Sentinel`; `CorruptValueError`: they are not such."""
     if isinstance(fields, list) and len(fields) == len(_TYPES) and all(map(is_, map(type, fields), _TYPES)):
         return Sentinel(*fields)
     raise no_sentinel(fields, what)
@@ -62,7 +56,6 @@ def no_sentinel(found: Any, what: str) -> CorruptValueError:
 
 
 def _dump_json(fields: Any) -> bytes:
-    """Return JSON without spaces, with non-ASCII letters as they are."""
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -70,12 +63,8 @@ def _dump_json(fields: Any) -> bytes:
 class FieldsCodec:
     """A record as one list of fields; the notes are a tuple.
 
-    Attributes
-    ----------
-    fields
-        The names in the order in which they are stored: the fields of `Sentinel`, and any others for the notes.
-    dumps, loads
-        From the list to bytes and back.
+    `fields` are the names in the order in which they are stored: those of `Sentinel`, and any others for the notes; `dumps`
+    and `loads` make bytes of the list, and it of them.
     """
 
     fields: tuple[str, ...] = Sentinel._fields
@@ -120,17 +109,7 @@ class Register(ABC):
 class RecordFence(Generic[N]):
     """The sentinel of one partition: read, moved and compared; for a `BackingMap` that fences, with a `Register`.
 
-    Parameters
-    ----------
-    register, codec
-        Where the record is, and its bytes.
-    what
-        The state, partition and server, for messages.
-
-    Attributes
-    ----------
-    own
-        The record that this writer wrote last; None: none.
+    `what` is the state, partition and server, for messages; `own` is the record that this writer wrote last; None: none.
     """
 
     def __init__(self, register: Register, codec: RecordCodec[N], what: str) -> None:
@@ -172,13 +151,7 @@ class RecordFence(Generic[N]):
         self.own, self._own_data, self._seen = record, data, data
 
     def check(self) -> None:
-        """Make sure that the record of this writer is still there; do nothing if it has written none.
-
-        Raises
-        ------
-        FencedError, StateLossDetected, StatePlaceError, BackendError
-            Something else is there.
-        """
+        """Make sure that the record of this writer is still there, if it has written any; raise as `lay` does."""
         if self.own is None:
             return
         data = self._register.look()
@@ -211,12 +184,7 @@ _warned: set[tuple[str, str]] = set()
 def refuse_read_only(read_only: bool, doing: str, what: str) -> None:
     """Raise `UnsupportedOperation` if the instance was opened read-only. Call it first in every method that writes.
 
-    Parameters
-    ----------
-    doing
-        "write 10 keys", "move the sentinel".
-    what
-        The state, its partition and the server.
+    `doing`, `what`: "write 10 keys", "move the sentinel"; the state, its partition and the server.
     """
     if read_only:
         raise UnsupportedOperation(f"cannot {doing}: {what} was opened to be read only")
@@ -230,13 +198,7 @@ def warn_once(logger: logging.Logger, server: str, risk: str, level: int = loggi
 
 
 def warn_of_eviction(logger: logging.Logger, what: str, loss: str, allowed: bool) -> None:
-    """Warn that keys were evicted, if the user allows it (`allow_eviction`).
-
-    Raises
-    ------
-    StateLossDetected
-        It is not allowed. The commit must not go on.
-    """
+    """Warn that keys were evicted, if the user allows it (`allow_eviction`); else raise `StateLossDetected`."""
     if not allowed:
         raise StateLossDetected(what, loss)
     logger.warning("%s: %s; a key that was evicted begins again as if it had never been written", what, loss)

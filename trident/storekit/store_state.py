@@ -1,8 +1,7 @@
 """The states that users name in a topology: a store's state of one of the three kinds, made of a target and options.
 
-The options that stores share have one name, one meaning and one check each. `StoreOptions` is the base of all options,
-`MapOptions` that of a store of bytes. `ServerCalls`, `Account`, `Expiring` and `Changing` add options that only some stores
-have. A store's own class is a dataclass with `frozen=True, repr=False, kw_only=True`; only the option for the place of the
+The options that stores share have one name, one meaning and one check each: `StoreOptions`, `MapOptions` and what is added to
+them. A store's own class is a dataclass with `frozen=True, repr=False, kw_only=True`; only the option for the place of the
 store is positional: `url: str = field(kw_only=False)`.
 """
 
@@ -57,7 +56,6 @@ class StoreOptions(Settings):
 
     @classmethod
     def subject(cls) -> str:
-        """Return what has the options, for messages."""
         return f"a {cls.store} state"
 
     @classmethod
@@ -249,17 +247,7 @@ class Kinds(ABC, Generic[T]):
 
 @dataclass(frozen=True)
 class StoreMapFactory:
-    """Opens the map of one partition, with the serializer of its options.
-
-    Attributes
-    ----------
-    open_map
-        See `StoreState`.
-    options
-        Of the store.
-    kind
-        The kind of the values.
-    """
+    """Opens the map of one partition, with the serializer of its options, as `StoreState.open_map` does."""
 
     open_map: OpenMap
     options: MapOptions
@@ -310,14 +298,9 @@ def called_as(kind: Kind[Any, P]) -> Callable[[Callable[[type[C], T], Any]], Cal
 
 
 class StoreState(SpecKinds[T]):
-    """A state over a backing map of bytes: a store names its options and how its map is opened.
+    """A state over a backing map of bytes: a store names the class of its `options`, and how its map is opened.
 
-    Attributes
-    ----------
-    options
-        The class of the store's options.
-    map_factory
-        The class that opens the maps; a subclass for a map that serializes by itself.
+    `map_factory` is the class that opens the maps; a subclass for a map that serializes by itself.
     """
 
     options: ClassVar[type[MapOptions]]

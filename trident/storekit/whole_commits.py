@@ -1,7 +1,6 @@
 """A backing map over a store with transactions: all puts of a commit and its sentinel are one write (R8, R9).
 
-A store with transactions, such as a SQL database, says in a class of `StoredRows` how rows of bytes are read and written.
-`WholeCommitMap` makes a backing map of them that commits a batch whole or not at all and fences writers.
+Such a store says in a class of `StoredRows` how rows of bytes are read and written; `WholeCommitMap` is the map over it.
 """
 
 from __future__ import annotations
@@ -35,12 +34,8 @@ class StoredRows(ABC):
     """The rows of one state, each a key and a value, in a store with transactions. Used by one thread at a time.
 
     The first byte of an encoded key is a control character; the key of a sentinel begins with a letter. A store with keys and
-    values of its own form overrides the methods after `close`.
-
-    Attributes
-    ----------
-    max_key_bytes
-        The longest key that the store takes; None: it takes any.
+    values of its own form overrides the methods after `close`. `max_key_bytes`: the longest key that the store takes; None:
+    any.
     """
 
     max_key_bytes: ClassVar[int | None] = None
@@ -53,8 +48,8 @@ class StoredRows(ABC):
     def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:
         """Write all or nothing, in one transaction.
 
-        If a sentinel's key is given, its row must be `found` (None: absent) and becomes `new`. Return False if it is not
-        `found`: nothing was written.
+        If a sentinel's key is given, its row must be `found` (None: absent) and becomes `new`; False: it is not, nothing was
+        written.
         """
 
     @abstractmethod
@@ -74,10 +69,7 @@ class StoredRows(ABC):
         return self.read([key]).get(key)
 
     def write_later(self, puts: Puts, sentinel: bytes, found: bytes | None, new: bytes) -> InTransaction:
-        """Return what writes as `write` does, in the transaction of another's connection.
-
-        A store without it commits by itself (`StoreFacts.database`).
-        """
+        """Return what writes as `write` does, in another's transaction; for a store that is in the database of a log."""
         raise NotImplementedError
 
     def names(self, keys: Sequence[Key]) -> list[Any]:
@@ -115,15 +107,9 @@ class _SentinelRow(Register):
 class WholeCommitMap(BackingMap):
     """One partition's view of a map of bytes, with its sentinel. Used by one thread at a time.
 
-    Within `begin` … `end` puts and deletions are collected and become one transaction at `end`; outside, each
-    `multi_put` and `multi_delete` is a transaction of its own. Partitions share the rows; each has a sentinel, `sentinel:0` ….
-
-    Parameters
-    ----------
-    rows
-        Of the state.
-    what
-        The state, its partition and the server, for messages.
+    Within `begin` … `end` puts and deletions are collected and become one transaction at `end`; outside, each `multi_put` and
+    `multi_delete` is a transaction of its own. Partitions share the rows; each has a sentinel, `sentinel:0` …. `what` is the
+    state, its partition and the server, for messages.
     """
 
     facts = MapFacts(commits_atomically=True, shares_keys=True)  # no seal: rows and sentinel are one transaction
@@ -143,7 +129,6 @@ class WholeCommitMap(BackingMap):
         return list(map(self._rows.read(names).get, names))
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write many distinct keys: in a commit at its `end`, else at once."""
         self._put(f"write {len(keys)} keys", dict(zip(self._rows.names(keys), values, strict=True)))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
@@ -201,7 +186,6 @@ class WholeCommitMap(BackingMap):
         self._puts = self._claim = None
 
     def close(self) -> None:
-        """Forget the puts of an unfinished commit, and close the connection. The next call opens another one."""
         self._puts = None
         self._rows.close()
 

@@ -15,7 +15,7 @@ from trident.setting_types import close_to
 from trident.spout.rich import DeclaresOutputFields, fields_of_rich_spout
 from trident.storm.interfaces import CustomStreamGrouping, IBasicBolt, IRichBolt, IRichSpout, is_basic, takes
 from trident.storm.storm_config import MOST_THREADS, StormConfig
-from trident.storm.storm_topology import BoltSpec, Grouping, GroupingKind, SpoutSpec, StormTopology, Subscription
+from trident.storm.storm_topology import Component, Grouping, GroupingKind, StormTopology, Subscription
 from trident.storm.storm_tuples import DEFAULT_STREAM, StreamDeclarer, StreamSpec
 
 if TYPE_CHECKING:
@@ -26,16 +26,13 @@ class TopologyBuilder:
     """Declares spouts and bolts and what connects them. Nothing runs until a cluster gets what `create_topology` returns."""
 
     def __init__(self) -> None:
-        self._spouts: dict[str, SpoutSpec] = {}
-        self._bolts: dict[str, BoltSpec] = {}
+        self._spouts: dict[str, Component] = {}
+        self._bolts: dict[str, Component] = {}
 
     def set_spout(self, id: str, spout: IRichSpout, parallelism: int = 1) -> SpoutDeclarer:
         """Add a spout that `parallelism` threads run.
 
-        Raises
-        ------
-        TopologyError
-            The id is taken or not valid, the object is not a spout, or its fields cannot be read.
+        `TopologyError` if the id is taken or not valid, the object is not a spout, or its fields cannot be read.
         """
         has = "a spout has open, next_tuple, ack, fail and close. Derive it from BaseRichSpout"
         self._check("set_spout", id, parallelism, spout, IRichSpout, has)
@@ -43,16 +40,13 @@ class TopologyBuilder:
         if isinstance(spout, DeclaresOutputFields):
             spout.declare_output_fields(declarer)
         streams = dict(declarer.streams) or {DEFAULT_STREAM: StreamSpec(fields_of_rich_spout(spout))}
-        self._spouts[id] = SpoutSpec(id, parallelism, parallelism, streams, {}, spout)
+        self._spouts[id] = Component(id, spout, streams, parallelism, parallelism)
         return SpoutDeclarer(self._spouts, id)
 
     def set_bolt(self, id: str, bolt: IRichBolt | IBasicBolt, parallelism: int = 1) -> BoltDeclarer:
         """Add a bolt that `parallelism` threads run; say with the groupings of the result what it reads.
 
-        Raises
-        ------
-        TopologyError
-            The id is taken or not valid, the object is not a bolt, or its fields cannot be read.
+        `TopologyError` if the id is taken or not valid, the object is not a bolt, or its fields cannot be read.
         """
         has = "a bolt has prepare, execute, cleanup and declare_output_fields. Derive it from BaseBasicBolt or BaseRichBolt"
         self._check("set_bolt", id, parallelism, bolt, IRichBolt, has)
@@ -66,17 +60,14 @@ class TopologyBuilder:
             )
         declarer = StreamDeclarer(id)
         bolt.declare_output_fields(declarer)
-        self._bolts[id] = BoltSpec(id, parallelism, parallelism, dict(declarer.streams), {}, bolt, ())
+        self._bolts[id] = Component(id, bolt, dict(declarer.streams), parallelism, parallelism)
         return BoltDeclarer(self._bolts, id)
 
     def create_topology(self) -> StormTopology:
         """Return what was declared, checked as a whole.
 
-        Raises
-        ------
-        TopologyError
-            There is no spout; a bolt reads nothing, an unknown component or stream, or a field that is not there; a direct
-            stream is read without `direct_grouping`, or the other way round.
+        `TopologyError` if there is no spout; a bolt reads nothing, an unknown component or stream, or a field that is not
+        there; a direct stream is read without `direct_grouping`, or the other way round.
         """
         topology = StormTopology(dict(self._spouts), dict(self._bolts))
         if not topology.spouts:
@@ -99,10 +90,8 @@ class TopologyBuilder:
 
         Raises
         ------
-        TopologyError
-            As `create_topology`; or a component cannot be pickled.
-        ConfigError
-            An unknown or impossible setting.
+        TopologyError, ConfigError
+            As `create_topology`; a component cannot be pickled; an unknown or impossible setting.
         EnvironmentProblem
             No Java, no `pyzmq`, or fewer Spark slots than workers.
         TopologyDiedError
@@ -129,7 +118,6 @@ class TopologyBuilder:
 
 
 def start_on_spark(topology: StormTopology, conf: StormConfig, active: bool = True) -> RunningStormTopology:
-    """Run a topology on Spark; return once all its workers are up. See `TopologyBuilder.start`."""
     check_pyspark("a LocalCluster")
     try:
         from trident.storm.spark.running_storm import RunningStormTopology
@@ -145,17 +133,11 @@ def start_on_spark(topology: StormTopology, conf: StormConfig, active: bool = Tr
 class SpoutDeclarer:
     """How a spout runs."""
 
-    def __init__(self, declared: dict[str, Any], id: str) -> None:
+    def __init__(self, declared: dict[str, Component], id: str) -> None:
         self._all, self._id = declared, id
 
     def set_num_tasks(self, tasks: int) -> Self:
-        """Give the component this many instances; a later rebalance may then use up to as many threads.
-
-        Raises
-        ------
-        TopologyError
-            There are fewer tasks than executors, or less than one.
-        """
+        """Give the component this many instances, not fewer than threads; a rebalance may use up to as many threads."""
         executors = self._all[self._id].executors
         if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < executors:
             raise TopologyError(
@@ -239,7 +221,7 @@ def _names(bolt: str, fields: FieldsLike) -> tuple[str, ...]:
     return names
 
 
-def _check_input(topology: StormTopology, bolt: BoltSpec, each: Subscription) -> None:
+def _check_input(topology: StormTopology, bolt: Component, each: Subscription) -> None:
     source = topology.components.get(each.component)
     if source is None:
         raise TopologyError(

@@ -161,11 +161,9 @@ class _Component:
 class BaseRichSpout(_Component):
     """A spout with everything but `next_tuple`."""
 
-    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
-        """Connect; called once in the worker."""
+    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None: ...
 
-    def close(self) -> None:
-        """Release everything. Not called when the worker is killed."""
+    def close(self) -> None: ...
 
     def activate(self) -> None:
         """From now on `next_tuple` is called."""
@@ -174,14 +172,11 @@ class BaseRichSpout(_Component):
         """`next_tuple` is not called until `activate` is."""
 
     def next_tuple(self) -> None:
-        """Emit the next tuple; return without one if there is none now."""
         raise NotImplementedError(f"{type(self).__name__} has no next_tuple()")
 
-    def ack(self, msg_id: Any) -> None:
-        """The whole tree of this message is processed."""
+    def ack(self, msg_id: Any) -> None: ...
 
-    def fail(self, msg_id: Any) -> None:
-        """The tree of this message failed or timed out: emit it again."""
+    def fail(self, msg_id: Any) -> None: ...
 
 
 class BaseRichBolt(_Component):
@@ -190,47 +185,33 @@ class BaseRichBolt(_Component):
     collector: OutputCollector
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext, collector: OutputCollector) -> None:
-        """Keep the collector; called once in the worker."""
         self.collector = collector
 
     def execute(self, tuple: Tuple) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no execute(tuple)")
 
-    def cleanup(self) -> None:
-        """Release everything."""
+    def cleanup(self) -> None: ...
 
 
 class BaseBasicBolt(_Component):
     """A basic bolt with everything but `execute`."""
 
-    def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
-        """Connect; called once in the worker."""
+    def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None: ...
 
     def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no execute(tuple, collector)")
 
-    def cleanup(self) -> None:
-        """Release everything."""
+    def cleanup(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class TopologyContext:
     """Where a task runs. It has the three attributes of the context of Trident's spouts, so such a spout runs here too.
 
-    Attributes
-    ----------
-    topology
-        The name of the topology.
-    component
-        The component that the task belongs to.
-    task_id
-        The number of the task in the topology, from 1.
-    task, tasks
-        The number of the task in its component, from 0, and how many tasks that has.
-    worker
-        The number of the worker that runs the task, from 0.
-    tasks_by_component
-        The ids of the tasks of every component, in order.
+    `task_id`: the number of the task in the topology, from 1.
+    `task`, `tasks`: the number of the task in its component, from 0, and how many tasks that has.
+    `worker`: the number of the worker that runs the task, from 0.
+    `tasks_by_component`: the ids of the tasks of every component, in order.
     """
 
     topology: str

@@ -27,18 +27,13 @@ class StateLookupBolt(BaseBasicBolt):
     fields
         The fields that this bolt reads, with their types; they come first in what it emits.
     key
-        The fields that are the key, in the order of the state's key.
+        The fields that are the key, all of them among `fields`, in the order of the state's key.
     value
-        The field with the value that was found, and its type.
+        The one field with the value that was found, and its type.
     txid
         The name of the field with the batch, a bigint; None leaves it out.
     settings
         As for `trident.open_state`, e.g. `log_dir`.
-
-    Raises
-    ------
-    TopologyError
-        A field of the key is not among `fields`, `value` is not one field, or topology and state are not texts.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -38,48 +38,30 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Component:
-    """What spouts and bolts have in common.
-
-    `executors`: how many threads run it.
-    `tasks`: how many instances it has; at least one for each executor.
-    `conf`: what `add_configuration` added for this component alone.
-    """
+    """A spout or a bolt as it was set; `conf` is what `add_configuration` added for this component alone."""
 
     id: str
+    made: IRichSpout | IRichBolt | IBasicBolt
+    streams: Mapping[str, StreamSpec]
     executors: int
     tasks: int
-    streams: Mapping[str, StreamSpec]
-    conf: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class SpoutSpec(Component):
-    """A spout as it was set."""
-
-    spout: IRichSpout
-
-
-@dataclass(frozen=True)
-class BoltSpec(Component):
-    """A bolt as it was set, and what it reads."""
-
-    bolt: IRichBolt | IBasicBolt
-    inputs: tuple[Subscription, ...]
+    conf: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[Subscription, ...] = ()
 
 
 @dataclass(frozen=True)
 class StormTopology:
     """Spouts and bolts by their ids, checked as a whole."""
 
-    spouts: Mapping[str, SpoutSpec]
-    bolts: Mapping[str, BoltSpec]
+    spouts: Mapping[str, Component]
+    bolts: Mapping[str, Component]
 
     @cached_property
-    def components(self) -> Mapping[str, SpoutSpec | BoltSpec]:
+    def components(self) -> Mapping[str, Component]:
         """All components, in the order in which they were set: spouts, then bolts."""
         return {**self.spouts, **self.bolts}
 
-    def readers(self, component: str, stream: str) -> Iterator[tuple[BoltSpec, Subscription]]:
+    def readers(self, component: str, stream: str) -> Iterator[tuple[Component, Subscription]]:
         """Iterate over the bolts that read a stream, each with its subscription."""
         for bolt in self.bolts.values():
             for each in bolt.inputs:
@@ -129,7 +111,6 @@ class TaskLayout:
 
     @cached_property
     def tasks(self) -> Mapping[str, tuple[int, ...]]:
-        """The tasks of each component, in order; ackers included."""
         by_component: dict[str, list[int]] = {}
         for each in self.executors:
             by_component.setdefault(each.component, []).extend(each.tasks)
@@ -150,10 +131,7 @@ class TaskLayout:
 def lay_out(
     topology: StormTopology, workers: int, ackers: int, executors: Mapping[str, int] | None = None
 ) -> TaskLayout:
-    """Deal executors to workers in turn, component after component, as Storm does.
-
-    `executors`: how many executors components have, where that differs from the declaration: after a rebalance.
-    """
+    """Deal executors to workers in turn, component after component, as Storm does; a rebalance gives their numbers."""
     places: list[ExecutorPlace] = []
     next_task = 1
     wanted = {name: (each.tasks, each.executors) for name, each in topology.components.items()}

@@ -44,13 +44,7 @@ class StreamDeclarer(OutputFieldsDeclarer):
         self.declare_stream(DEFAULT_STREAM, *fields, direct=direct)
 
     def declare_stream(self, stream_id: str, *fields: FieldsLike, direct: bool = False) -> None:
-        """Declare a stream and its fields.
-
-        Raises
-        ------
-        TopologyError
-            The stream is declared already, its name is not valid, or the fields cannot be read.
-        """
+        """Declare a stream and its fields; `TopologyError` if its name is taken or not valid, or they cannot be read."""
         if not isinstance(stream_id, str) or not stream_id or stream_id.startswith("__"):
             raise TopologyError(
                 f"declare stream {stream_id!r} of component {self._component!r}: a stream's name is a text that does not "
@@ -160,7 +154,6 @@ def ids_of(trees: Trees, edge: int) -> dict[int, int]:
 
 
 def sent_tuple(values: tuple[Any, ...], origin: Origin, ids: dict[int, int]) -> SentTuple:
-    """Return a copy that is in any number of trees."""
     if len(ids) > 1:
         return values, origin, ids, 0
     for root, edge in ids.items():

@@ -17,7 +17,7 @@ from trident.storm.execution.launch import Launch, TaskError
 from trident.storm.execution.messages import Body
 from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector, TopologyContext
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import SpoutSpec, StormTopology
+from trident.storm.storm_topology import Component, StormTopology
 from trident.storm.storm_tuples import DEFAULT_STREAM, Origin, StreamDeclarer
 
 __all__ = ["CompletedTopology", "MockedSpout", "SteppedCluster", "complete_topology"]
@@ -108,13 +108,7 @@ class SteppedCluster(Closes):
         return any(self._queues.values())
 
     def run(self, max_steps: int = 1_000_000) -> None:
-        """Step until nothing happens any more at this time.
-
-        Raises
-        ------
-        TopologyError
-            It does not come to rest: a spout or a cycle of bolts emits for ever.
-        """
+        """Step until nothing happens any more at this time; `TopologyError` if a spout or a cycle of bolts emits for ever."""
         for _ in range(max_steps):
             if not self.step():
                 return
@@ -138,9 +132,7 @@ class SteppedCluster(Closes):
         number = self.layout.tasks[component][task]
         return self._executors[number].instances[number]
 
-    def spout(self, component: str, task: int = 0) -> Any:
-        """Return the spout object of a task."""
-        return self.instance(component, task)
+    spout = instance
 
     def waiting(self, component: str) -> int:
         """Return how many deliveries wait for a component."""
@@ -175,15 +167,7 @@ class SteppedCluster(Closes):
 
 @dataclass(frozen=True)
 class CompletedTopology:
-    """What came out.
-
-    Attributes
-    ----------
-    acked, failed
-        By mocked spout, the numbers of its rows that were acknowledged, and that failed at least once.
-    errors
-        What tasks raised or reported.
-    """
+    """What came out: by mocked spout, the numbers of its rows that were acknowledged, and that failed at least once; errors."""
 
     acked: Mapping[str, Sequence[int]]
     failed: Mapping[str, Sequence[int]]
@@ -212,18 +196,10 @@ def complete_topology(
     seed
         Another seed delivers tuples in another order.
 
-    Raises
-    ------
-    TopologyError
-        A name is no spout, or a spout to be mocked has no stream `default`.
-
     Examples
     --------
-    >>> from trident.storm import BaseBasicBolt, BaseRichSpout, TopologyBuilder
-    >>> from trident.storm.testing import complete_topology
-    >>> class Lines(BaseRichSpout):
-    ...     def declare_output_fields(self, declarer):
-    ...         declarer.declare("line: string")
+    >>> from trident.storm import BaseBasicBolt, TopologyBuilder
+    >>> from trident.storm.testing import MockedSpout, complete_topology
     >>> class Split(BaseBasicBolt):
     ...     def declare_output_fields(self, declarer):
     ...         declarer.declare("word: string")
@@ -231,13 +207,9 @@ def complete_topology(
     ...     def execute(self, tuple, collector):
     ...         for word in tuple["line"].split():
     ...             collector.emit([word])
-    >>> class Sink(BaseBasicBolt):
-    ...     def execute(self, tuple, collector):
-    ...         pass
     >>> builder = TopologyBuilder()
-    >>> lines = builder.set_spout("lines", Lines())
+    >>> lines = builder.set_spout("lines", MockedSpout("line"))
     >>> split = builder.set_bolt("split", Split()).shuffle_grouping("lines")
-    >>> sink = builder.set_bolt("sink", Sink()).shuffle_grouping("split")
     >>> done = complete_topology(builder.create_topology(), {"lines": [["the cow"], ["the moon"]]})
     >>> sorted(done.tuples("split"))
     [('cow',), ('moon',), ('the',), ('the',)]
@@ -287,24 +259,18 @@ class _Seen:
         return (body,)
 
 
-def _mock_spout(spec: SpoutSpec, rows: Sequence[Sequence[Any]]) -> SpoutSpec:
+def _mock_spout(spec: Component, rows: Sequence[Sequence[Any]]) -> Component:
     stream = spec.streams.get(DEFAULT_STREAM)
     if rows and stream is None:
         raise TopologyError(
             f"spout {spec.id!r} has no stream {DEFAULT_STREAM!r} to emit rows to; it has {sorted(spec.streams)}"
         )
     fields = stream.fields if stream is not None else ()
-    return replace(spec, spout=MockedSpout(fields, *rows, replay=False))
+    return replace(spec, made=MockedSpout(fields, *rows, replay=False))
 
 
 class MockedSpout(BaseRichSpout):
-    """Emits each row once, tracked by its number, and again after each failure.
-
-    Attributes
-    ----------
-    acked, failed
-        The numbers of the rows, in the order in which they were acknowledged or failed.
-    """
+    """Emits each row once, tracked by its number, and again after each failure; `acked`, `failed`: numbers, in order."""
 
     def __init__(self, fields: FieldsLike, *rows: Sequence[Any], replay: bool = True) -> None:
         self._fields = Fields(fields)

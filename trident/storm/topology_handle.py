@@ -53,7 +53,6 @@ class DeathWatch:
         self.total = 0
 
     def too_many(self, worker: int, error: BaseException) -> TopologyDiedError | None:
-        """Count a death; return what the topology ends with if that was one too many."""
         now = monotonic()
         self.total += 1
         self._deaths.append(now)
@@ -69,11 +68,7 @@ class DeathWatch:
 
 
 class StormHandle:
-    """A topology that runs.
-
-    `look_s`: how often `drain` looks whether all rests.
-    `rested_s`: for how long all must rest, because a delivery may be between two executors when they are looked at.
-    """
+    """A topology that runs. `drain` wants all at rest for `rested_s`: a delivery may be between two executors."""
 
     look_s, rested_s = 0.01, 0.02
 
@@ -271,12 +266,8 @@ class LocalCluster:
     ) -> LocalTopology:
         """Start a topology; return once all its spouts and bolts are open.
 
-        Raises
-        ------
-        TopologyError
-            A topology of this name runs already, or a component cannot be pickled.
-        TopologyDiedError
-            It has ended already, because its spouts and bolts could not be opened.
+        `TopologyError` if one of this name runs already, or a component cannot be pickled; `TopologyDiedError` if its spouts
+        and bolts could not be opened.
         """
         if name in self.topologies:
             raise TopologyError(

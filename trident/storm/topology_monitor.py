@@ -27,7 +27,7 @@ from trident.observe.time_series import WINDOWS_S, Difference, TimeSeries, TimeS
 from trident.observe.topology_status import TopologyStatus, WorkerStatus
 from trident.storm.execution.storm_worker import CountKey, PresentCall, WorkerSnapshot
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import ExecutorPlace, Grouping, SpoutSpec, StormTopology, Subscription, TaskLayout
+from trident.storm.storm_topology import ExecutorPlace, Grouping, StormTopology, TaskLayout
 
 logger = logging.getLogger("trident.storm")
 
@@ -39,12 +39,7 @@ _BUSIEST = 2
 
 
 class TopologyMonitor:
-    """One for each running topology, on the side that its user has.
-
-    `layout`, `active`, `errors`: return what there is now: a rebalance changes the layout.
-    Raises `ConfigError`: metrics cannot be served at the address.
-    Raises `EnvironmentProblem`: metrics are wanted and the package `prometheus-client` is missing.
-    """
+    """One for each running topology, on its user's side; `layout`, `active`, `errors` return what there is now."""
 
     def __init__(
         self,
@@ -74,7 +69,6 @@ class TopologyMonitor:
         return None if self._server is None else self._server.url
 
     def take(self, snapshot: WorkerSnapshot) -> None:
-        """Take in what a worker reports, about once a second; log a line when it is time for one."""
         now, layout = self._clock(), self._layout()
         happened = self._collected.take(snapshot, now)
         self._heard[snapshot["worker"]] = (now, snapshot)
@@ -134,7 +128,6 @@ class TopologyMonitor:
         return sum(snapshot["pending"] for _, _, snapshot in self._there(layout))
 
     def _present(self, layout: TaskLayout, now: float) -> list[tuple[int, float, list[PresentCall]]]:
-        """Return the calls of each worker that has been heard of lately, and how long ago that was."""
         return [
             (number, now - heard, snapshot["calls"])
             for number, heard, snapshot in self._there(layout)
@@ -182,19 +175,13 @@ Sums = defaultdict[str, float]
 
 
 class _Start(NamedTuple):
-    """The last snapshot of a worker since it started."""
-
     start: int
     number: int
     totals: dict[CountKey, float]
 
 
 class Collected:
-    """Adds up what snapshots report.
-
-    A worker that starts again counts from 0: its snapshots have another start, and all that they report is new. Tasks keep
-    their totals when they move to other executors or workers.
-    """
+    """Adds up what snapshots report. A worker that starts again counts from 0; tasks that move keep their totals."""
 
     def __init__(self, topology: StormTopology, now: float) -> None:
         self._topology = topology
@@ -224,10 +211,7 @@ class Collected:
         return TimeSpan(tuples=of_spouts["acked"], timed=timed, took_s=took_s, failed=int(of_spouts["failed"]))
 
     def statistics(self, layout: TaskLayout, now: float, uncounted_s: Mapping[int, float]) -> TopologyStatistics:
-        """Return the statistics of all windows, by the executors that there are now.
-
-        `uncounted_s` has, by an executor's first task, for how long it has worked on what it has not counted yet.
-        """
+        """Return the statistics of all windows; `uncounted_s`: by first task, how long an executor has worked uncounted."""
         with self._lock:
             differences = self._windows.over_all(now)
         capacities = _capacities(layout, differences[_CAPACITY_WINDOW_S], uncounted_s)
@@ -265,13 +249,9 @@ class Collected:
         sums: Mapping[int | str | tuple[str, str, str], Sums],
     ) -> ComponentStatistics:
         component = self._topology.components.get(name)
-        kind: ComponentKind = "acker"
-        made: object = None
-        inputs: tuple[Subscription, ...] = ()
-        if isinstance(component, SpoutSpec):
-            kind, made = "spout", component.spout
-        elif component is not None:
-            kind, made, inputs = "bolt", component.bolt, component.inputs
+        kind: ComponentKind = "spout" if name in self._topology.spouts else "acker" if component is None else "bolt"
+        inputs = () if component is None else component.inputs
+        class_name = "" if component is None else type(component.made).__name__
         read = [Edge(each.component, name, _text(each.grouping), stream=each.stream) for each in inputs]
         sent = sorted(of for of in sums if isinstance(of, tuple) and of[:2] == (name, "") and of[2])
         executors = tuple(
@@ -280,9 +260,7 @@ class Collected:
             if place.component == name
         )
         return ComponentStatistics(
-            ComponentDescription(
-                name, kind, name, "" if made is None else type(made).__name__, len(layout.tasks[name])
-            ),
+            ComponentDescription(name, kind, name, class_name, len(layout.tasks[name])),
             _figures(_add_up(sums, [name]), max(each.figures.capacity for each in executors)),
             tuple(EdgeStatistics(e, _figures(_add_up(sums, [(e.source, e.target, e.stream)]))) for e in read),
             tuple(EdgeStatistics(Edge(name, stream=of[2]), _figures(sums[of])) for of in sent),

@@ -1,12 +1,5 @@
 """The tools that users test with: a driver for topologies, runs with faults, contracts and a suite for back-ends.
 
-::
-
-    class TestMyMap(BackingMapContract):
-        factory = staticmethod(open_map)
-
-    backend_suite(open_map).raise_if_violated()
-
 Begin with `driver.py` (`TopologyTestDriver`) to test a topology batch by batch, with `simulation/simulating.py`
 (`simulate`) to run it with drawn faults, with `backend/suite.py` (`backend_suite`) to test a store; `backend/faulty_map.py` is
 a store that fails.

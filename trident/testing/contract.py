@@ -31,7 +31,6 @@ class Promised(Enum):
 
     @property
     def title(self) -> str:
-        """The name in reports: lower case words."""
         return self.name.lower().replace("_", " ")
 
 
@@ -123,11 +122,7 @@ BUILDS_ON: dict[Promised, tuple[SpoutPromise, ...]] = {
 
 
 def promise(promised: Promised, *claims: str, refusal: bool = False) -> Callable[[Check], Check]:
-    """Mark a check of a `Contract` with the promise that it belongs to.
-
-    `claims`: what must be claimed, or the check is not made.
-    `refusal`: it is made all the same, and looks for the documented refusal.
-    """
+    """Mark a check with its promise; if a claim is missing it is not made, or looks for the documented `refusal`."""
 
     def mark(body: Check) -> Check:
         @wraps(body)
@@ -142,12 +137,7 @@ def promise(promised: Promised, *claims: str, refusal: bool = False) -> Callable
 
 
 class Contract:
-    """Base of the contracts: a class whose methods `test_…` are checks, each marked with `promise`.
-
-    `seed`: the seed of the random choices.
-    `skips`: whether pytest is told of a check that is not made because its claim is not there.
-    `subject`: the name of the cached property that is what is checked.
-    """
+    """Base of the contracts: methods `test_…` are checks, each marked with `promise`; `subject` names what they check."""
 
     seed: ClassVar[int] = 0
     skips: ClassVar[bool] = False
@@ -155,7 +145,6 @@ class Contract:
 
     @classmethod
     def checks(cls) -> dict[str, Any]:
-        """Return the checks by name, in the order in which they are written."""
         members = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
         return {name: member for name, member in members.items() if name.startswith("test_")}
 
@@ -175,7 +164,6 @@ class Contract:
         raise NotImplementedError
 
     def teardown_method(self) -> None:
-        """Close what the check opened; pytest calls it."""
         if (opened := vars(self).pop(self.subject, None)) is not None:
             opened.close()
 
@@ -201,10 +189,7 @@ def broken(text: str) -> NoReturn:
 
 
 def expect(found: Any, wanted: Any, what: str) -> None:
-    """Compare what was found with what was promised: the value, and the type of every part of it.
-
-    NaN equals NaN here, and -0.0 differs from 0.0.
-    """
+    """Compare what was found with what was promised: value, and type of every part. NaN equals NaN, -0.0 differs from 0.0."""
     if isinstance(found, Sequence) and isinstance(wanted, list) and not isinstance(found, str | bytes):
         if len(found) != len(wanted):
             broken(f"{what}: expected {len(wanted)} entries, found {len(found)}")
@@ -221,7 +206,6 @@ def expect(found: Any, wanted: Any, what: str) -> None:
 
 @contextmanager
 def expect_error(*kinds: type[Exception], what: str, must: bool = True) -> Iterator[None]:
-    """Run a block that must, or may, raise one of the errors, and no other one."""
     names = " or ".join(kind.__name__ for kind in kinds)
     try:
         yield

@@ -11,7 +11,6 @@ from typing import Any
 from trident.config import Config
 from trident.drpc.batching import Answer, OwnLog, RequestExecutor, unknown_function
 from trident.engine.replay_check import ReplayCheck
-from trident.engine.worker import Order, Part
 from trident.errors import ConfigError, ReplayDiffersError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode, name_of_state
 from trident.log.log_address import open_log
@@ -39,6 +38,7 @@ from trident.testing.stand_ins import (
     FedSpout,
     HandClock,
     Row,
+    Seen,
     Unheard,
     WatchedRunner,
     watch_records,
@@ -67,19 +67,13 @@ class TopologyTestDriver(Closes):
 
     Parameters
     ----------
-    topology
-        The topology, as you would start it.
     in_memory
-        Run each state in memory, whatever store it is declared with, and connect to nothing.
+        Run each state in memory, whatever store it is declared with, and connect to nothing; `ConfigError` if one is not
+        known as a map of a kind.
     settings
         Settings of `Config`. Backoff does not wait: the step after a failed one comes at once. Of those that the topology is
         declared with, `on_poison`, `allow_inexact`, `max_batch_attempts` and the limits hold here; `trident.toml` and the
         environment do not.
-
-    Raises
-    ------
-    ConfigError
-        A setting is wrong, or with `in_memory` a state is not known as a map of a kind.
 
     Examples
     --------
@@ -124,7 +118,7 @@ class TopologyTestDriver(Closes):
         self._memory_log = new_memory_log(declared.name)
         self.clock = HandClock()
         self._progress = Progress(self._plan, 1, self.clock)
-        self._seen: dict[TransactionAttempt, tuple[Sequence[Part], Order]] = {}
+        self._seen: Seen = {}
         self._last: TransactionAttempt | None = None
         self._late = self._closed = False
         self._open(first=True)
@@ -164,10 +158,7 @@ class TopologyTestDriver(Closes):
     def step(self) -> BatchResult | None:
         """Define, process and commit one batch, or fail to; None if there is nothing to do at this time.
 
-        Raises
-        ------
-        BatchFailedError
-            The batch has failed for good: `max_batch_attempts` times, or in a way that another try cannot fix.
+        `BatchFailedError` if it has failed for good: `max_batch_attempts` times, or in a way that another try cannot fix.
         """
         self._check_open()
         if self._late:
@@ -198,12 +189,8 @@ class TopologyTestDriver(Closes):
         """Process the batches of all steps so far again, and compare what reaches the states; return how many were compared.
 
         They are processed twice as they were, and once with the tuples in another order and in other tables. What a step gives
-        must depend on its tuples alone: otherwise a replay of the batch gives other totals. What raises is not compared.
-
-        Raises
-        ------
-        ReplayDiffersError
-            A step gave other results; it names the first one and its tuple.
+        must depend on its tuples alone: otherwise a replay of the batch gives other totals. `ReplayDiffersError` names the
+        first step that gave other results, and its tuple. What raises is not compared.
         """
         self._check_open()
         check, compared = ReplayCheck(self._drive.opened.runner.program), 0
@@ -235,10 +222,7 @@ class TopologyTestDriver(Closes):
     def drpc(self, function: str, args: str) -> Answer:
         """Return the answer of a DRPC function of the topology, as after the last committed batch.
 
-        Raises
-        ------
-        DRPCExecutionException
-            There is no such function, the arguments are not one text, or a step failed.
+        `DRPCExecutionException` if there is no such function, the arguments are not one text, or a step failed.
         """
         self._check_open()
         if function not in self._executors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from states.memory.state import MemoryData
 
 Row = tuple[Any, ...]
+Seen = dict[TransactionAttempt, tuple[Sequence[Part], Order]]
+"""What each attempt was processed from."""
 
 
 class HandClock(Clock):
@@ -67,12 +70,10 @@ class Unheard(Monitoring):
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The result of one attempt at a batch.
+    """The result of one attempt at a batch; later attempts have greater numbers.
 
     Attributes
     ----------
-    txid, attempt
-        The batch, and the number of the attempt; later attempts have greater numbers.
     committed
         Whether it is committed. If not, the next step tries again.
     failed_at, failure
@@ -115,19 +116,16 @@ class Captures:
         return PeekNode(f"{node.id}/captured", (node.id,), node.fields, node.fields, consumer)
 
     def begin(self) -> None:
-        """Forget the tuples of an attempt that failed."""
         for rows in self.collected.values():
             rows.clear()
 
     def end(self, attempt: TransactionAttempt) -> None:
-        """Store the tuples since `begin` for the attempt."""
         live = self._live.setdefault(attempt, {})
         for node, rows in self.collected.items():
             live.setdefault(node, []).extend(rows)
         self.begin()
 
     def commit(self, attempt: TransactionAttempt) -> None:
-        """Keep the tuples of the attempt, because its batch is committed; drop the tuples of other attempts."""
         self.committed[attempt.txid] = self._live.pop(attempt)
         self._live = {live: rows for live, rows in self._live.items() if live.txid > attempt.txid}
 
@@ -136,50 +134,34 @@ class Captures:
 
 
 class FailurePoints:
-    """The points that have to fail, and how often.
-
-    `states`: the states that batches write, by name.
-    """
+    """The points that have to fail, and how often."""
 
     def __init__(self, topology: str, states: Iterable[str]) -> None:
         self._topology = topology
         self._known = ["define", "process", "record"]
         self._known += [f"{point}:{state}" for state in states for point in ("begin_commit", "put", "commit")]
-        self._left: dict[str, int] = {}
+        self._left = Counter[str]()
 
     def fail_at(self, point: str, times: int) -> None:
-        """Let the next `times` attempts that reach the point fail there; `TridentError` if there is no such point."""
         if point not in self._known:
             raise TridentError(
                 f"topology {self._topology!r} has no point {point!r} to fail at; it has {', '.join(self._known)}"
             )
         if times < 1:
             raise ValueError(f"fail_at({point!r}, times={times}): give at least 1")
-        self._left[point] = self._left.get(point, 0) + times
+        self._left[point] += times
 
     def reach(self, point: str, state: str = "") -> None:
-        """Raise `InjectedFault` if the point, maybe one of a state's commit, is to fail."""
         point = f"{point}:{state}" if state else point
-        left = self._left.pop(point, 0)
-        if left > 1:
-            self._left[point] = left - 1
-        if left:
+        if self._left[point]:
+            self._left[point] -= 1
             raise InjectedFault(f"failed at {point!r}, as the test asked")
 
 
 class WatchedRunner(InProcessRunner):
-    """Runs batches in this process; fails after one is processed, if a test asks for that.
+    """Runs batches in this process, notes in `seen` what each was made from, and fails after one if a test asks for that."""
 
-    `seen`: gets what each attempt was processed from.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        points: FailurePoints,
-        captures: Captures,
-        seen: dict[TransactionAttempt, tuple[Sequence[Part], Order]],
-    ) -> None:
+    def __init__(self, program: Program, points: FailurePoints, captures: Captures, seen: Seen) -> None:
         super().__init__(program)
         self._points, self._captures, self._seen = points, captures, seen
 
@@ -208,10 +190,7 @@ def watch_records(log: TransactionLog, reach: Callable[[str], None]) -> None:
 
 
 class GivenSpout(BatchCoordinator):
-    """What spouts over given rows share, each its own coordinator: the fields and the promise of a declared spout.
-
-    The rows survive a restart.
-    """
+    """What spouts over given rows share, each its own coordinator: the fields and the promise of a declared spout."""
 
     def __init__(self, stream: str, fields: Fields, spout_type: SpoutType) -> None:
         self.stream, self.fields, self.spout_type = stream, fields, spout_type
@@ -227,10 +206,7 @@ class GivenSpout(BatchCoordinator):
 
 
 class FedSpout(GivenSpout):
-    """A spout that emits what it is fed.
-
-    Definitions are `{"fed": id of the spout, "feed": n}`, n = 0, 1, 2 …
-    """
+    """Emits what it is fed. Definitions are `{"fed": id of the spout, "feed": n}`, n from 0 on."""
 
     def __init__(self, stream: str, fields: Fields, spout_type: SpoutType, points: FailurePoints) -> None:
         super().__init__(stream, fields, spout_type)
@@ -240,11 +216,9 @@ class FedSpout(GivenSpout):
         self._committed = 0
 
     def feed(self, rows: Sequence[Any]) -> None:
-        """Queue the rows of a batch; `TridentError` for a row that does not fit the fields."""
         self._feeds.append(typed_rows(f"feed({self.stream!r})", self.fields, rows))
 
     def replace(self, rows: Sequence[Any]) -> None:
-        """Give the next attempt at the failed batch other rows."""
         if self.spout_type is SpoutType.TRANSACTIONAL:
             raise TridentError(
                 f"replay({self.stream!r}): its spout is transactional, it promises that a replay holds the same rows. "
@@ -255,10 +229,7 @@ class FedSpout(GivenSpout):
         self._feeds[self._committed] = typed_rows(f"replay({self.stream!r})", self.fields, rows)
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Return the feed after the one of the batch before; None if it is not fed yet.
-
-        A log that something else wrote before is continued with what is fed here.
-        """
+        """Return the feed after that of the batch before, or of a log that something else wrote; None if it is not fed yet."""
         own = self._is_own(previous)
         number = int(previous["feed"]) + 1 if own and previous is not None else self._committed
         if number >= len(self._feeds):
@@ -275,7 +246,6 @@ class FedSpout(GivenSpout):
         return [TablePart(self._feeds[int(definition["feed"])])]
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Remember that the feed is committed and will not be replayed."""
         self._committed = int(definition["feed"]) + 1
 
     def _is_own(self, definition: Definition | None) -> bool:
@@ -283,10 +253,7 @@ class FedSpout(GivenSpout):
 
 
 def typed_rows(call: str, fields: Fields, given: Sequence[Any]) -> pa.Table:
-    """Return the table of rows: tuples, dicts by field, or bare values where there is one field.
-
-    `call` begins the message of the `TridentError` for a row that does not fit.
-    """
+    """Return the table of rows (tuples, dicts by field, or bare values of one field); `call` begins the error's text."""
     rows = [_row(call, fields, number, row) for number, row in enumerate(given)]
     try:
         return table_of(fields, rows)
@@ -315,8 +282,6 @@ def _row(call: str, fields: Fields, number: int, row: Any) -> Sequence[Any]:
 
 def with_states_in_memory(graph: Graph) -> Graph:
     """Return the graph with each state in memory: the same kind, key, value, serializer and number of partitions.
-
-    States that say that they are in memory stay as they are.
 
     Raises `ConfigError`: a state does not say that it is a map of a kind.
     """
@@ -347,11 +312,7 @@ def over_maps(spec: StateSpec, maps: BackingMapFactory) -> StateSpec:
 
 
 class MapsInMemory:
-    """Opens the partitions of one state, which share their keys; the values end with this object.
-
-    `of_store`: what the store's factory says. What its serializer cannot write fails in a test too; without one, values stay
-    objects.
-    """
+    """Opens the partitions of one state, which share keys. What the store's serializer cannot write fails in a test too."""
 
     def __init__(self, of_store: StoreFacts) -> None:
         self.facts = StoreFacts(in_memory=True, keeps_attempts=of_store.keeps_attempts)

@@ -32,17 +32,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check.
-
-    Attributes
-    ----------
-    promise, kind, check
-        What was checked, of which kind, by which check.
-    status
-        How it fared.
-    detail
-        How the promise is broken; empty if it is not.
-    """
+    """The outcome of one check; `detail` says how the promise is broken, if it is."""
 
     promise: Promised
     kind: str
@@ -53,13 +43,7 @@ class Finding:
 
 @dataclass
 class Findings:
-    """All findings of one run of a suite.
-
-    `seed`: of everything that was drawn at random: the same seed draws the same again.
-    `schedules`: how many random schedules ran.
-    `seconds`: how long it took.
-    `findings`: in the order of the run.
-    """
+    """All findings of one run of a suite, in its order; the same `seed` draws the same again."""
 
     promises: ClassVar[type[Promised]] = Promised
     why_not_run: ClassVar[str] = "for want of time"
@@ -81,12 +65,10 @@ class Findings:
 
     @property
     def violations(self) -> list[Finding]:
-        """The checks that failed."""
         return [finding for finding in self.findings if finding.status is Status.VIOLATED]
 
     @property
     def violated(self) -> set[Promised]:
-        """The promises that are broken."""
         return {finding.promise for finding in self.violations}
 
     def status(self, promise: Promised) -> Status | None:
@@ -131,7 +113,6 @@ def promise_table(promises: type[Promised], reports: Mapping[str, Findings]) -> 
 
 
 def text_table(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table of cells, the first line of which is its head."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = [" | ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines]
     rule = "|".join("-" * (width + 2) for width in widths)
@@ -139,11 +120,7 @@ def text_table(lines: Sequence[Sequence[str]]) -> str:
 
 
 class CheckProgress:
-    """One line that is overwritten; if the output is not a terminal, a line every five seconds.
-
-    `out`: where to; None: nowhere.
-    `total`: the number of checks.
-    """
+    """One line that is overwritten; if the output is not a terminal, a line every five seconds."""
 
     def __init__(self, out: TextIO | None, total: int) -> None:
         self._out, self._total = out, total
@@ -172,10 +149,7 @@ class OutOfTime(BaseException):
 
 
 class SuiteRunner:
-    """Makes one check after the other, of so many, and notes what it finds in a report.
-
-    `until`: the time of `time.monotonic` after which no check begins.
-    """
+    """Makes checks one after the other until a time of `time.monotonic`, and notes what it finds in a report."""
 
     def __init__(self, report: Findings, checks: int, at_most: float | None, out: TextIO | None) -> None:
         self._report, self._out = report, out
@@ -189,10 +163,7 @@ class SuiteRunner:
         self.note(check.promise, kind, where, *self._outcome(case, check.promise, lambda: case.make(check)))
 
     def run_schedules(self, case: Contract, claimed: Promised | None, kind: str, seconds: float) -> None:
-        """Run random schedules by their number until `seconds` have passed since the beginning, or one fails.
-
-        `claimed`: the promise that they are about; None: no schedule is run.
-        """
+        """Run random schedules of what is claimed, if anything, until so many seconds have passed, or one fails."""
         number, status = 0, Status.OK
         until = min(self.until, self._began + seconds)
         while claimed and number < 200 and (number < _FEWEST_SCHEDULES or time.monotonic() <= until):

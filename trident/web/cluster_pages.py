@@ -1,7 +1,6 @@
-"""What the REST interface serves: `TopologyPages` of one topology that runs, `ClusterPages` of all that there are.
+"""What the REST interface serves: `TopologyPages` of one topology, `ClusterPages` of all that there are.
 
-`OneTopology` is one running topology as if it were a cluster, for the page of `trident run` and for drivers;
-`HttpTopologyPages` are the pages of a topology that another process serves, asked over HTTP.
+`OneTopology` is a running topology as if it were a cluster, `HttpTopologyPages` are the pages that another process serves.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ if TYPE_CHECKING:
 Page = dict[str, Any]
 """Plain data, ready for JSON; names as Storm UI has them where it has them (`/api/v1/topology/<id>` …)."""
 
-Action = str
-"""`activate`, `deactivate`, `kill`, `rebalance`; `dead-letters` puts some back, or discards them."""
-
+Action = str  # `activate`, `deactivate`, `kill`, `rebalance`; `dead-letters` puts some back, or discards them
 LogOf = Literal["driver", "output"]
 """The log of a driver, or what its processes print, those of its workers on that machine too: only a cluster keeps that."""
 
@@ -45,8 +42,7 @@ _OF_ROW = (
 )  # fmt: skip
 _TIMEOUT_S = 3.0
 _ACTION_S = 30.0  # and what the action itself waits for
-_OF_CLUSTERS: tuple[type[Exception], ...] = (ClusterError, *ClusterError.__subclasses__())
-_PASSED_ON = (*_OF_CLUSTERS, KeyError, ValueError, ConfigError, UnsupportedOperation)
+_PASSED_ON = (*ClusterError.__subclasses__(), ClusterError, KeyError, ValueError, ConfigError, UnsupportedOperation)
 _KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in _PASSED_ON}
 
 
@@ -114,13 +110,7 @@ class ClusterPages(Protocol):
 
 
 class OneTopology(ClusterPages):
-    """`ClusterPages` of a single topology.
-
-    `topology_id`: its id in addresses.
-    `pages`: what is served of it.
-    `log`: returns its log from an offset on, see `ClusterPages.log`; None: there is none.
-    `names`: further names that it is found by.
-    """
+    """`ClusterPages` of a single topology, which `names` find too; `log`: returns its log from an offset on."""
 
     def __init__(
         self,
@@ -153,7 +143,6 @@ class OneTopology(ClusterPages):
         return self._pages
 
     def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
-        """Return its log; an empty page if no log is recorded, as of what the process prints."""
         self._check(topology_id)
         return {"text": "", "offset": 0, "next": 0} if self._log is None or of != "driver" else self._log(offset)
 
@@ -171,19 +160,11 @@ def topology_row(page: Mapping[str, Any]) -> Page:
 
 
 def key_texts(key: Sequence[Any]) -> list[str | None]:
-    """Return the parts of a key as texts, as they are asked for; None stays None."""
     return [each if each is None or isinstance(each, str) else json.dumps(each, default=str) for each in key]
 
 
 class HttpTopologyPages(Closes):
-    """`TopologyPages` that asks a server of this package. A context manager: leaving it closes the connections.
-
-    `url`: of the server, as `UIServer.url`.
-    `token`: what it wants; None if it wants none.
-    `topology_id`: which topology, by its id or name there.
-    `timeout_s`: how long an answer may take; an action may take longer.
-    Raises `ClusterUnreachable`: by each page: the server does not answer, or not in time.
-    """
+    """`TopologyPages` that asks a server of this package; `ClusterUnreachable` if it does not answer in time."""
 
     def __init__(self, url: str, token: str | None, topology_id: str, timeout_s: float = _TIMEOUT_S) -> None:
         self.url, self._timeout_s = url, timeout_s
@@ -203,8 +184,7 @@ class HttpTopologyPages(Closes):
         return self._get("/series", {"window": window_s})
 
     def batches(self) -> Sequence[Page]:
-        batches: Sequence[Page] = self._get("/batches", {})["batches"]
-        return batches
+        return list(self._get("/batches", {})["batches"])
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         texts = key_texts(key)
@@ -218,7 +198,6 @@ class HttpTopologyPages(Closes):
         return self._get("/dead-letters", {})
 
     def log(self, offset: int | None = None, of: LogOf = "driver") -> Page:
-        """Return the log, as `ClusterPages.log`."""
         return self._get("/log", {"of": of} if offset is None else {"of": of, "offset": offset})
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
@@ -240,11 +219,8 @@ class HttpTopologyPages(Closes):
         try:
             answer = self._client.request(method, self._path + path, **request)
         except httpx.HTTPError as error:
-            reason = (
-                f"it did not answer within {self._timeout_s:g} s"
-                if isinstance(error, httpx.TimeoutException)
-                else error
-            )
+            late = f"it did not answer within {self._timeout_s:g} s"
+            reason = late if isinstance(error, httpx.TimeoutException) else error
             raise ClusterUnreachable(f"the pages at {self.url} cannot be read: {reason}") from error
         if answer.is_success:
             with suppress(ValueError, TypeError):
@@ -255,7 +231,6 @@ class HttpTopologyPages(Closes):
 def client_of(
     url: str, token: str | None, timeout_s: float, what: str = "asking another process", extra: str = "ui"
 ) -> httpx.Client:
-    """Return a client for processes of a cluster; `what` needs the packages of `extra`."""
     with needs_package(what, extra):
         import httpx
     headers = {} if token is None else {b"Authorization": bearer(token)}
@@ -266,18 +241,11 @@ def client_of(
 
 
 def error_of(url: str, answer: httpx.Response) -> Exception:
-    """Return the error that an answer tells, as the class that it was there."""
     status = answer.status_code
     try:
         problem = dict(answer.json())
     except (ValueError, TypeError):
         return ClusterError(f"{url} does not answer as a server of Trident's pages does (status {status})")
     message = str(problem.get("errorMessage", f"{url} answered {status}"))
-    kind = _KINDS.get(str(problem.get("kind")))
-    if kind is not None:
-        return kind(message)
-    if status in (401, 403):
-        return NotAllowed(message)
-    if status == 503:
-        return ClusterUnreachable(message)
-    return ClusterError(message)
+    of_status = {401: NotAllowed, 403: NotAllowed, 503: ClusterUnreachable}.get(status, ClusterError)
+    return _KINDS.get(str(problem.get("kind")), of_status)(message)

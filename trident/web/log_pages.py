@@ -13,16 +13,10 @@ from typing import Self
 from trident.redaction import RedactingFormatter
 from trident.web.cluster_pages import Page
 
-ReadLog = Callable[[int | None], Page]
-"""Returns a piece of a log from an offset on, see `ClusterPages.log`."""
-
-TAIL_BYTES = 64 << 10
-"""How much of a log is returned if no offset is given."""
-
-SEARCHED_BYTES = 1 << 20
-"""How much of the end of a log is searched."""
-DOWNLOADED_BYTES = 16 << 20
-"""How much of the end of a log is downloaded."""
+ReadLog = Callable[[int | None], Page]  # returns a piece of a log from an offset on, see `ClusterPages.log`
+TAIL_BYTES = 64 << 10  # how much of a log is returned if no offset is given
+SEARCHED_BYTES = 1 << 20  # how much of the end of a log is searched
+DOWNLOADED_BYTES = 16 << 20  # how much of the end of a log is downloaded
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 # The head of a record, as Trident and as Spark write it.
@@ -31,10 +25,7 @@ _OTHER_NAMES = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL"}
 
 
 class RecentLog(logging.Handler):
-    """Keeps the last mebibyte of what is logged at INFO and above. A context manager: it listens while it is open.
-
-    Offsets count the bytes since it was opened.
-    """
+    """Keeps the last mebibyte of what is logged at INFO and above, while it is open; offsets count the bytes since then."""
 
     def __init__(self, logger: str = "") -> None:
         super().__init__(logging.INFO)
@@ -58,7 +49,6 @@ class RecentLog(logging.Handler):
                 self._forgotten += over
 
     def page(self, offset: int | None = None) -> Page:
-        """Return `{"text", "offset", "next"}` from an offset on, or the last 64 KiB."""
         with self._guard:
             return page_of_log(bytes(self._stored), self._forgotten, offset)
 
@@ -71,10 +61,9 @@ class RecentLog(logging.Handler):
 
 
 def page_of_log(stored: bytes, first: int, offset: int | None) -> Page:
-    """Return a page of a log, of which `stored` is still there, beginning at offset `first`.
+    """Return a page of a log, of which `stored` is still there, beginning at offset `first`: 64 KiB at most.
 
-    An offset beyond the end is one of an earlier log: then the last part is returned. At most 64 KiB are returned at once; a
-    character that is cut off comes with the next page.
+    An offset beyond the end is one of an earlier log: then the last part is returned.
     """
     end = first + len(stored)
     begin = max(end - TAIL_BYTES, first) if offset is None or offset > end else max(offset, first)
@@ -83,10 +72,7 @@ def page_of_log(stored: bytes, first: int, offset: int | None) -> Page:
 
 
 def decoded_page(data: bytes, begin: int) -> Page:
-    """Return the page of bytes that begin at an offset; a character that is cut off comes with the next one.
-
-    `lineEnd` is where its last line ends, `begin` if none does.
-    """
+    """Return bytes as a page; a character that is cut off comes with the next one. `lineEnd`: where the last line ends."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data)
     unfinished, _ = decoder.getstate()
@@ -113,8 +99,8 @@ def pieces_of(read: ReadLog, offset: int, most: int) -> Iterator[Page]:
 def matching(read: ReadLog, offset: int | None, level: str | None, search: str) -> Page:
     """Return a page of a log with the records of a level or above, and with a text in them, upper or lower case alike.
 
-    A record is a line with a level, and the lines without one that follow it, as a stack trace. From `offset` on, or of the
-    last mebibyte. `found` says how many there are; of more than 64 KiB of them the last ones are returned.
+    A record is a line with a level, and the lines without one that follow it. From `offset` on, or of the last mebibyte.
+    `found` says how many there are; of more than 64 KiB of them the last ones are returned.
     """
     pages = list(end_of_log(read, SEARCHED_BYTES) if offset is None else pieces_of(read, offset, SEARCHED_BYTES))
     if not pages:

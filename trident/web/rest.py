@@ -1,6 +1,6 @@
-"""`UIServer`: serves the page and the REST interface over `ClusterPages`, in the shape of Storm UI's; `app` is its application.
+"""`UIServer`: serves the page and the REST interface over `ClusterPages`, in the shape of Storm UI's.
 
-`docs/monitoring.md` has the table of addresses; `_Rest.routes` says what answers each.
+`docs/monitoring.md` has the table of addresses; `UIServer.routes` says what answers each.
 """
 
 from __future__ import annotations
@@ -10,49 +10,28 @@ import logging
 import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from trident import __version__
-from trident.errors import (
-    BackendError,
-    BadPackage,
-    ClusterUnreachable,
-    NameTaken,
-    NoLeader,
-    NoSuchTopology,
-    NotAllowed,
-    NotRunning,
-    SourceAwayError,
-    TridentError,
-    UnsupportedOperation,
-    UpgradeRefused,
-)
+from trident import __version__, errors
 from trident.servers.plain_json import json_answer, plain
-from trident.servers.server_thread import Guard, ServerThread, body_within, is_loopback
+from trident.servers.server_thread import ServerThread, body_within
 from trident.web.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
 from trident.web.log_pages import LEVELS, ReadLog, end_of_log, matching
 
-DEFAULT_PORT = 8080
-"""The port of Storm UI."""
-
-STATIC = Path(__file__).parent / "static"
-"""The files of the page."""
-
+DEFAULT_PORT = 8080  # the port of Storm UI
+STATIC = Path(__file__).parent / "static"  # the files of the page
 _TOPOLOGY = "/api/v1/topology/{topology_id}"
 _WINDOWS = {"600": 600, "10800": 10_800, "86400": 86_400, "0": 0, ":all-time": 0}
 _MOST_S = 86_400
@@ -60,11 +39,11 @@ _MOST_S = 86_400
 logger = logging.getLogger(__name__)
 
 _STATUS: Mapping[int, tuple[type[Exception], ...]] = {  # the first one that an error belongs to decides
-    404: (NoSuchTopology, KeyError),
-    401: (NotAllowed,),
-    409: (NameTaken, NotRunning, UpgradeRefused),
-    503: (ClusterUnreachable, NoLeader, BackendError, SourceAwayError),
-    400: (BadPackage, UnsupportedOperation, ValueError),
+    404: (errors.NoSuchTopology, KeyError),
+    401: (errors.NotAllowed,),
+    409: (errors.NameTaken, errors.NotRunning, errors.UpgradeRefused),
+    503: (errors.ClusterUnreachable, errors.NoLeader, errors.BackendError, errors.SourceAwayError),
+    400: (errors.BadPackage, errors.UnsupportedOperation, ValueError),
 }
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
@@ -72,13 +51,13 @@ _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 class UIServer(ServerThread):
     """Serves `ClusterPages` over HTTP. A context manager: leaving it closes it.
 
-    `pages`: what is served.
-    `host`, `port`: where to listen; port 0 takes a free one (see `port`).
-    `token`, `token_for_all`, `extra_routes`: as of `app`.
-    `listener`, and what it raises: as of `ServerThread`.
+    `pages`: what is served. Its calls may block: each runs in a thread of a pool.
+    `token`: what all that changes something needs, and `extra_routes`. None: nothing can be changed.
+    `token_for_all`: whether reading needs the token too.
     """
 
     what, cannot, extra, grace_s = "the page", "the page cannot be served at", "ui", 2
+    raw_paths = True
 
     def __init__(
         self,
@@ -91,51 +70,25 @@ class UIServer(ServerThread):
         extra_routes: Sequence[BaseRoute] = (),
         listener: socket.socket | None = None,
     ) -> None:
-        served = partial(
-            app, pages, token, token_for_all=token_for_all, loopback=is_loopback(host), extra_routes=extra_routes
-        )
-        super().__init__(served, host, port, 256, token, listener)
+        self._pages, self._for_all, self._more = pages, token_for_all, extra_routes
+        super().__init__(host, port, 256, token, listener)
 
-
-def app(
-    pages: ClusterPages,
-    token: str | None = None,
-    *,
-    token_for_all: bool = False,
-    loopback: bool = True,
-    extra_routes: Sequence[BaseRoute] = (),
-) -> Starlette:
-    """Return the application.
-
-    `pages`: what is served. Its calls may block: each runs in a thread of a pool.
-    `token`: what all that changes something needs, and `extra_routes`. None: nothing can be changed.
-    `token_for_all`: whether reading needs the token too.
-    `loopback`: as of `Guard`.
-    """
-
-    def needs_token(scope: Scope) -> bool:
-        if scope["method"] not in ("GET", "HEAD") or (token_for_all and scope["path"].startswith(API)):
+    def needs_token(self, scope: Scope) -> bool:
+        if scope["method"] not in ("GET", "HEAD") or (self._for_all and scope["path"].startswith(API)):
             return True
-        return any(route.matches(scope)[0] is Match.FULL for route in extra_routes)
+        return any(route.matches(scope)[0] is Match.FULL for route in self._more)
 
-    def refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
+    def refusal(self, scope: Scope, status: int, cause: str) -> Response:
         return problem(Request(scope), PageError(status, cause))
 
-    def headers(scope: Scope) -> Mapping[str, str]:
+    async def answer_error(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            here = f"{request.method} {request.url.path}: there is no such page"
+            error = PageError(error.status_code, here if error.status_code == 404 else "only GET, and POST of actions")
+        return problem(request, error)
+
+    def headers(self, scope: Scope) -> Mapping[str, str]:
         return {**_PAGE_HEADERS, "Cache-Control": "no-store" if scope["path"].startswith(API) else "no-cache"}
-
-    made = Starlette(
-        routes=[*extra_routes, *_Rest(pages, token, token_for_all).routes()],
-        middleware=[Middleware(RawPaths), Middleware(Guard, token, loopback, needs_token, refusal, headers)],
-        exception_handlers={HTTPException: _no_such_page, Exception: problem},
-    )
-    made.router.redirect_slashes = False  # an answer without a reason
-    return made
-
-
-class _Rest:
-    def __init__(self, pages: ClusterPages, token: str | None, token_for_all: bool) -> None:
-        self._pages, self._token, self._for_all = pages, token, token_for_all
 
     def routes(self) -> list[BaseRoute]:
         pages, page = self._pages, {"tokenForAll": self._for_all, "version": __version__}
@@ -157,6 +110,7 @@ class _Rest:
             _TOPOLOGY + "/log": self._log,
         }
         return [
+            *self._more,
             *(Route(path, replying(ask), methods=["GET"]) for path, ask in reading.items()),
             Route(_TOPOLOGY + "/log/download", replying(self._download, lambda made: made), methods=["GET"]),
             *(
@@ -271,18 +225,8 @@ def _count(what: str, value: Any) -> int:
     return count
 
 
-async def _no_such_page(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    text = (
-        f"{request.method} {request.url.path}: there is no such page"
-        if status == 404
-        else "only GET, and POST of actions"
-    )
-    return problem(request, PageError(status, text))
-
-
 class PageError(Exception):
-    """An answer that is an error: its status and its text."""
+    """An answer that is an error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
@@ -290,10 +234,7 @@ class PageError(Exception):
 
 
 async def body_of(request: Request, most: int) -> Mapping[str, Any]:
-    """Return the JSON object that a request brings, an empty one if it brings nothing.
-
-    Raises `PageError`: it is something else, or longer than `most` bytes.
-    """
+    """Return the JSON object that a request brings, an empty one if it brings nothing; else raise `PageError`."""
     body = await body_within(request, most)
     if body is None:
         raise PageError(413, f"the request is longer than {most} bytes")
@@ -321,8 +262,6 @@ def replying(
 
 
 def awaiting(ask: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint that waits for its request's body, as `replying`."""
-
     async def reply(request: Request) -> Response:
         try:
             return json_answer(await ask(request))
@@ -346,15 +285,13 @@ def _status_and_text(request: Request, error: Exception) -> tuple[int, str]:
     for status, kinds in _STATUS.items():
         if isinstance(error, kinds):
             return status, str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    if isinstance(error, TridentError):
+    if isinstance(error, errors.TridentError):
         return (409 if request.method == "POST" else 500), str(error)
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return 500, f"{request.method} {request.url.path} failed; the log of the server says why"
 
 
-API = "/api/"
-"""What begins with this is data; all else are the files of the page, which reveal nothing."""
-
+API = "/api/"  # what begins with this is data; all else are the files of the page, which reveal nothing
 _PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -366,14 +303,3 @@ _PAGE_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-
-
-class RawPaths:
-    """Lets routes be matched in the path as it was sent, so that a name may have a slash in it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("raw_path", scope.get("path", "").encode()).decode("latin-1")
-        await self._app({**scope, "path": path}, receive, send)

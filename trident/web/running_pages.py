@@ -34,11 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunningPages(TopologyPages):
-    """`TopologyPages` of what runs; see docs/monitoring.md for what each value means.
-
-    `running`, `config`: the topology, and its settings.
-    `topology_id`: its id in pages; its name if it has none.
-    """
+    """`TopologyPages` of what runs; see docs/monitoring.md for what each value means."""
 
     actions: Sequence[Action] = ("activate", "deactivate", "kill")
 
@@ -214,13 +210,10 @@ def _typed_key(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
 
 
 class TopologyPage:
-    """The page of one topology: listens from the begin on, and answers once it runs. A request that comes before waits.
+    """The page of one topology, at `url`: listens from the begin on, answers once it runs. Earlier requests wait.
 
-    `host`, `port`: where to listen; port 0 takes a free one.
     `token`: what actions need; None: the page can only be read.
-    `url`: the address of the page.
-    Raises `ConfigError`: the address cannot be listened on.
-    Raises `EnvironmentProblem`: the packages of the server are missing.
+    Raises `ConfigError`, `EnvironmentProblem`: as `ServerThread`.
     """
 
     def __init__(self, host: str, port: int, token: str | None = None) -> None:
@@ -237,13 +230,11 @@ class TopologyPage:
         self._server: UIServer | None = None
 
     def show(self, running: RunningTopology | RunningStormTopology) -> None:
-        """Answer with the pages of a running topology from now on."""
         from trident.web.rest import UIServer
 
         one = OneTopology(running.name, pages_of(running), self._log.page)
         self._server = UIServer(one, *self._at, self._token, listener=self._listener)
 
     def close(self) -> None:
-        """Free the port; harmless if done before."""
         self._log.__exit__(None, None, None)
         self._listener.close() if self._server is None else self._server.close()

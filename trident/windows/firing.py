@@ -1,8 +1,7 @@
 """One batch of a window, within the commit of its state: it stores the new rows and fires the complete windows.
 
 All windows of a node have one *frontier*: how many tuples there were, the time of the batch, or the watermark. A window
-fires when the frontier reaches its end. Only windows over the count of each key have a frontier for each key; sessions, which
-have no grid, are in `session_update`.
+fires when the frontier reaches its end. Only windows over the count of each key have a frontier for each key.
 """
 
 from __future__ import annotations
@@ -56,12 +55,9 @@ _Rows = list[pa.RecordBatch]
 
 @calls_user_code
 def update_over_time(node: WindowNode | JoinWithinNode, state: Any, share: Share) -> pa.Table:
-    """Add the rows of a batch that one partition has; return the rows of the windows that fired, or the joined ones."""
-    return update_window(node, state, share) if isinstance(node, WindowNode) else update_join(node, state, share)
-
-
-def update_window(node: WindowNode, state: Any, share: Share) -> pa.Table:
-    """Add a batch to a partition of a window's state, between `begin_commit` and `commit`; return the rows of what fired."""
+    """Add the rows of a batch that one partition has, between `begin_commit` and `commit`; return what fired, or was joined."""
+    if isinstance(node, JoinWithinNode):
+        return update_join(node, state, share)
     filled, lost = _with_times(node, [table for table in share.tables if table.num_rows])
     rows = _update_rows(node, state, replace(share, tables=filled))
     return pa.concat_tables([rows, *(late_rows(node, table) for table in lost)])
@@ -83,9 +79,8 @@ def _with_times(node: WindowNode, tables: list[pa.Table]) -> tuple[list[pa.Table
 
 def _update_rows(node: WindowNode, state: Any, share: Share) -> pa.Table:
     if node.config.counts and len(node.group):
-        return (
-            _update_counts(node, state, pa.concat_tables(share.tables), share.run) if share.tables else _nothing(node)
-        )
+        tables = share.tables
+        return _update_counts(node, state, pa.concat_tables(tables), share.run) if tables else _nothing(node)
     if isinstance(node.config, SessionWindow):
         return update_sessions(node, state, share)
     if isinstance(node.config, TimersConfig):
@@ -237,7 +232,7 @@ class _Update:
 
 
 def _by_pane(table: pa.Table, schema: pa.Schema) -> dict[int, pa.Table]:
-    """The rows of each pane, in their order; panes ascending."""
+    """Return the rows of each pane, in their order; panes ascending."""
     if not table.num_rows:
         return {}
     panes: Ints = table.column(PANE).to_numpy()
@@ -283,21 +278,14 @@ def _update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) 
 
 @dataclass(frozen=True)
 class _Held:
-    """Everything that the state holds for the keys of a batch, by the number of the key.
+    """Everything that the state holds for the keys of a batch, by the number of the key."""
 
-    `rows`: ordered by key, then by pane.
-    `width`: of a pane, in tuples.
-    `before`, `after`: the number of tuples of each key before and after the batch (int64, one per key).
-    `starts`, `first_panes`: the first row of each key, then the number of rows (int64, keys + 1); and the pane of each key's
-    first row (int64).
-    """
-
-    rows: pa.Table
-    width: int
-    before: Ints
+    rows: pa.Table  # ordered by key, then by pane
+    width: int  # of a pane, in tuples
+    before: Ints  # number of tuples of each key before and after the batch (int64)
     after: Ints
-    starts: Ints
-    first_panes: Ints
+    starts: Ints  # the first row of each key, then the number of rows (int64, keys + 1)
+    first_panes: Ints  # the pane of each key's first row (int64)
 
     def at(self, keys: Any, positions: Ints) -> Ints:
         """Return the rows of the panes that begin at positions of some keys."""

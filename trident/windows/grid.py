@@ -1,8 +1,7 @@
 """Which window a time belongs to: arithmetic over ordinates, which are positions or times in the unit of their type.
 
 Windows end at every multiple of `slide` and hold the `length` ordinates before their end. The width of a *pane* is the
-greatest common divisor of both, so a window consists of whole panes and no end of a window cuts a pane. Sessions have no grid:
-the times of a key that are no more than a gap apart are one.
+greatest common divisor of both, so a window consists of whole panes and no end of a window cuts a pane.
 """
 
 from __future__ import annotations
@@ -23,17 +22,12 @@ from trident.steps.local_times import LocalClock
 
 @dataclass(frozen=True)
 class Grid:
-    """The windows of one configuration.
-
-    `length`, `slide`: of the windows.
-    `lateness`: how long a window is kept after its end.
-    `clock`: says what clocks show at a moment, if that is what the ordinates are; else moments are.
-    """
+    """The windows of one configuration."""
 
     length: int
     slide: int
-    lateness: int = 0
-    clock: LocalClock | None = None
+    lateness: int = 0  # how long a window is kept after its end
+    clock: LocalClock | None = None  # if ordinates are what clocks show, and not moments
 
     @staticmethod
     def of(config: WindowConfig) -> Grid:
@@ -43,7 +37,6 @@ class Grid:
 
     @cached_property
     def width(self) -> int:
-        """How many ordinates a pane has."""
         return gcd(self.length, self.slide)
 
     def places(self, moments: Ints) -> Ints:

@@ -5,15 +5,12 @@ meets all rows of the other side that were not late, lie close enough, and came 
 other side's watermark is beyond the last time that a row may have to meet it. Then it is dropped, and if the other side may be
 missing and it has met none, it comes alone.
 
-The state holds the rows of both sides by key, and when each key must be looked at again::
-
-    ("key", *key)    -> version, when to look at the key for rows of the left side, and of the right side, then of each side the
-                        columns: times, whether each row has met another one, the other fields
+    ("key", *key)    -> version, when to look at the key for rows of the left side, and of the right side, then of each side
+                        the columns: times in microseconds, whether each row has met another one, the other fields
     ("windows",)     -> the directory of `timer_index`, with the watermark of each side, and its chunks
 
-Times are in microseconds. A batch reads and writes the keys of its own rows, and those whose rows can meet no other row any
-more. A key is *due* at the earliest end of its rows, by the watermark of the other side, and is looked at a sixteenth of how
-long rows are kept later at the most: a row that comes alone may come so much later.
+A key is *due* at the earliest end of its rows, by the watermark of the other side, and is looked at a sixteenth of how long
+rows are kept later at the most: a row that comes alone may come so much later.
 """
 
 from __future__ import annotations
@@ -35,8 +32,8 @@ from trident.operations.windows import FIRST_MS
 from trident.state.interfaces import Key
 from trident.steps.failures import Bounds
 from trident.steps.key_columns import Ints, group_ids, nulls_apart, one_form
-from trident.windows.timer_index import ID, NEVER, DueKeys, DueRecords
-from trident.windows.window_partitions import ONE, PartitionPlace, Share
+from trident.windows.timer_index import NEVER, DueKeys, DueRecords
+from trident.windows.window_partitions import Share
 from trident.windows.window_rows import side_tables
 
 MET = "$met"
@@ -51,55 +48,28 @@ _TIMES = " of two sides"
 Watermarks = list[int | None]
 
 
-class KeptJoin:
-    """The state of a join, within a commit.
-
-    `watermarks`: of the left and of the right side, after the batches so far.
-    """
-
-    def __init__(self, node: JoinWithinNode, state: Any, place: PartitionPlace = ONE) -> None:
-        own = Fields.of(["$at", MET], ["bigint", "boolean"])
-        sides = [own.concat(side.fields.select(side.rest)) for side in node.sides]
-        reach = node.latest_us - node.earliest_us + sum(side.delay_us for side in node.sides)
-        self._due = DueKeys(state, node.sides[0].key, place, _TIMES, clocks=2, unit=max(reach // _PANES, 1000))
-        self.records = DueRecords(self._due, state, "the rows of a join", [], *sides)
-        self.watermarks: Watermarks = self._due.frontier or [None, None]
-
-    def due_keys(self, watermarks: Watermarks) -> list[pa.Table]:
-        """Take out the keys whose rows of one side end before the watermark of the other one, some twice."""
-        return [self._due.take(_before(watermarks[1 - side]), side) for side in range(2)]
-
-    def write(self, keys: _Keys, sides: Sequence[pa.Table], ends: Sequence[Ints], watermarks: Watermarks) -> None:
-        """Store the rows of the keys that were read, in place of what was read, and all else that changed.
-
-        `ends`: when the rows of each side end.
-        """
-        count, dues = len(keys.names), []
-        empty = np.ones(count, bool)
-        for side, (table, of_rows) in enumerate(zip(sides, ends, strict=True)):
-            now, ids, due = _before(watermarks[1 - side]), table.column(ID).to_numpy(), np.full(count, -NEVER)
-            np.minimum.at(due, ids, np.maximum(of_rows, now + 1))  # rows of the year 1 may end before all times
-            empty[ids] = False
-            due[due == -NEVER] = NEVER
-            dues.append((due, now))
-        self.records.write(keys.names, keys.rows.slice(0, count), dues, watermarks, (), empty.tolist(), *sides)
+def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
+    """Add a batch to a partition of a join's state, between `begin_commit` and `commit`; return the joined rows."""
+    own = Fields.of(["$at", MET], ["bigint", "boolean"])
+    reach = node.latest_us - node.earliest_us + sum(side.delay_us for side in node.sides)
+    due = DueKeys(state, node.sides[0].key, share.place, _TIMES, clocks=2, unit=max(reach // _PANES, 1000))
+    of_sides = [own.concat(side.fields.select(side.rest)) for side in node.sides]
+    records = DueRecords(due, state, "the rows of a join", [], *of_sides)
+    were: Watermarks = due.frontier or [None, None]
+    came = side_tables(node, share.tables)
+    watermarks = list(were)  # the latest time of each side less its delay; they never go back
+    for at, (side, reached, before) in enumerate(zip(node.sides, share.moment.reached, were, strict=True)):
+        if reached is not None:
+            watermarks[at] = reached - side.delay_us if before is None else max(before, reached - side.delay_us)
+    new = [_in_time(node, table, before) for table, before in zip(came, were, strict=True)]
+    # The keys whose rows of one side end before the watermark of the other one, some twice.
+    ended = [due.take(_before(watermarks[1 - side]), side) for side in range(2)]
+    sides, keys = _brought_together(node, records, new, ended)
+    return _join_rows(node, records, sides, keys, watermarks, share.run.on_error.bounds)
 
 
 def _before(watermark: int | None) -> int:
     return _LONG_AGO if watermark is None else watermark - 1
-
-
-def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
-    """Add a batch to a partition of a join's state, between `begin_commit` and `commit`; return the joined rows."""
-    store = KeptJoin(node, state, share.place)
-    came = side_tables(node, share.tables)
-    watermarks = list(store.watermarks)  # the latest time of each side less its delay; they never go back
-    for at, (side, reached, before) in enumerate(zip(node.sides, share.moment.reached, store.watermarks, strict=True)):
-        if reached is not None:
-            watermarks[at] = reached - side.delay_us if before is None else max(before, reached - side.delay_us)
-    new = [_in_time(node, table, before) for table, before in zip(came, store.watermarks, strict=True)]
-    sides, keys = _brought_together(node, store, new, watermarks)
-    return _join_rows(node, store, sides, keys, watermarks, share.run.on_error.bounds)
 
 
 def _in_time(node: JoinWithinNode, table: pa.Table, watermark: int | None) -> pa.Table:
@@ -114,14 +84,10 @@ def _in_time(node: JoinWithinNode, table: pa.Table, watermark: int | None) -> pa
 
 @dataclass
 class _Side:
-    """What is known of one side: stored rows, then the batch's.
+    """What is known of one side: stored rows, then the batch's."""
 
-    `rows`: `$id` (the number of the key), `$at`, `MET`, and the fields beside the key.
-    `old`: how many of them were stored before this batch.
-    """
-
-    rows: pa.Table
-    old: int
+    rows: pa.Table  # `$id` (the number of the key), `$at`, `MET`, and the fields beside the key
+    old: int  # how many of them were stored before this batch
 
     @property
     def times(self) -> Timed:
@@ -130,18 +96,14 @@ class _Side:
 
 @dataclass
 class _Keys:
-    """The distinct keys of a batch; those with a null, which meet nothing, come last.
+    """The distinct keys of a batch; those with a null, which meet nothing, come last."""
 
-    `rows`: the key fields of each, named as on the left side.
-    `names`: the names of the keys that the state may have.
-    """
-
-    rows: pa.Table
-    names: list[Key]
+    rows: pa.Table  # the key fields of each, named as on the left side
+    names: list[Key]  # of the keys that the state may have
 
 
 def _brought_together(
-    node: JoinWithinNode, store: KeptJoin, new: Sequence[pa.Table], watermarks: Watermarks
+    node: JoinWithinNode, records: DueRecords, new: Sequence[pa.Table], ended: Sequence[pa.Table]
 ) -> tuple[list[_Side], _Keys]:
     """Read the rows for the keys of the batch, and for the keys that are due."""
     schema = schema_of(node.sides[0].key)
@@ -149,7 +111,7 @@ def _brought_together(
         table.select(list(side.key.names)).rename_columns(schema.names)
         for side, table in zip(node.sides, new, strict=True)
     ]
-    parts += store.due_keys(watermarks)
+    parts += ended
     whole = one_form(pa.concat_tables([part.cast(schema) for part in parts]), schema.names)
     # Keys without a null first, which the state may have; a row with a null is a key of its own.
     ids, firsts, stored = nulls_apart(whole, *group_ids(whole.columns, whole.num_rows))
@@ -158,7 +120,7 @@ def _brought_together(
     keys = _Keys(rows, list(zip(repeat("key"), *columns)))
     sides = []
     of_sides = np.split(ids, np.cumsum([part.num_rows for part in parts])[:-1])
-    kept = store.records.read(keys.names)[1]  # for each side the place of the key, the time, `MET` and the other fields
+    kept = records.read(keys.names)[1]  # for each side the place of the key, the time, `MET` and the other fields
     for side, table, own, before in zip(node.sides, new, of_sides, kept, strict=False):
         columns = [pa.array(own, pa.int64()), table.column(0), pa.array(np.zeros(len(own), bool)),
                    *(table.column(name) for name in side.rest)]  # fmt: skip
@@ -167,22 +129,26 @@ def _brought_together(
 
 
 def _join_rows(
-    node: JoinWithinNode, store: KeptJoin, sides: list[_Side], keys: _Keys, watermarks: Watermarks, bounds: Bounds
+    node: JoinWithinNode, records: DueRecords, sides: list[_Side], keys: _Keys, watermarks: Watermarks, bounds: Bounds
 ) -> pa.Table:
-    met_pairs = _pairs(node, sides, bounds)
-    stored, ends_of_stored, alone = [], [], []
+    met_pairs, count = _pairs(node, sides, bounds), len(keys.names)
+    stored, dues, alone, empty = [], [], [], np.ones(len(keys.names), bool)
     for at, (side, in_pairs) in enumerate(zip(sides, met_pairs, strict=True)):
         met = np.asarray(side.rows.column(MET).to_numpy(), bool).copy()
         met[in_pairs] = True
         ends = side.times.at + (node.latest_us if at == 0 else -node.earliest_us)
-        over = side.times.ids >= len(keys.names)
+        over = side.times.ids >= count
         watermark = watermarks[1 - at]
         if watermark is not None:
             over |= ends < watermark
         alone.append(np.flatnonzero(over & ~met) if node.sides[1 - at].outer else np.empty(0, np.int64))
         stored.append(side.rows.set_column(2, MET, pa.array(met)).filter(pa.array(~over)))
-        ends_of_stored.append(ends[~over])
-    store.write(keys, stored, ends_of_stored, watermarks)
+        now, ids, due = _before(watermark), side.times.ids[~over], np.full(count, -NEVER)
+        np.minimum.at(due, ids, np.maximum(ends[~over], now + 1))  # rows of the year 1 may end before all times
+        empty[ids] = False
+        due[due == -NEVER] = NEVER
+        dues.append((due, now))
+    records.write(keys.names, keys.rows.slice(0, count), dues, watermarks, (), empty.tolist(), *stored)
     left = np.concatenate([met_pairs[0], alone[0], np.full(len(alone[1]), -1)])
     right = np.concatenate([met_pairs[1], np.full(len(alone[0]), -1), alone[1]])
     return _rows(node, sides, keys, left, right)
@@ -234,9 +200,8 @@ class Timed(NamedTuple):
 def pairs(left: Timed, right: Timed, earliest: int, latest: int, check: Callable[[int], None]) -> tuple[Ints, Ints]:
     """Return the rows that meet: `earliest <= right time - left time <= latest`, and the same key.
 
-    For each pair (int64) the numbers of the left row, ascending, and of the right row, by time for each left row.
-
-    `check`: called with the number of pairs before they are made; may raise.
+    For each pair (int64) the numbers of the left row, ascending, and of the right row, by time for each left row. `check` is
+    called with the number of pairs before they are made.
     """
     if not len(left.ids) or not len(right.ids):
         return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -4,17 +4,12 @@ Rows of a key that are no more than a gap apart are one session, whether they we
 sessions makes them one. A session is *over* when the watermark is beyond its last row and the gap; then it is given, and
 forgotten. Rows are late if what they belong to, with all that is kept and comes with them, was over before the batch.
 
-The state holds the open sessions of each key, and when each key must be looked at again::
-
     ("key", *key)    -> version, when to look again, then columns, a row for each session, or for each tuple if the aggregator
                         takes tuples: first time, last time, the values
     ("windows",)     -> the directory of `timer_index`, with the watermark, and its chunks
 
-Times are in the unit of the event time: microseconds of a timestamp, else milliseconds.
-
-A batch reads and writes the keys of its own rows, and those that have a session which may be complete. A key is *due* at the
-earliest end of its sessions. Most tuples only make a session longer; then the key keeps its place, is looked at too early,
-and gets another one. So a key is noted once in the time of a gap, however many tuples come.
+A key is *due* at the earliest end of its sessions. Most tuples only make a session longer; then it keeps its place and is
+looked at too early, so it is noted once in the time of a gap.
 """
 
 from __future__ import annotations

@@ -65,7 +65,6 @@ class DueKeys:
         return min(map(self._opens, self._store.directory.panes), default=None)
 
     def must_write(self, given: int) -> bool:
-        """Whether the directory must be written although nothing changed; see `WindowStore`."""
         return self._store.must_write(given)
 
     def take(self, now: int, clock: int = 0) -> pa.Table:
@@ -83,18 +82,15 @@ class DueKeys:
         return table.filter(pa.array(is_due)).drop_columns([_DUE])
 
     def note(self, keys: pa.Table, due: Ints, looks: Ints, now: int, clock: int = 0) -> Ints:
-        """Note keys that are due later than now, unless each is looked at before; return when each is looked at next.
+        """Note keys that are due (`NEVER`: at no time) later than now; return when each is looked at next.
 
-        `keys`: the fields of the keys, a row for each.
-        `due`: when each is due (int64); `NEVER`: at no time.
-        `looks`: for when each was last noted.
+        One for which it was last noted to be looked at before, in `looks`, is not noted again.
         """
         again = (due > now) & ((looks <= now) | (due < looks))
         self._add(keys.filter(pa.array(again)).append_column(_DUE, pa.array(due[again], pa.int64())), now, clock)
         return np.where(again, due, looks)
 
     def write(self, frontier: Frontier) -> None:
-        """Write what changed, and how far time has come."""
         self._store.directory.frontier = frontier
         self._store.write()
 
@@ -122,17 +118,13 @@ class DueKeys:
 
 
 class DueRecords:
-    """The records of keys that are due at times, which are noted first in each record: one for each clock.
-
-    `more`: what else is noted of a key that has no record; else as of `KeyRecords`.
-    """
+    """The records of keys that are due at times, which are noted first in each record, one for each clock."""
 
     def __init__(self, due: DueKeys, state: Any, of: str, more: Sequence[Any], *fields: Fields) -> None:
         self._due, self._looks = due, list[Ints]()
         self._records = KeyRecords(state, of, [*[NEVER] * due.clocks, *more], *fields)
 
     def read(self, names: Sequence[Key]) -> tuple[Sequence[Sequence[Any]], list[pa.Table]]:
-        """Return what else is noted of some keys, and their rows; see `KeyRecords`."""
         noted, tables = self._records.read(names)
         self._looks = [np.array(looks, np.int64) for looks in noted[: self._due.clocks]]
         return noted[self._due.clocks :], tables
@@ -149,7 +141,6 @@ class DueRecords:
     ) -> None:
         """Store what is noted of the keys that were read, and their rows, in place of theirs; and how far time has come.
 
-        `keys`: the grouping fields, a row for each name.
         `due`: by clock, when each key is due (`NEVER`: at no time), and the present.
         """
         clocks = enumerate(zip(due, self._looks, strict=True))
@@ -170,9 +161,7 @@ def keys_together(group: Fields, tables: Sequence[pa.Table]) -> tuple[pa.Table, 
 class KeyRecords:
     """The records of the keys that a batch concerns, in one partition of a state, within a commit.
 
-    `of`: whose records they are, for errors: "the sessions of a window".
-    `unknown`: what is noted of a key that has no record.
-    `fields`: of the rows, a table or more; there may be none.
+    `of`: whose records they are, for errors; `unknown`: what is noted of a key that has no record; `fields`: of the rows.
     """
 
     def __init__(self, state: Any, of: str, unknown: Sequence[Any], *fields: Fields) -> None:

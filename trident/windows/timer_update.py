@@ -4,14 +4,8 @@ First the tuples, in the order in which they came; then the timers that the batc
 one time in an order of the keys that is always the same. A timer that is set meanwhile, and is not later than the batch, is one
 of them. So what is called in a batch depends on the state before it and on its tuples alone.
 
-The state holds the value and the timers of each key, and when each key must be looked at::
-
     ("key", *key)    -> version, when to look at the key, the value, the times of its timers, ascending
     ("windows",)     -> the directory of `timer_index`, with how far time has come, and its chunks
-
-Times are milliseconds, or microseconds where they are timestamps. A batch reads and writes the keys of its own tuples, and
-those with a timer that may fire. A key that sets its timer to a later time again and again is noted only when the earlier
-time has come; see `DueKeys.note`.
 """
 
 from __future__ import annotations

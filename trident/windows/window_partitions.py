@@ -1,11 +1,8 @@
 """What each partition of a window, or of a join over time, gets of a batch.
 
-A grouped window and a join are partitioned by the hash of their key, like every other state with keys. Each partition gets the
-rows of its keys, and all get the same `Moment`: so time passes in a partition that gets no rows, and what fires does not
-depend on the number of partitions.
-
-Every partition must know the moment of the whole batch. So each task sends all of them the moment of its own rows, and each
-partition combines what all tasks sent.
+Each partition gets the rows of its keys, by their hash, and all get the same `Moment`: so time passes in a partition that gets
+no rows, and what fires does not depend on the number of partitions. Each task sends all partitions the moment of its own rows,
+and each partition combines what all tasks sent.
 """
 
 from __future__ import annotations
@@ -45,31 +42,21 @@ ONE = PartitionPlace()
 
 
 class Now(NamedTuple):
-    """The time of a batch.
+    """The time of a batch."""
 
-    `ms`: in milliseconds since 1970.
-    `begins_again`: whether time begins again with this batch, because it was ahead. Only then is it earlier than the batch
-    before's.
-    """
-
-    ms: int
-    begins_again: bool = False
+    ms: int  # since 1970
+    begins_again: bool = False  # time was ahead; only then is it earlier than the batch before's
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What all partitions must know of a batch. It is plain data, so it can go to wherever a partition is committed.
+    """What all partitions must know of a batch. It is plain data, so it can go to wherever a partition is committed."""
 
-    `given`: the number of rows that came, for all partitions.
-    `reached`: the latest event time among them: of a window in ordinates, of a join of the left and of the right side in
-    microseconds. None where no row with a time came.
-    `now`: the time of the batch; None if no window uses it.
-    `panes`: the panes that rows came for, ascending, if the window waits for late rows: they make it fire again, with all keys.
-    """
-
-    given: int
+    given: int  # the rows that came, for all partitions
+    # The latest event time: of a window in ordinates, of a join of the left and the right side in microseconds; None: no row.
     reached: tuple[int | None, int | None] = (None, None)
-    now: Now | None = None
+    now: Now | None = None  # None if no window uses it
+    # That rows came for, ascending, if the window waits for late rows: they make it fire again, with all keys.
     panes: tuple[int, ...] = ()
 
     def watermark(self, before: int | None, times: EventTime) -> int | None:
@@ -83,15 +70,9 @@ class Moment:
 
 @dataclass(frozen=True)
 class Share:
-    """What one partition gets of a batch.
+    """What one partition gets of a batch."""
 
-    `tables`: its rows, in the order in which they came; there may be none.
-    `moment`: what all partitions know of the batch.
-    `run`: what the steps within the state need.
-    `place`: which partition it is.
-    """
-
-    tables: Sequence[pa.Table]
+    tables: Sequence[pa.Table]  # its rows, in the order in which they came
     moment: Moment
     run: StepRun
     place: PartitionPlace = ONE
@@ -101,7 +82,6 @@ class Share:
 
 
 def moment_of(node: OverTime, tables: Iterable[pa.Table], now: Now | None = None) -> Moment:
-    """Return the moment of some tables that workers made."""
     given, panes = 0, set[int]()
     reached: list[int | None] = [None, None]
     event_time = node.config.event_time if isinstance(node, WindowNode) else None
@@ -156,12 +136,10 @@ def rows_of(place: PartitionPlace, key: Fields, rows: pa.Table) -> pa.Table:
 def shares_of(
     node: OverTime, moment: Moment, rows: Mapping[int, Sequence[pa.Table]], partitions: int, run: StepRun
 ) -> dict[int, Share]:
-    """Return what each of the partitions that commit the batch gets of it; `rows`: of each partition.
-
-    A count window of each key concerns the partitions that have rows. Elsewhere all partitions have one frontier, so all of
-    them run where time passes: with each batch that has rows, and by the time of the batch with every batch.
-    """
+    """Return what each of the partitions that commit the batch gets of it; `rows`: of each partition."""
     run = replace(run, on_error=TupleErrors(bounds=run.on_error.bounds))  # its tuples may be of earlier batches
+    # A count window of each key concerns the partitions that have rows. Elsewhere all have one frontier, so all of them run
+    # where time passes: with each batch that has rows, and by the time of the batch with every batch.
     passes = moment.given or (isinstance(node, WindowNode) and node.config.by_batch_time)
     running: Iterable[int] = range(partitions if passes else 0)
     if isinstance(node, WindowNode) and node.config.counts:

@@ -1,10 +1,8 @@
 """Rows of windows: what a worker sends to one, and what comes of those that are complete.
 
-A worker sends tuples, or partial results if the time of a tuple says to which window it belongs. The columns are the grouping
-fields, the aggregated fields or partial results, and with event time `PANE` or `AT`. A session is told by `START` and `AT`, the
-times of its first and last tuple. To a join over time it sends the rows of one side that have a time, with that time in front.
-
-`with_times` drops what has no time, and warns of times that are probably of another unit; only it may ask this machine's clock.
+A worker sends tuples, or partial results if the time of a tuple says to which window it belongs: the grouping fields, the
+aggregated fields or partial results, and with event time `PANE` or `AT`; of a session `START` and `AT`, the times of its first
+and last tuple; to a join over time the rows of one side that have a time, with that time in front.
 """
 
 from __future__ import annotations
@@ -227,7 +225,7 @@ def _date_text(value: int, unit: str) -> str:
 
 
 def _look_at(step: str, state: str, field: str, low: int, high: int, per_ms: int) -> None:
-    """Say so of times that are times, but probably wrong."""
+    """Say so of times that are times, but probably wrong. Nothing else may ask this machine's clock."""
     ms, unit = high // per_ms, "milliseconds" if per_ms == 1 else "microseconds"
     if _unit_hint(low, unit) and (guess := _unit_hint(high, unit)):
         taken = f"is {_date_text(high, unit)}, because it is taken as {unit} since 1970"

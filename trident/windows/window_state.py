@@ -60,20 +60,13 @@ class TupleRun(NamedTuple):
 
 @dataclass
 class Directory:
-    """Says where each row is.
+    """Says where each row is."""
 
-    `content`: the fields of the rows with types, and the width of a pane.
-    `frontier`: how far windows have fired; None before the first tuple.
-    `next_slot`: the first slot that no chunk ever had.
-    `panes`: the runs of each pane, oldest first, which is the order of the rows.
-    `elsewhere`: the number of partitions that keep the windows, if they have directories of their own; else 0.
-    """
-
-    content: str = ""
-    frontier: Any = None
-    next_slot: int = 0
-    panes: dict[int, list[TupleRun]] = field(default_factory=dict)
-    elsewhere: int = 0
+    content: str = ""  # the fields of the rows with types, and the width of a pane
+    frontier: Any = None  # how far windows have fired; None before the first tuple
+    next_slot: int = 0  # the first slot that no chunk ever had
+    panes: dict[int, list[TupleRun]] = field(default_factory=dict)  # oldest first, the order of the rows
+    elsewhere: int = 0  # how many partitions keep the windows, if they have directories of their own
 
     def to_bytes(self) -> bytes:
         if self.elsewhere:
@@ -83,7 +76,6 @@ class Directory:
 
     @staticmethod
     def of(data: bytes | None) -> Directory:
-        """Decode a stored directory; None gives an empty one."""
         if data is None:
             return Directory()
         version, *rest = decode(data)
@@ -101,13 +93,11 @@ class Directory:
 
 
 def mergeable(runs: Sequence[TupleRun], combines: bool) -> Sequence[TupleRun]:
-    """Return the last ones of a pane's runs that are merged with the run that is added now.
-
-    Partial results are always merged, because equal keys become one row; tuples only while they are few.
-    """
+    """Return the last ones of a pane's runs that are merged with the run that is added now."""
     taken, level = 0, 0
     while True:
         same = 0
+        # Partial results are always merged, because equal keys become one row; tuples only while they are few.
         for run in reversed(runs[: len(runs) - taken]):
             if run.level != level or not (combines or run.size < _LARGE):
                 break
@@ -120,12 +110,7 @@ def mergeable(runs: Sequence[TupleRun], combines: bool) -> Sequence[TupleRun]:
 class WindowStore:
     """The directory and the chunks in one partition of a state, within a commit.
 
-    `state`: a map state, between `begin_commit` and `commit`.
-    `fields`: of the rows, with their types.
-    `width`: the width of a pane, which its number refers to.
-    `place`: which partition it is.
-    `key`: those of `fields` by which rows are partitioned.
-    `taken_from`: the partitions of another layout whose rows this commit takes over; most often none.
+    `width`, `key`: of a pane; the fields by which rows are partitioned.
     `times`: what times are counted in, as of `WindowConfig`.
     Raises `CorruptValueError`: the state holds rows of other fields, or times of another unit.
     """
@@ -144,7 +129,7 @@ class WindowStore:
         self._content = f"{fields}{_PANES}{width}{times}"
         self._puts: dict[Key, bytes] = {}
         self._removed: list[Key] = []
-        self.taken_from: Sequence[PartitionPlace] = ()
+        self.taken_from: Sequence[PartitionPlace] = ()  # of another layout, whose rows this commit takes over
         self.directory = self._directory(place)
         self._is_new = not self.directory.content
         if self._is_new:
@@ -173,12 +158,8 @@ class WindowStore:
             del runs[-len(instead_of) :]
             self._forget(instead_of)
         chunks = list(_cut(rows))
-        run = TupleRun(
-            max((run.level for run in instead_of), default=-1) + 1,
-            sum(map(len, chunks)),
-            self.directory.next_slot,
-            len(chunks),
-        )
+        level = max((run.level for run in instead_of), default=-1) + 1
+        run = TupleRun(level, sum(map(len, chunks)), self.directory.next_slot, len(chunks))
         self._puts.update(zip(run.keys_in(self._place), chunks, strict=True))
         self.directory.next_slot += len(chunks)
         runs.append(run)
@@ -187,7 +168,6 @@ class WindowStore:
         self._forget(self.directory.panes.pop(pane))
 
     def write(self) -> None:
-        """Write what was added and removed, and the directory."""
         self._puts[self._place.key("windows")] = self.directory.to_bytes()
         if self._is_new and self._place.partitions > 1 and self._place.partition == 0:
             self._puts[DIRECTORY] = Directory(elsewhere=self._place.partitions).to_bytes()

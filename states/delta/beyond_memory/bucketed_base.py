@@ -1,13 +1,11 @@
 """The rows of a table in buckets of files: lookups and merges touch one bucket at a time, so their memory is bounded.
 
-A row is in the bucket that its hash is in. There is at most one file to a bucket, none to an empty one, and no bucket
-within another. A bucket that grows is split in two as it is rewritten. The rows of its file are in the order of their hash.
+A row is in the bucket that its hash is in. There is at most one file to a bucket, none to an empty one, and no bucket within
+another; only the name of a file says which it is. A bucket that grows is split in two as it is rewritten.
 
-Two columns of the Parquet file are no columns of the table: the hash, and the attempt that wrote the value. Readers ask for
-columns by their names, so they never see them. The name of a file says which bucket it is; nothing else records it.
-
-A file has the columns that its table had when it was written. A former declaration may have written it, or the next one, which
-has been given up since; so its values get the type that is declared when they are read.
+Two columns of the Parquet file are no columns of the table: the hash, by which rows are ordered, and the attempt that wrote
+the value. Readers ask for columns by their names, so they never see them. A former declaration may have written a file, or
+the next one, which has been given up since; so its values get the type that is declared when they are read.
 """
 
 from __future__ import annotations
@@ -43,9 +41,7 @@ from trident.errors import StateError
 ATTEMPT = pa.field(ATTEMPT_COLUMN, pa.int64())
 """The last column of a file: by the attempt one knows which declaration wrote a value. Null, or no column: it is not known."""
 
-ROWS_PER_GROUP = 1 << 14
-"""A lookup of one key reads so many rows."""
-
+ROWS_PER_GROUP = 1 << 14  # a lookup of one key reads so many rows
 _DICTIONARY_BYTES = 1 << 14  # columns of few different values (batches, attempts) fit; others give up soon
 _EVERYTHING = Bucket(0, 0)
 _NAME = re.compile(r"part-b(\d+)-([\da-f]+)-[\da-f-]+\.parquet")
@@ -82,10 +78,7 @@ def write_bucket(rows: pa.Table, bucket: Bucket, system: FileSystem) -> BucketFi
 
 
 class OpenedBucket:
-    """A file that is read: the whole of it, or the rows of some hashes; as rows with their hashes and the columns of `schema`.
-
-    Columns are what they are by their places, because their names may have changed; those that the file has not are null.
-    """
+    """A file that is read, whole or the rows of some hashes; as rows with their hashes and the columns of `schema`."""
 
     def __init__(self, file: BucketFile, system: FileSystem, schema: pa.Schema) -> None:
         self._file = pq.ParquetFile(system.open_input_file(file.path), memory_map=False)
@@ -122,7 +115,7 @@ class OpenedBucket:
     def _in_columns(self, rows: pa.Table) -> pa.Table:
         if rows.schema.equals(self._schema):
             return rows
-        columns = [
+        columns = [  # by their places, because their names may have changed
             # A narrower type holds all values, because only a later declaration had the wider one.
             pa.chunked_array(
                 [rebuild(chunk, wanted, "", lambda part, to, _: part.cast(to)) for chunk in column.chunks], wanted
@@ -145,15 +138,7 @@ class BucketLimits(NamedTuple):
 
 
 class BucketedBase:
-    """The rows of one version of a table, on the disk. Never changed itself, and so for any number of threads.
-
-    `files`: all files of the version.
-    `schema`, `keys`: the columns of the rows, and which of them make the key of a row.
-    `system`: the folder of the files.
-    `limits`: when buckets are split.
-    `name`: what errors call the table.
-    Raises `StateError`: a bucket has two files, or is within another.
-    """
+    """The rows of one version of a table, on the disk. Never changed itself, and so for any number of threads."""
 
     def __init__(
         self,
@@ -176,7 +161,6 @@ class BucketedBase:
         return sum(file.rows for file in self.files)
 
     def lookup(self, wanted: WantedKeys) -> FoundRows:
-        """Return the rows of keys; absent keys have none."""
         return FoundRows.all(list(self._find_rows(wanted)), self.schema)
 
     def rows(self, changes: SortedRows | None = None) -> Iterator[pa.Table]:
@@ -190,11 +174,9 @@ class BucketedBase:
     def merge(
         self, changes: SortedRows, finish: Callable[[SortedRows], SortedRows] | None = None, all_files: bool = False
     ) -> BucketedBase:
-        """Return the base after changes: the buckets that they touch, or `all_files`, are written, one at a time.
+        """Return the base after changes, to which `finish` gives its columns: the buckets that they touch, or all, are written.
 
         No log names the new files yet; if they are not used, they are the caller's to delete.
-
-        `finish`: gives some of the changes the columns of the base, if they have others.
         """
         files = list[BucketFile]()
         for bucket, file in self._cover(_EVERYTHING, list(self.files)):

@@ -5,10 +5,8 @@ state the batch after P wrote each row of the base and changed nothing: so every
 value, and a reader of a time before P gets an error that asks for a newer snapshot. Its attempt is the one that wrote the
 value, because the attempt says which declaration it is of; to the rule it is all the same.
 
-Changes are in the columns of the change table. A commit puts its rows into memory, where a few sorted tables hold them; the
-table's owner has made them durable elsewhere. From time to time the owner freezes these changes, merges them into the files of
-the base with a thread of its own, and commits the files. Meanwhile commits go on, and lookups see newer changes, then the
-frozen ones, then the base.
+A commit puts its rows into memory, in a few sorted tables. From time to time these changes are frozen and merged into the
+base beside the commits; meanwhile lookups see newer changes, then the frozen ones, then the base.
 """
 
 from __future__ import annotations
@@ -32,12 +30,7 @@ _ROWS_AT_ONCE = 1 << 18
 
 
 class LargeIndex:
-    """The raw value of each key, in files and in memory, as `IndexedValues` has them. Used by one thread at a time.
-
-    `layout`: the columns of changes.
-    `base`: its rows: the key columns, which may have other names there, the value, and the attempt that wrote it.
-    `shown`: the batch P that the base shows.
-    """
+    """The raw value of each key, in files and in memory, as `IndexedValues` has them. Used by one thread at a time."""
 
     def __init__(self, layout: DeltaLayout, base: BucketedBase, shown: int) -> None:
         self.base, self._layout, self._shown = base, layout, shown
@@ -46,18 +39,15 @@ class LargeIndex:
 
     @property
     def changes(self) -> int:
-        """The number of rows in memory."""
         return sum(map(len, self._in_memory()))
 
     @property
     def nbytes(self) -> int:
-        """The bytes in memory."""
         return sum(run.nbytes for run in self._in_memory())
 
     # ---- reading --------------------------------------------------------------------------------------------------
 
     def get(self, keys: Sequence[RawKey]) -> list[RawValue | None]:
-        """Return a raw value per key, None for an absent one."""
         answers: list[RawValue | None] = [None] * len(keys)
         if keys:
             for rows, places in self._as_changes(self._layout.key_parts(keys)):
@@ -79,10 +69,7 @@ class LargeIndex:
         return made
 
     def lookup(self, keys: pa.Table) -> tuple[FoundRows, FoundRows]:
-        """Look up distinct keys, given as a table of key columns.
-
-        Returns the changes, in the columns of changes, and rows of the base, in its columns; a key is in at most one of them.
-        """
+        """Return the changes of distinct keys, a table of key columns, and for the others rows of the base."""
         wanted, parts = WantedKeys.of(keys), []
         for run in reversed(self._in_memory()):
             rows, gone = run.lookup(wanted)
@@ -91,7 +78,6 @@ class LargeIndex:
         return FoundRows.all(parts, self._layout.data_schema), self.base.lookup(wanted)
 
     def key_pages(self) -> Iterator[list[RawKey]]:
-        """Iterate over all keys, a bucket at a time."""
         changes, width = self._together(self._in_memory()), len(self._layout.key_columns)
         yield self._layout.raw_keys(changes.rows.filter(pa.array(~changes.deleted)).columns[:width])
         for page in self.base.rows(changes):
@@ -108,7 +94,6 @@ class LargeIndex:
                 self.add(self._layout.latest_rows(rows, drop_deleted=False))
 
     def put(self, puts: Puts) -> None:
-        """Write raw values, and delete the keys whose value marks that."""
         self.add(self._layout.table(puts, 0, None))
 
     def add(self, changes: pa.Table, once: bool = False) -> bool:
@@ -127,10 +112,7 @@ class LargeIndex:
     # ---- merging --------------------------------------------------------------------------------------------------
 
     def freeze(self) -> SortedRows:
-        """Return all changes; those that are put from now on are not among them. `adopt_base` or `thaw` ends it.
-
-        It is called between commits, while all changes are of ended attempts.
-        """
+        """Return all changes, between commits; `adopt_base` or `thaw` ends it."""
         assert self._frozen is None, "one merge at a time"
         self._frozen, self._runs = self._together(self._runs), []
         return self._frozen
@@ -143,8 +125,6 @@ class LargeIndex:
         """Take the frozen changes back, because their merge failed."""
         if self._frozen is not None:
             self._runs, self._frozen = [self._together([self._frozen, *self._runs])], None
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _as_changes(self, parts: Sequence[Any]) -> Iterator[FoundRows]:
         """Iterate over the rows of keys: changes, and rows of the base as if the batch after it had written them."""

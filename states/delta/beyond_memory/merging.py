@@ -1,13 +1,10 @@
 """The base of a state beyond memory: opened, written for the first time; changes are merged into it beside the commits.
 
-Commits go on as before: a commit is one transaction of the change table, and its rows go into memory. When there are
-enough of them, between two commits, a thread begins to merge them into the base. The next commit after the merge uses the
-base that it made. Changes that are in the base leave the change table one merge later, so a reader that began before
-finds them. If the rows are in the memory of tasks, the driver reads the changes from their table for a merge.
-
-What goes into a base are values of committed batches only (`PublishedRows`). So a merge is harmless, no matter who makes it: a
-writer that was paused and replaced either is refused, because the base has moved, or writes what its successor would have
-written.
+When there are enough changes, between two commits, a thread begins to merge them into the base; the next commit after it uses
+the base that it made. Changes that are in the base leave the change table one merge later, so a reader that began before
+finds them. What goes into a base are values of committed batches only (`PublishedRows`). So a merge is harmless, no matter
+who makes it: a writer that was paused and replaced is refused, because the base has moved, or writes what its successor would
+have written.
 """
 
 from __future__ import annotations
@@ -48,9 +45,7 @@ class _Outcome(NamedTuple):
 class Merging:
     """Merges of one state. Used by the thread of the commits; a merge has a thread and a table object of its own.
 
-    The methods take the values that this process holds, with the highest `_seq` among them; None if tasks hold them.
-
-    `tables`, `base`: the state, and its base.
+    Methods take the values that this process holds, with the highest `_seq` among them; None if tasks hold them.
     """
 
     def __init__(self, tables: StateTables, base: OpenedBase) -> None:
@@ -59,15 +54,11 @@ class Merging:
         self._thread: threading.Thread | None = None
         self._outcome: _Outcome | None = None
         self._unread: LargeIndex | None = None  # changes of tasks that are being merged
-        self.is_running = False
-        """Whether a merge has begun, and `settle` has not used its outcome."""
+        self.is_running = False  # whether a merge has begun, and `settle` has not used its outcome
         self._not_before = 0.0
 
     def offer(self, due: Shown, index: LargeIndex | None, seq: int) -> None:
-        """Use a merge that has ended, and begin one if it is due; between commits, all changes being committed.
-
-        Raises `BackendError`: another writer has changed the base: read the state again.
-        """
+        """Between commits, use a merge that has ended, and begin one if due; `BackendError`: read the state again."""
         if self.is_running and self._changes_of(index)[1] > 2 * self._base.bytes_of_changes:
             self.wait()  # so that memory stays bounded if batches are faster than merges
         self.settle(index)
@@ -107,16 +98,12 @@ class Merging:
         _LOGGER.warning("merging the changes of %s was postponed: %s", self._tables.what, outcome.error)
 
     def wait(self) -> None:
-        """Return when no merge is running."""
         if self._thread is not None:
             self._thread.join()
 
     def drop(self) -> None:
-        """Use no outcome of a merge that has ended."""
         self.wait()
         self._thread, self._unread, self.is_running = None, None, False
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _changes_of(self, index: LargeIndex | None) -> tuple[int, int]:
         """Return the number of changes that are not merged yet, and their bytes in memory."""
@@ -187,13 +174,7 @@ class Merging:
 
 
 class OpenedBase:
-    """What this process knows of the base of a state. Used by the thread of the commits.
-
-    `tables`: the state.
-    `bytes_of_changes`: how many bytes the changes since the base may take before they are merged.
-    `holds`, `version`, `rows`: what the base holds that was opened last, the version of its table, and its number of rows; None
-    without one.
-    """
+    """What this process knows of the base of a state. Used by the thread of the commits."""
 
     def __init__(self, tables: StateTables) -> None:
         self._tables, self._changes, self._published = tables, tables.changes, tables.at_path()
@@ -227,10 +208,7 @@ class OpenedBase:
         return None if self.holds is None else self.holds.seq
 
     def open_index(self) -> LargeIndex | None:
-        """Return the values of the version of the changes last seen; None if they are not in files yet.
-
-        Raises `StateError`: the base is gone, or is one of an earlier time, and the changes since then are gone.
-        """
+        """Return the values of the version of the changes last seen; None if they are not in files yet."""
         holds, trimmed = self._newest(), self._changes.transaction(TRIMMED)
         if (holds is None and trimmed is None) or newest_sentinel(self._changes) is None:  # without one it was emptied
             self.holds = None
@@ -246,7 +224,6 @@ class OpenedBase:
         return self._published.index(self._tables.layout, self._scans(holds.seq))
 
     def look(self) -> None:
-        """Look for a base without reading any rows."""
         self._note(self._newest())
 
     def is_other(self, is_large: bool) -> bool:

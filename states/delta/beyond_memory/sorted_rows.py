@@ -1,8 +1,8 @@
 """Hashes of keys given as Arrow columns, and rows in memory in their order: changes, and the keys of a lookup.
 
-A hash is the same in every process and release, and takes no Python object per key. It decides in which bucket a row is, so it
-may never change. Two keys that are equal by `trident.state.encoding.equal_keys` have equal hashes, whatever the type of their
-columns; keys of different types are never compared, because a column has one type.
+A hash decides in which bucket a row is, so it may never change. Two keys that are equal by
+`trident.state.encoding.equal_keys` have equal hashes; keys of different types are never compared, because a column has one
+type.
 """
 
 from __future__ import annotations
@@ -22,12 +22,8 @@ from trident.arrow import one_array, python_of
 from trident.state.encoding.codec import encode
 from trident.state.encoding.equal_keys import canonical_key
 
-Hashes = npt.NDArray[np.int64]
-"""int64, shape (n,), never negative."""
-
-Places = npt.NDArray[np.int64]
-"""int64, shape (n,): numbers of rows."""
-
+Hashes = npt.NDArray[np.int64]  # int64, shape (n,), never negative
+Places = npt.NDArray[np.int64]  # int64, shape (n,): numbers of rows
 HASH_BITS = 63
 
 _LONG = 64
@@ -51,11 +47,9 @@ class Bucket(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The hash after the highest."""
         return (self.prefix + 1) << (HASH_BITS - self.depth)
 
     def halves(self) -> tuple[Bucket, Bucket]:
-        """Return the two buckets that it is split into."""
         return Bucket(self.depth + 1, 2 * self.prefix), Bucket(self.depth + 1, 2 * self.prefix + 1)
 
     def within(self, hashes: Hashes) -> slice:
@@ -161,17 +155,12 @@ class FoundRows(NamedTuple):
 
     @staticmethod
     def all(parts: Sequence[FoundRows], schema: pa.Schema) -> FoundRows:
-        """Return what several lookups found together."""
         tables = [part.rows for part in parts] or [schema.empty_table()]
         return FoundRows(pa.concat_tables(tables), np.concatenate([np.empty(0, np.int64), *(p.places for p in parts)]))
 
 
 class WantedKeys:
-    """Distinct keys that are looked up, in the order of their hashes.
-
-    `hashes`: in order.
-    `places`: the number of each key, as the caller counts them.
-    """
+    """Distinct keys that are looked up, in the order of their hashes; `places` are their numbers, as the caller counts them."""
 
     def __init__(self, hashes: Hashes, places: Places, forms: Sequence[pa.Array]) -> None:
         self.hashes, self.places, self._forms = hashes, places, forms
@@ -191,30 +180,20 @@ class WantedKeys:
         return WantedKeys(self.hashes[part], self.places[part], self._forms)
 
     def without(self, places: Places) -> WantedKeys:
-        """Return all but some, given by their numbers."""
         if not len(places):
             return self
         left = ~np.isin(self.places, places)
         return WantedKeys(self.hashes[left], self.places[left], self._forms)
 
     def match(self, keys: pa.Table, at: Places) -> tuple[npt.NDArray[np.bool_], Places]:
-        """Tell which of some rows have the key that their hash has at `at`, and return the numbers of these keys.
-
-        `keys`: the key columns of rows with the same hashes.
-        """
+        """Tell which rows, by their key columns, have the key at `at` of their hash; return the numbers of these keys."""
         places = self.places[at]
         same = same_keys(comparable(keys.columns), [form.take(pa.array(places)) for form in self._forms])
         return same, places[same]
 
 
 class SortedRows:
-    """Changes of distinct keys, in memory: rows that are put, and keys that are deleted. Never changed itself.
-
-    `rows`: with their hashes, in order; of a deleted key only the key counts.
-    `deleted`: which of them are deletions.
-    `keys`: the key columns.
-    `hashes`, `deleted`: of each row.
-    """
+    """Changes of distinct keys, in memory: rows that are put, and keys that are `deleted`. Never changed itself."""
 
     def __init__(self, rows: pa.Table, deleted: npt.NDArray[np.bool_], keys: Sequence[str]) -> None:
         self._rows, self.deleted, self._keys = rows, deleted, keys
@@ -232,7 +211,6 @@ class SortedRows:
 
     @property
     def rows(self) -> pa.Table:
-        """The rows, without their hashes."""
         return rows_only(self._rows)
 
     def with_rows(self, rows: pa.Table, deleted: npt.NDArray[np.bool_], keys: Sequence[str]) -> SortedRows:
@@ -241,7 +219,6 @@ class SortedRows:
 
     @property
     def nbytes(self) -> int:
-        """The bytes in memory."""
         return int(self._rows.nbytes + self.deleted.nbytes)
 
     def lookup(self, wanted: WantedKeys) -> tuple[FoundRows, Places]:
@@ -270,10 +247,7 @@ class SortedRows:
         return in_hash_order(pa.concat_tables([unchanged, self._rows.filter(pa.array(~self.deleted))]))[0]
 
     def unchanged_rows(self, stored: pa.Table) -> pa.Table:
-        """Return, of some stored rows with their hashes and in order, the rows whose keys do not change here.
-
-        The key columns of both come first; they may have other names.
-        """
+        """Return, of stored rows with hashes and in order, those whose keys do not change here; key columns come first."""
         keys = stored.column_names[1 : 1 + len(self._keys)]
         older = SortedRows(stored, np.zeros(stored.num_rows, np.bool_), keys)
         return stored.filter(pa.array(older._unchanged_mask(self)))

@@ -77,17 +77,6 @@ def test_rest_agrees_with_the_log(trio: MachineCluster, storm_id: str) -> None:
     goes_on(trio)
 
 
-def test_the_topology_of_a_lost_machine_is_moved(trio: MachineCluster, storm_id: str) -> None:
-    lost = trio.machine_of(storm_id)
-    lost.lose()
-    until(lambda: is_moved(trio, storm_id, lost), "it runs on another machine")
-    goes_on(trio)
-    lost.start()
-    until(lambda: lost.id in trio.state.supervisors(), "the machine is back")
-    goes_on(trio)
-    assert lost.drivers() == []
-
-
 def test_a_frozen_machine_is_replaced_and_its_driver_ends_by_itself_when_it_wakes(
     trio: MachineCluster, storm_id: str
 ) -> None:
@@ -112,17 +101,6 @@ def test_a_frozen_machine_is_replaced_and_its_driver_ends_by_itself_when_it_wake
 def lost_nothing(cluster: MachineCluster, machine: Machine) -> bool:
     info = cluster.state.all_supervisor_info().get(machine.id)
     return info is not None and not info.used_ports
-
-
-def test_a_machine_that_wakes_as_a_whole_ends_what_it_should_not_run(trio: MachineCluster, storm_id: str) -> None:
-    frozen, old = trio.machine_of(storm_id), trio.driver_of(storm_id)
-    stopped = frozen.freeze()
-    until(lambda: is_moved(trio, storm_id, frozen), "it runs on another machine")
-    for each in stopped:
-        each.resume()
-    until(lambda: is_gone(old), "the old driver has ended")
-    until(lambda: lost_nothing(trio, frozen), "the machine takes part again")
-    goes_on(trio)
 
 
 def test_the_next_nimbus_goes_on_when_the_leader_dies(trio: MachineCluster, storm_id: str) -> None:
@@ -152,28 +130,6 @@ def test_a_leader_killed_between_assignment_and_start_has_assigned_once(trio: Ma
     leader.start()
     until(lambda: len(list(trio.left())) == 2, "each topology has one driver")
     stop_and_check(trio, other, "other")
-
-
-def test_a_leader_killed_when_it_has_answered_a_submit_loses_nothing(trio: MachineCluster, storm_id: str) -> None:
-    other = trio.submit("other", "counting.py:other")
-    leader = trio.leader()
-    leader.kill()
-    until(lambda: committed(trio, "other") > 1, "what was submitted runs")
-    assert sorted(base.storm_name for base in trio.state.all_bases().values()) == ["counting", "other"]
-    leader.start()
-    stop_and_check(trio, other, "other")
-
-
-def test_a_supervisor_and_its_driver_killed_apart_lose_nothing(trio: MachineCluster, storm_id: str) -> None:
-    machine, driver = trio.machine_of(storm_id), trio.driver_of(storm_id)
-    machine.kill()
-    goes_on(trio)
-    assert trio.driver_of(storm_id) == driver
-    driver.kill()
-    until(lambda: is_moved(trio, storm_id, machine), "it runs on another machine")
-    goes_on(trio)
-    machine.start()
-    until(lambda: lost_nothing(trio, machine), "the machine is back")
 
 
 def test_a_driver_that_keeps_dying_is_moved_then_put_to_rest_with_its_error(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from tests.harness.commands import until
 from tests.harness.withheld import How, WithheldApart
 from tests.spouts.delta.test_delta_versions import FEED, append, entry_of, ids, numbers
 from tests.spouts.reading import Life, batches, definitions, first_batch, rows_of
-from tests.states.delta.delta_bucket import Bucket
-from tests.states.delta.test_delta_object_store import storage
+from tests.states.delta.delta_bucket import Bucket, storage
 from trident import TridentTopology
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 from trident.operations import Count

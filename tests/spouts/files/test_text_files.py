@@ -111,13 +111,6 @@ def test_a_file_that_gets_another_name_before_its_own_is_read_to_its_end(tmp_pat
     assert [row for batch in batches(spout, first) for row in batch] == [("2",), ("3",)]
 
 
-def test_max_batch_bytes_bounds_a_batch_at_line_ends(tmp_path: Path) -> None:
-    write(tmp_path / "a", b"aaa\nbbb\nccc\n")
-    write(tmp_path / "b", b"ddd\n")
-    found = [[line for (line,) in one] for one in batches(TextFileSpout(tmp_path, max_batch_bytes=9))]
-    assert found == [["aaa", "bbb"], ["ccc", "ddd"]]
-
-
 def test_a_line_longer_than_a_batch_is_a_batch_of_its_own(tmp_path: Path) -> None:
     write(tmp_path / "a", b"x\n" + b"y" * 50 + b"\nz\n" + b"w" * 20)
     found = [[len(line) for (line,) in one] for one in batches(TextFileSpout(tmp_path, max_batch_bytes=5))]
@@ -246,30 +239,6 @@ def test_without_follow_nothing_is_looked_for_again(tmp_path: Path) -> None:
     append(tmp_path / "a", b"3\n")
     assert rows_of(spout, coordinator, definition) == [("1",)]
     assert coordinator.initialize_transaction(2, definition) is None
-
-
-def test_a_definition_that_was_never_logged_is_made_again_from_the_one_before(tmp_path: Path) -> None:
-    write(tmp_path / "a", b"1\n2\n3\n")
-    spout = TextFileSpout(tmp_path, max_batch_bytes=2)
-    coordinator = spout.get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
-    second = coordinator.initialize_transaction(2, first)
-    coordinator.initialize_transaction(3, second)
-    assert coordinator.initialize_transaction(2, first) == second
-    assert coordinator.initialize_transaction(1, None) == first
-
-
-def test_a_batch_stays_what_it_was_when_files_grow_and_come(tmp_path: Path) -> None:
-    path = write(tmp_path / "m", b"1\n2")
-    spout = TextFileSpout(tmp_path)
-    coordinator = spout.get_coordinator({})
-    definition = coordinator.initialize_transaction(1, None)
-    before = rows_of(spout, coordinator, definition)
-    append(path, b"22\n3\n")
-    write(tmp_path / "a", b"4\n")
-    path.rename(tmp_path / "kept")
-    (tmp_path / "kept").rename(path)
-    assert rows_of(spout, TextFileSpout(tmp_path).get_coordinator({}), definition) == before == [("1",), ("2",)]
 
 
 def test_a_file_that_grows_while_it_is_read_gives_what_was_defined(tmp_path: Path) -> None:

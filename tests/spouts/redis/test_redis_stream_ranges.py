@@ -1,10 +1,12 @@
-"""TransactionalRedisStreamSpout: which entries are in which batch, that a replay has the same, and what is no longer there."""
+"""Ranges of Redis Streams as a source: which entries are in which batch, lost writes, and answers that do not come."""
 
 from __future__ import annotations
 
 import logging
 import subprocess
 import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ from states.memory import MemoryMapState
 from tests.harness.commands import until
 from tests.harness.servers import Server, free_ports, start_redis
 from tests.harness.topology_runs import start
-from tests.spouts.reading import is_plain
+from tests.harness.withheld import HOW, How, Withheld
+from tests.spouts.reading import Life, is_plain
 from tests.spouts.redis.streams import FIELDS, Batches, client_of, fill, numbers, url_of
 from trident import TridentTopology
-from trident.errors import ReplayMismatchError, SpoutError
+from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 from trident.operations import Count
 from trident.spout import SpoutType
 
@@ -384,3 +387,190 @@ def test_a_topology_counts_each_entry_once_with_the_workers_reading(
         assert running.state(state).multi_get(range(1, 2_502)) == [1] * 2_500 + [None]
         assert running.status["sources"][0]["lag"] == {"amount": 0, "unit": "records"}
         assert running.txid == 2
+
+
+# ---- a server that lost its last writes, or whose clock is behind ----------------------------------------------------
+
+
+def ranged(server: Server, **options: Any) -> TransactionalRedisStreamSpout:
+    return TransactionalRedisStreamSpout(url_of(server), "s", FIELDS, **options)
+
+
+@pytest.fixture
+def saved(tmp_path: Any) -> Iterator[tuple[Server, Callable[[], None]]]:
+    """A server whose data is as old as its last SAVE once it was killed and started, and the function that does that."""
+    server = start_redis(tmp_path)
+
+    def crash() -> None:
+        server.kill()
+        server.start()
+
+    yield server, crash
+    server.stop()
+
+
+def read_in_part(server: Server, client: Any, read: int, saved: int) -> Batches:
+    """Have entries 1 to `read` read, and only those up to `saved` kept by a crash."""
+    batches = Batches(ranged(server))
+    fill(client, range(1, saved + 1))
+    client.save()
+    fill(client, range(saved + 1, read + 1))
+    batches.run()
+    return batches
+
+
+ANOTHER = r"the stream 's' on Redis .* was read up to entry 20-0, and is another stream now"
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [*(f"6-{number}" for number in range(1, 15)), *(f"{number}-0" for number in range(21, 27))],
+        [*(f"{number}-0" for number in range(7, 27))],
+        [*(f"{number}-0" for number in range(7, 9)), *(f"{number}-0" for number in range(21, 27))],
+        [*(f"6-{number}" for number in range(1, 30)), "21-0"],
+    ],
+    ids=["as many as were lost", "under the same ids", "fewer", "more"],
+)
+@pytest.mark.parametrize("restart", [False, True])
+def test_new_entries_of_a_server_that_lost_its_last_writes_are_not_skipped(
+    saved: tuple[Server, Callable[[], None]], ids: list[str], restart: bool
+) -> None:
+    server, crash = saved
+    with client_of(server) as client:
+        batches = read_in_part(server, client, read=20, saved=6)
+    crash()
+    with client_of(server) as client:
+        for id_ in ids:  # of a clock that is behind: most of them are before what was read
+            client.xadd("s", {"word": "new", "n": 100}, id=id_)
+    batches.close()
+    if restart:
+        batches = Batches(batches.spout, batches.previous, batches.txid)
+    with pytest.raises(SpoutError, match=ANOTHER):
+        batches.define()
+    batches.close()
+
+
+@pytest.mark.parametrize("gone", ["deleted", "trimmed", "trimmed whole", "deleted one by one", "nothing"])
+def test_what_was_read_may_be_deleted_or_trimmed(redis_server: Server, client: Any, gone: str) -> None:
+    fill(client, range(1, 11))
+    batches = Batches(ranged(redis_server))
+    batches.run()
+    if gone == "deleted":
+        client.xdel("s", "10-0")
+    elif gone == "deleted one by one":
+        client.xdel("s", *(f"{number}-0" for number in range(1, 11)))
+    elif gone != "nothing":
+        client.xtrim("s", maxlen=0 if gone == "trimmed whole" else 1, approximate=False)
+    fill(client, range(11, 14))
+    assert numbers(batches.run()) == [[11, 12, 13]]
+    batches.close()
+
+
+def test_a_position_that_no_entry_has_is_no_loss(redis_server: Server, client: Any) -> None:
+    fill(client, [1, 3])
+    batches = Batches(ranged(redis_server, first="2-0", max_entries=1))
+    assert numbers(batches.run()) == [[3]]
+    batches.close()
+    client.xdel("s", "3-0")
+    newest = Batches(ranged(redis_server, first="$"))
+    assert newest.run() == [[]]
+    fill(client, [4])
+    assert numbers(newest.run()) == [[4]]
+    newest.close()
+
+
+def test_a_replay_that_finds_as_many_other_entries_is_refused(saved: tuple[Server, Callable[[], None]]) -> None:
+    server, crash = saved
+    with client_of(server) as client:
+        fill(client, range(1, 7))
+        client.save()
+        fill(client, range(7, 21))
+    batches = Batches(ranged(server))
+    definition = batches.define()
+    crash()
+    with client_of(server) as client:
+        for number in range(1, 15):
+            client.xadd("s", {"word": "new", "n": 100}, id=f"6-{number}")
+    with pytest.raises(ReplayMismatchError, match="the batch has 20 entries of the stream 's', behind 0-0 up to 20-0"):
+        batches.rows(definition)
+    batches.close()
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_an_entry_deleted_by_its_id_is_missed_only_where_none_read_is_left(
+    redis_server: Server, client: Any, read_before: bool
+) -> None:
+    fill(client, range(1, 6))
+    batches = Batches(ranged(redis_server, max_entries=2))
+    batches.commit(batches.define())
+    client.xdel("s", "4-0", *(() if read_before else ("1-0", "2-0")))
+    if read_before:
+        assert numbers(batches.run()) == [[3, 5]]
+    else:
+        with pytest.raises(
+            SpoutError, match="1 entries of the stream 's'.* were trimmed or deleted before a batch had"
+        ):
+            batches.run()
+    batches.close()
+
+
+# ---- answers that do not come ----------------------------------------------------------------------------------------
+
+
+QUICK: dict[str, Any] = {"timeout_s": 0.15, "connect_timeout_s": 2.0, "retries": 0, "max_entries": 4}
+AWAY = b"-LOADING Redis is loading the dataset in memory\r\n"
+
+
+@pytest.fixture
+def proxy(redis_server: Server) -> Iterator[Withheld]:
+    proxy = Withheld(redis_server.port, AWAY)
+    yield proxy
+    proxy.close()
+
+
+def withheld_spout(port: int, first: str) -> Any:
+    return TransactionalRedisStreamSpout(url_of(port), ["s", "t"], FIELDS, first=first, with_stream=False, **QUICK)
+
+
+def lived(client: Any, spout: Any) -> Life:
+    """Look for the first time, read, be idle, read, and start again: with entries added before each of these."""
+    client.flushall()
+    fill(client, (1, 2), "s")
+    life = Life(spout)
+    until(lambda: life.committed or not life.step(), "it has begun")  # what is new from here on must come
+    for added, stream in (((11, 12, 13, 14, 15), "s"), ((21, 22), "t")):
+        fill(client, added, stream)
+        life.run()
+    life.restart()
+    fill(client, (31, 32), "t")
+    life.run()
+    life.restart()
+    return life
+
+
+NEW = [11, 12, 13, 14, 15, 21, 22, 31, 32]
+
+
+def check(proxy: Withheld, client: Any, first: str, number: int, how: How) -> None:
+    proxy.withhold(number, how)
+    life = lived(client, withheld_spout(proxy.port, first))
+    found = Counter(row[1] for row in life.rows)
+    expected = NEW if first == "$" else [1, 2, *NEW]
+    assert found == Counter(expected), f"{how}: the answer to request {number}"
+    assert all(isinstance(error, SourceAwayError) or life.coordinator is None for error in life.errors)
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(None, marks=pytest.mark.long), *(pytest.param(how, marks=pytest.mark.soak) for how in HOW)]
+)
+@pytest.mark.parametrize("first", ["0", "$"])
+@pytest.mark.timeout(900)
+def test_no_entry_is_skipped_if_an_answer_is_withheld(
+    proxy: Withheld, client: Any, first: str, how: How | None
+) -> None:
+    """Whichever it is; without `how` those of the first look and some of what follows, each in another way."""
+    check(proxy, client, first, 0, how or "never")
+    some = (*range(1, 12), *range(12, proxy.requests + 1, 9))
+    for number in some if how is None else range(1, proxy.requests + 1):
+        check(proxy, client, first, number, how or HOW[number % len(HOW)])

@@ -40,6 +40,19 @@ class Bucket:
         self._process.stdout.close()
 
 
+def storage(bucket: Bucket) -> dict[str, str]:
+    """Return the options of a state in a bucket."""
+    return {
+        "AWS_ENDPOINT_URL": bucket.url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "nowhere",
+        "AWS_ACCESS_KEY_ID": "a-user",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_CONDITIONAL_PUT": "etag",
+        "max_retries": "0",
+    }
+
+
 _BUSY = b"<Error><Code>SlowDown</Code></Error>"
 
 

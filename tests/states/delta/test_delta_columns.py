@@ -23,7 +23,7 @@ from tests.harness.column_schedules import (
 )
 from tests.states.delta.beyond_memory.test_delta_beyond_memory import is_large
 from tests.states.delta.delta_states import state_at
-from tests.states.memory.test_struct_columns import SOME, TYPE, update
+from tests.states.memory.test_memory_columns import SOME, TYPE, update
 from trident import TridentTopology
 from trident.operations import Avg, Count, Sum
 from trident.state import OpaqueValue, StateConf, StateType

@@ -1,4 +1,4 @@
-"""Opaque numbers in columns: whatever is committed, fails, is removed or does not fit, a plain dict gives the same."""
+"""States in memory that are columns of numbers and structs: whatever is done to them, a dict gives the same."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryData, MemoryMapState
+from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMapState
 from tests.harness.column_schedules import ColumnPromises, Update, commits_by_columns
 from tests.harness.crashing_stores import DictMap
+from trident import Fields
 from trident.errors import FencedError
-from trident.operations import Max, Min, Sum
-from trident.state import OpaqueMap, OpaqueValue, StateConf, StateType, Txid
-from trident.state.number_columns import NumberForm
+from trident.fields import struct_fields
+from trident.operations import Avg, Count, Max, Min, Sum
+from trident.operations.adapters import aggregate_type
+from trident.operations.several import several, value_of
+from trident.state import CodecSerializer, OpaqueMap, OpaqueValue, SerializedMap, StateConf, StateType, Txid
+from trident.state.number_columns import NumberColumn, NumberForm
 from trident.state.number_table import NumberTable
 from trident.state.table import KeyColumns, as_list
 from trident.state.values import CombinerUpdates
+from trident.steps.aggregates import is_native, merging_function
 from trident.testing import InjectedFault
 
 pytestmark = pytest.mark.usefixtures("always_columns")
@@ -31,9 +36,9 @@ MOST = (1 << 63) - 1
 
 # ---- one schedule, two maps ------------------------------------------------------------------------------------------
 
-REALS = [0.0, -0.0, 1.5, -2.25, math.inf, -math.inf, math.nan, 1e308]
-NUMBERS: dict[str, list[Any]] = {"bigint": [*range(-9, 10), MOST, -MOST - 1, MOST // 2 + 1], "double": REALS}
-ODD: list[Any] = [None, *REALS, True, "", "x", MOST + 1]
+FLOATS = [0.0, -0.0, 1.5, -2.25, math.inf, -math.inf, math.nan, 1e308]
+NUMBERS: dict[str, list[Any]] = {"bigint": [*range(-9, 10), MOST, -MOST - 1, MOST // 2 + 1], "double": FLOATS}
+ODD: list[Any] = [None, *FLOATS, True, "", "x", MOST + 1]
 WORDS = [*"abcdef", None]
 
 
@@ -54,7 +59,7 @@ def update_as(numbers: list[Any], width: int, by_arrow: bool) -> Update:
         parts: list[Any] = [list(batch), [1] * len(keys)][:width]
         if by_arrow:
             parts = [pa.array(part) for part in parts]
-        new = state.multi_combine(parts, np.array(values, np.float64 if numbers is REALS else np.int64), what)
+        new = state.multi_combine(parts, np.array(values, np.float64 if numbers is FLOATS else np.int64), what)
         if new is not None:
             return new.tolist(), True
         return state.multi_update(keys, CombinerUpdates(combine_of(what), values)), False
@@ -79,7 +84,7 @@ def check_schedule(dice: random.Random, backing: Any, update: Update, calls: lis
 @pytest.mark.parametrize("odd", [[], ["put odd"]], ids=["numbers", "and others"])
 @pytest.mark.parametrize(("width", "by_arrow"), [(1, False), (1, True), (2, False), (2, True)])
 @pytest.mark.parametrize("value_type", NUMBERS)
-def test_columns_and_a_dict_tell_the_same_of_any_schedule(
+def test_columns_of_numbers_and_a_dict_tell_the_same_of_any_schedule(
     value_type: str, width: int, by_arrow: bool, odd: list[str]
 ) -> None:
     dice, columns = random.Random(f"{value_type} {width} {by_arrow} {odd}"), 0
@@ -105,7 +110,7 @@ def opened(data: MemoryData) -> OpaqueMap:
     return OpaqueMap(ColumnarMemoryMap(data))
 
 
-def summed(state: OpaqueMap, txid: int, **values: Any) -> list[Any] | None:
+def summed_up(state: OpaqueMap, txid: int, **values: Any) -> list[Any] | None:
     state.begin_commit(txid)
     new = state.multi_combine([list(values)], np.array(list(values.values())), "sum")
     state.commit(txid)
@@ -116,10 +121,10 @@ def test_a_dict_stays_one_until_a_commit_of_many_keys_comes(monkeypatch: pytest.
     monkeypatch.setattr("trident.state.number_table._FEW_KEYS", 2)
     data = numbers()
     state = opened(data)
-    assert summed(state, 1, a=1, b=2) is None
+    assert summed_up(state, 1, a=1, b=2) is None
     assert data.values.columns is None
-    assert summed(state, 2, a=1, b=2, c=3) == [1, 2, 3]
-    assert summed(state, 3, a=1) == [2]
+    assert summed_up(state, 2, a=1, b=2, c=3) == [1, 2, 3]
+    assert summed_up(state, 3, a=1) == [2]
     assert data.values.columns is not None
 
 
@@ -130,7 +135,7 @@ def test_what_was_there_before_the_first_columns_stays() -> None:
     state.multi_put([("a",), ("gone",)], [5, None])
     state.commit(1)
     assert data.values.columns is None
-    assert summed(state, 2, a=1, b=2) == [6, 2]
+    assert summed_up(state, 2, a=1, b=2) == [6, 2]
     assert (data.values.columns is not None, data.values.entries, len(data)) == (True, {}, 3)
     assert state.backing.multi_get([("a",), ("gone",), ("b",), ("never",)]) == [
         OpaqueValue(2, 0, 5, 6),
@@ -144,13 +149,13 @@ def test_what_was_there_before_the_first_columns_stays() -> None:
 def test_a_value_that_does_not_fit_makes_the_partition_a_dict_for_good(odd: Any) -> None:
     data = numbers()
     state = opened(data)
-    assert summed(state, 1, a=1, b=2) == [1, 2]
+    assert summed_up(state, 1, a=1, b=2) == [1, 2]
     state.begin_commit(2)
     state.multi_put([("b",)], [odd])
     state.commit(2)
     assert (data.values.columns, len(data)) == (None, 2)
     assert state.multi_get([("a",), ("b",)]) == [1, odd]
-    assert summed(state, 3, a=1) is None
+    assert summed_up(state, 3, a=1) is None
     assert (data.values.columns, data.values.form) == (None, None)
 
 
@@ -171,7 +176,7 @@ class TestColumns(ColumnPromises):
 
 def test_within_a_commit_a_failed_put_of_columns_does_not_look_written(monkeypatch: pytest.MonkeyPatch) -> None:
     state = opened(numbers())
-    summed(state, 1, a=1)
+    summed_up(state, 1, a=1)
     state.begin_commit(2)
 
     def fail(*_: Any) -> None:
@@ -226,6 +231,8 @@ def test_rows_of_deleted_keys_are_used_again_and_columns_grow() -> None:
     assert (len(columns), columns.keys()[-3:]) == (5001, [("x",), ("y",), ("z",)])
     left = {(each,): value(each) for each in many if each not in (2, 4000)}
     assert columns.entries() == left | {("x",): value(4), ("y",): value(2), ("z",): value(3)}
+    assert put(columns, ["u", "v"], 5, 6)
+    assert columns.get([("x",), ("u",), ("v",)]) == [value(4), value(5), value(6)]
 
 
 def combined(columns: NumberTable, txid: int, *keys: Any) -> list[int]:
@@ -237,17 +244,6 @@ def combined(columns: NumberTable, txid: int, *keys: Any) -> list[int]:
     return as_list(new.currs)
 
 
-def test_keys_that_come_go_and_come_back_are_found_in_either_way() -> None:
-    columns = NumberTable(1, BIGINT)
-    assert combined(columns, 1, "a", None, "b", "ü") == [1, 2, 3, 4]
-    assert combined(columns, 2, "b", "a") == [4, 3]
-    assert combined(columns, 3, None, "b", "a") == [3, 6, 6]
-    assert combined(columns, 4, "ü", "new", "b", "a") == [5, 2, 9, 10]
-    columns.delete([("a",)])
-    assert combined(columns, 5, "b", "a", "z") == [10, 2, 3]  # in the row that "a" left, and a new one
-    assert [value and value.curr for value in columns.get([("a",), ("b",), ("z",), (None,)])] == [2, 10, 3, 3]
-
-
 def test_bytes_are_not_taken_for_a_text() -> None:
     columns = NumberTable(1, BIGINT)
     assert put(columns, [b"a"], 1)
@@ -255,15 +251,6 @@ def test_bytes_are_not_taken_for_a_text() -> None:
     for txid, stood in ((2, 2), (3, 3), (4, 4)):
         assert combined(columns, txid, "a") == [stood + 1]
     assert [each and each.curr for each in columns.get([(b"a",), ("a",)])] == [1, 5]
-
-
-def test_a_state_whose_keys_are_all_deleted_goes_on() -> None:
-    columns = NumberTable(1, BIGINT)
-    for txid in (1, 2):
-        combined(columns, txid, "a", "b")
-    columns.delete([("a",), ("b",)])
-    assert combined(columns, 3, "b", "a") == [1, 2]
-    assert combined(columns, 4, "b", "a") == [2, 4]
 
 
 def test_a_number_of_another_type_is_not_taken() -> None:
@@ -274,3 +261,136 @@ def test_a_number_of_another_type_is_not_taken() -> None:
     assert not columns.put([("c", "d")], [value(0.5)])
     assert columns.get([("a",), ("b",), ("c",)]) == [value(None), value(0.5), None]
     assert columns.find(KeyColumns([["a"], ["b"]])) is None
+
+
+# ---- several numbers a key -------------------------------------------------------------------------------------------
+
+
+GIVEN = {"rows": Count(), "sum": Sum("n"), "mean": Avg("n"), "means": Avg("d"), "least": Min("d"), "most": Max("n")}
+FIELDS = Fields("n: bigint, d: double")
+TOGETHER = several(GIVEN, FIELDS, "s", aggregate_type)
+TYPE = value_of(TOGETHER, "value").types[0] or ""
+FORM = NumberForm.of(TYPE) or NumberForm(())
+FUNCTIONS: Any = merging_function(TOGETHER)
+ARROW = pa.struct(
+    [(name, {"bigint": pa.int64(), "double": pa.float64()}[type_]) for name, type_ in struct_fields(TYPE)]
+)
+
+
+def value_with(rows: int, total: int, real: float, least: float | None, count: int) -> dict[str, Any]:
+    """Return a partial; a mean of no values is None, with a sum of 0."""
+    none = count == 0
+    return {
+        "rows": rows,
+        "sum": total,
+        "mean": None if none else total / count,
+        "mean_sum": 0 if none else total,
+        "mean_count": count,
+        "means": None if none else real / count,
+        "means_sum": 0.0 if none else real,
+        "means_count": count,
+        "least": least,
+        "most": total,
+    }
+
+
+SOME = [
+    value_with(1, 5, 0.5, -0.0, 1),
+    value_with(2, -7, 2.25, 1e308, 2),
+    value_with(3, (1 << 53) + 1, -1.5, 0.0, 0),
+]
+
+REALS = [0.0, -0.0, 1.5, -2.25, math.inf, math.nan, 1e308]
+TOTALS = [*range(-9, 10), MOST, -MOST - 1, (1 << 53) + 1, MOST // 2 + 1]
+
+
+def drawn(dice: random.Random) -> dict[str, Any]:
+    real, least = dice.choices(REALS, k=2)
+    return value_with(dice.randint(1, 5), dice.choice(TOTALS), real, least, dice.randint(0, 3))
+
+
+def update(state: Any, what: str, batch: dict[Any, Any], width: int = 1) -> tuple[Any, bool]:
+    """Do one update of a commit, as `Update` of `column_schedules`."""
+    keys, values = [key(part, width) for part in batch], list(batch.values())
+    if what == "put":
+        return state.multi_put(keys, values), False
+    if what == "remove":
+        return state.multi_remove(keys), False
+    parts: list[Any] = [pa.array(list(batch), pa.string())] + [[1] * len(keys)] * (width - 1)
+    new = state.multi_combine(parts, pa.array(values, ARROW), FUNCTIONS)
+    if new is not None:
+        return new.tolist(), True
+    return state.multi_update(keys, CombinerUpdates(combine, values)), False
+
+
+def combine(stored: Any, value: Any) -> Any:
+    odd = not isinstance(stored, dict) or "other" in stored  # which an aggregator meets in no state of its own
+    return value if odd else TOGETHER.combine(stored, value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("odd", [[], ["odd"]], ids=["structs", "and others"])
+@pytest.mark.parametrize("is_of_bytes", [False, True])
+@pytest.mark.parametrize("width", [1, 2])
+def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, is_of_bytes: bool, odd: list[str]) -> None:
+    dice, columns = random.Random(f"{width} {is_of_bytes} {odd}"), 0
+    values = [drawn(dice) for _ in range(1000)]
+
+    def update_by(state: Any, what: str, batch: dict[Any, int]) -> tuple[Any, bool]:
+        if what == "odd":
+            return update(state, "put", {word: [None, 7, {"other": 1}][at % 3] for word, at in batch.items()}, width)
+        without = {"least": None} if what == "put" and len(batch) == 2 else {}
+        return update(state, what, {word: {**values[at], **without} for word, at in batch.items()}, width)
+
+    for _ in range(3):
+        packed = SerializedMap(MemoryBackingMap(MemoryData()), CodecSerializer(), TYPE)
+        backing = packed if is_of_bytes else ColumnarMemoryMap(MemoryData(form=FORM))
+        calls = ["combine"] * 4 + ["put", "remove", *odd]
+        columns += check_schedule(dice, backing, update_by, calls, width, WORDS)
+    assert columns
+
+
+def summed(state: OpaqueMap, txid: int, values: Sequence[dict[str, Any]], functions: Any = FUNCTIONS) -> Any:
+    state.begin_commit(txid)
+    keys = [f"k{at}" for at in range(len(values))]
+    new = state.multi_combine([keys], pa.array(values, ARROW), functions)
+    state.commit(txid)
+    return None if new is None else new.tolist()
+
+
+def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None:
+    data = MemoryData(form=FORM)
+    state, most = OpaqueMap(ColumnarMemoryMap(data)), value_with(1, MOST, 0.5, 0.5, 1)
+    assert summed(state, 1, [most]) == [most]
+    assert summed(state, 2, [most]) is None
+    assert state.multi_get([("k0",)]) == [most]
+    assert data.values.columns is not None
+
+
+def test_values_of_another_form_are_left_to_python() -> None:
+    other = MemoryData(form=NumberForm.of("struct<rows:bigint>"))
+    assert summed(OpaqueMap(ColumnarMemoryMap(other)), 1, [value_with(1, 1, 1.0, 1.0, 1)]) is None
+    assert summed(OpaqueMap(ColumnarMemoryMap(MemoryData())), 1, [value_with(1, 1, 1.0, 1.0, 1)]) is None
+    assert (
+        summed(OpaqueMap(ColumnarMemoryMap(MemoryData(form=FORM))), 1, [value_with(1, 1, 1.0, 1.0, 1)], "sum") is None
+    )
+
+
+@pytest.mark.parametrize("type_", ["string", "struct<>", "struct<a:string>", "struct<a:bigint,b:decimal(10,2)>"])
+def test_only_whole_numbers_and_floats_and_structs_of_them_have_a_form(type_: str) -> None:
+    assert NumberForm.of(type_) is None
+
+
+def test_a_struct_comes_back_as_it_was() -> None:
+    values = [None, value_with(1, 5, 0.5, None, 0), value_with(1, -1, math.inf, -0.0, 3)]
+    column = NumberColumn.of(FORM, values)
+    assert repr(column.tolist()) == repr(values) == repr(NumberColumn.of(FORM, pa.array(column)).tolist())
+    assert pa.array(column).equals(pa.array(values, ARROW))
+    for odd in ({"other": 1}, 7, value_with(True, 1, 1.0, 1.0, 1), value_with(1, 1, 1, 1.0, 1)):
+        with pytest.raises(TypeError):
+            NumberColumn.of(FORM, [*values, odd])
+
+
+def test_the_kernels_know_all_of_these_aggregates() -> None:
+    assert is_native(TOGETHER)
+    assert FUNCTIONS == ("sum", "sum", "mean", "sum", "sum", "mean", "sum", "sum", "min", "max")

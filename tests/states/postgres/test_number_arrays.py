@@ -24,7 +24,7 @@ from tests.harness.column_schedules import (
     sum_by_columns,
     update_numbers,
 )
-from tests.states.memory.test_struct_columns import SOME, TYPE, update
+from tests.states.memory.test_memory_columns import SOME, TYPE, update
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
 from trident.arrow import arrow_type

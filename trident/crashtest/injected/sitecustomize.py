@@ -54,7 +54,6 @@ class _Test:
         self._queries: dict[str, int] = {}  # by their checkpoints: a job that starts a failed query again has but one
 
     def number_of(self, checkpoint: str) -> int:
-        """Return the number of the query that has a checkpoint, in the order of the first starts."""
         return self._queries.setdefault(checkpoint, len(self._queries))
 
     def tell(self, event: str, **more: Any) -> None:
@@ -69,7 +68,6 @@ class _Test:
         time.sleep(60)  # the signal is on its way
 
     def refuse(self, why: str) -> None:
-        """Say why the job cannot be tested, and end it before it runs."""
         self.tell("refused", why=why)
         raise RuntimeError(f"trident crashtest: {why}")
 

@@ -1,9 +1,7 @@
 """The codec of stored values: every type comes back as it was, and no byte of a store is ever executed.
 
-A value is one version byte (1) and a MessagePack object; `extensions.py` lists the types. A key is the value that is the
-list of its fields, each in its one form (`equal_keys.py`). The same value gives the same bytes in every process.
-
-The functions for many values have the same results and errors as those for one value, several times as fast.
+A value is one version byte (1) and a MessagePack object; `extensions.py` lists the types. A key is the value that is the list
+of its fields, each in its one form (`equal_keys.py`). The same value gives the same bytes in every process.
 """
 
 from __future__ import annotations
@@ -22,9 +20,7 @@ from trident.state.encoding.equal_keys import canonical_key, canonical_keys
 from trident.state.encoding.extensions import TUPLE, new_packer, new_row_packer, pack, type_name, unpack
 from trident.state.interfaces import Key
 
-VERSION = 1
-"""The first byte of every encoded value."""
-
+VERSION = 1  # the first byte of every encoded value
 _VERSION_BYTE = bytes([VERSION])
 _JOINED_MAX = 1 << 24  # values of more bytes than this together are decoded one by one: joining them costs memory
 
@@ -35,8 +31,7 @@ def encode(obj: object) -> bytes:
     Raises
     ------
     CorruptValueError
-        A part of the value has no encoding: a type that is not listed, text with lone surrogates, or nesting that is
-        too deep (a list that contains itself, for instance).
+        A part of it has no encoding: a type that is not listed, text with lone surrogates, or nesting that is too deep.
     """
     try:
         return _VERSION_BYTE + pack(obj)
@@ -52,13 +47,7 @@ def encode(obj: object) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Decode what `encode` made.
-
-    Raises
-    ------
-    CorruptValueError
-        The bytes are not an encoded value of a known version.
-    """
+    """Decode what `encode` made; `CorruptValueError`: the bytes are not an encoded value of a known version."""
     decoder = _VERSIONS.get(data[0]) if data else None
     if decoder is None:
         raise CorruptValueError(
@@ -89,10 +78,7 @@ def encode_lists(rows: Sequence[Sequence[object]]) -> list[bytes]:
 
 
 def encode_columns(head: Sequence[object], columns: Sequence[Sequence[object]]) -> list[bytes]:
-    """Encode rows as lists of their items: those of `head`, which is the same for all, then one of each column.
-
-    All are packed in one call, with a mark before each, as `_decode_together` unpacks them.
-    """
+    """Encode rows as lists of their items: those of `head`, which is the same for all, then one of each column."""
     width, count = len(columns) + 1, len(columns[0])
     token = os.urandom(8)
     items: list[object] = [token] * (width * count)
@@ -132,12 +118,7 @@ def decode_columns(data: Sequence[bytes], width: int) -> list[list[Any]] | None:
 
 
 def encode_keys(keys: Sequence[Key], prefix: bytes = b"") -> list[bytes]:
-    """Encode each key: equal keys of the same types have the same bytes, all other keys have other bytes.
-
-    Parameters
-    ----------
-    prefix
-        What each encoding begins with.
+    """Encode each key, behind a prefix: equal keys of the same types have the same bytes, all other keys have other bytes.
 
     Raises
     ------
@@ -188,9 +169,9 @@ def _encode_together(objs: Iterable[object]) -> list[bytes]:
 def _decode_together(data: Sequence[bytes], head: bytes, width: int) -> list[list[Any]] | None:
     """Decode values that are each `head` and `width` packed objects; None if any is not.
 
-    All are unpacked in one call, with a mark before each. The mark has 8 random bytes, so no value contains it, and
-    the marks come out at their places only if there are exactly `width` whole objects between each two. So a value that
-    is cut off or too long cannot take bytes of its neighbours.
+    All are unpacked in one call, with a mark before each. The mark has 8 random bytes, so no value contains it, and the marks
+    come out at their places only if there are exactly `width` whole objects between each two: a value that is cut off or too
+    long cannot take bytes of its neighbours.
     """
     if len(data) < 2 or sum(map(len, data)) > _JOINED_MAX:
         return None

@@ -1,19 +1,16 @@
 """One form for all equal keys, so that equal keys are one key in every store and are in one partition (R11, R15).
 
-In a dict `-0.0` and `0.0` are one key, and so is one instant in two time zones; in a store that compares bytes they are
-not. So a key gets its one form where it enters a state or a grouping, and everything behind sees that form only:
-datetimes with a zone in UTC, decimals without trailing zeros, zero without a sign, and every NaN the one object
-`math.nan`, which a dict finds again.
+In a dict `-0.0` and `0.0` are one key, and so is one instant in two time zones; in a store that compares bytes they are not.
+So a key gets its one form where it enters a state or a grouping: datetimes with a zone in UTC, decimals without trailing
+zeros, zero without a sign, and every NaN the one object `math.nan`, which a dict finds again.
 
-The other way round 1, 1.0, True and Decimal(1) are one key in a dict and four in a store. Keys without a declared type
-keep their type, so where it matters they become keys that differ in a dict as well (`typed_keys`). Keys with declared
-types cannot differ in them, and pass as `CanonicalKeys`.
+The other way round 1, 1.0, True and Decimal(1) are one key in a dict and four in a store. Keys without a declared type keep
+their type, so where it matters they become keys that differ in a dict as well (`typed_keys`). Keys with declared types cannot
+differ in them, and pass as `CanonicalKeys`.
 
-Under a declared type values are equal if they are the same number, the same text, the same moment: 1 and 1.0 are one in a
-`double`, and Decimal("1.0") and Decimal("1.00") are one in a `decimal(10,2)`. What the values of a type cannot be at all,
-a text for an int, a datetime for a date, is refused: a reader that answers None would say that such a key may be there
-another time. A number that no value of the type equals, 1.5 for an int, is of the right kind and absent. Keys that come from
-columns are of their declared types already; see `trident.steps.key_columns`.
+Under a declared type values are equal if they are the same number, the same text, the same moment. What the values of a type
+cannot be at all, a text for an int, is refused: a reader that answers None would say that such a key may be there another
+time. A number that no value of the type equals, 1.5 for an int, is of the right kind and absent.
 """
 
 from __future__ import annotations
@@ -73,10 +70,7 @@ def canonical_key(key: Key) -> Key:
 
 
 def typed_keys(keys: Sequence[Key]) -> Sequence[Key]:
-    """Return keys in their one form, as a dict must have them: keys of other types are other keys.
-
-    Raises `CorruptValueError`: a part of a key is of a type that has no one form.
-    """
+    """Return keys in their one form, as a dict must have them: keys of other types are other keys."""
     if type(keys) is CanonicalKeys:
         return keys
     if _PLAIN.issuperset(map(type, chain.from_iterable(keys))):
@@ -173,10 +167,7 @@ def declared_prefix(prefix: Sequence[Any], fields: Fields, state: str) -> Key | 
 
 
 def keys_of_list(keys: Sequence[Any], state: str) -> list[Key]:
-    """Return keys as tuples: a bare value is the key of one field.
-
-    Raises `WrongKeyError`: it is a text, not a list of keys: each of its characters would be one.
-    """
+    """Return keys as tuples: a bare value is the key of one field; `WrongKeyError`: a text in place of a list."""
     if isinstance(keys, str | bytes | bytearray):
         raise WrongKeyError(
             f"read the keys {keys!r} of state {state!r}: that is one value; give a list of keys, [{keys!r}]"

@@ -1,26 +1,12 @@
 """Serializers: turn what the maps store (`OpaqueValue`, `TransactionalValue` or the bare value) into bytes and back.
 
-An error names the key.
+`CodecSerializer`, the default, keeps every type; `JSONOpaqueSerializer` and its like are for other programs that read the
+store. Each writes `[txid, attempt, prev, curr]`, `[txid, value]` or the bare value, and of any kind a sentinel `[incarnation,
+txid, attempt, place, sealed, run]`.
 
-========  =======================  ==================================================================================
-name      classes                  for
-========  =======================  ==================================================================================
-`codec`   `CodecSerializer`        every type, exactly; the default
-`json`    `JSONOpaqueSerializer`…  other programs that read the store
-========  =======================  ==================================================================================
-
-What JSON loses: a tuple comes back as a list; a Decimal, a time, bytes, a set or a dict with a key that is not text is
-refused, and so are NaN and the infinities, which JSON does not have. int and float stay different, and an int keeps all
-of its digits here (other programs may read it as a double).
-
-What is written, as a list in either of them:
-
-======================  ===================================================
-opaque                  `[txid, attempt, prev, curr]`
-transactional           `[txid, value]`
-non-transactional       the bare value
-sentinel, of any kind   `[incarnation, txid, attempt, place, sealed, run]`
-======================  ===================================================
+In JSON a tuple comes back as a list; a Decimal, a time, bytes, a set, a dict with a key that is not text, NaN and the
+infinities are refused. int and float stay different, and an int keeps all of its digits here (other programs may read it as a
+double).
 """
 
 from __future__ import annotations
@@ -122,10 +108,7 @@ def _misfit(found: Any, wanted: str) -> CorruptValueError:
 
 
 class CodecSerializer:
-    """The type-faithful codec (`trident.state.encoding.codec`) for one kind of map.
-
-    The fields of an `OpaqueValue`, `TransactionalValue` or `Sentinel` are one encoded list.
-    """
+    """The codec (`trident.state.encoding.codec`) for one kind of map; the fields of a stored value are one list."""
 
     def __init__(self, kind: StateType = StateType.OPAQUE) -> None:
         self.kind = kind
@@ -275,10 +258,8 @@ def name_of_serializer(serializer: Serializer) -> str:
 
 
 def keeps_attempts(serializer: Serializer) -> bool:
-    """Whether an opaque value keeps its attempt. Without it, a value of an attempt that lost looks committed.
-
-    This is tried and not declared, because a replay finds what the serializer really wrote.
-    """
+    """Whether an opaque value keeps its attempt. Without it, a value of an attempt that lost looks committed."""
+    # Tried and not declared, because a replay finds what the serializer really wrote.
     probe = OpaqueValue(1, 1, None, None)  # the stored value of a removed key
     try:
         return bool(serializer.deserialize(serializer.serialize(probe))[:2] == probe[:2])

@@ -53,10 +53,7 @@ class Acker:
             self._send(task, each)
 
     def rotate(self) -> int:
-        """Forget the trees of which there was no message for two to three message timeouts; return how many those are.
-
-        Their spouts have failed them already, by their own clocks.
-        """
+        """Forget trees without a message for two to three timeouts, which their spouts have failed; return how many."""
         forgotten = len(self._older.pop())
         self._older.insert(0, self._young)
         self._young = {}

@@ -29,13 +29,9 @@ logger = logging.getLogger("trident.storm")
 class Counts:
     """Totals of what one bolt task got from one origin, or of the messages that one spout task emitted to one stream.
 
-    `collector`: the collector of the bolt's task that must answer; None in `ANSWERED`.
-    `failed`: of a spout with those that timed out.
-    `execute_s`: seconds within `execute`.
-    `process_s`, `process_samples`: seconds from the start of `execute` to the ack, summed over some of the tuples, and of how
-    many.
-    `complete_s`, `complete_samples`: seconds from the emit to the acknowledgement, summed over all acked messages that were
-    tracked, and of how many.
+    `collector`: that of the bolt's task that must answer; None in `ANSWERED`. `failed`: of a spout with those that timed out.
+    `process_s`: seconds from the start of `execute` to the ack, of some tuples; `complete_s`: from the emit to the
+    acknowledgement, of all tracked messages; `…_samples`: of how many.
     """
 
     collector: object = None
@@ -49,7 +45,6 @@ class Counts:
     complete_samples: int = 0
 
     def totals(self) -> dict[str, float]:
-        """Return those that are not 0, by name."""
         return {name: value for name, value in zip(_MEASURES, _measures_of(self), strict=True) if value}
 
 
@@ -62,10 +57,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class TaskCounts(dict[K, Counts], Generic[K]):
-    """Totals of one task: of a bolt by the origin of tuples, of a spout by stream, of an acker by "".
-
-    `busy_s`: seconds within a spout's `next_tuple`.
-    """
+    """Totals of one task: of a bolt by the origin of tuples, of a spout by stream, of an acker by ""."""
 
     def __init__(self, collector: object = None) -> None:
         super().__init__()
@@ -82,10 +74,7 @@ PendingMessage = tuple[Any, str, float]
 
 
 class Pending:
-    """Messages by the root of their tree.
-
-    In two generations: without a clock for each, a tree times out after one to two message timeouts, as in Storm.
-    """
+    """Messages by the root of their tree, in two generations: one times out after one to two timeouts, as in Storm."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -116,15 +105,12 @@ class Pending:
             self.count += 1
 
     def rotate(self) -> list[PendingMessage]:
-        """Return the messages that have timed out; called once in each message timeout."""
         timed_out, self._older, self._young = self._older, self._young, {}
         self.count -= len(timed_out)
         return list(timed_out.values())
 
 
 class _Collector:
-    """What both kinds share: streams, and errors that are only reported."""
-
     def __init__(self, setting: Setting, place: ExecutorPlace, task: int, outbox: Outbox) -> None:
         random, self.context = setting.random(), setting.context(place, task)
         self.component, self.task = place.component, task
@@ -156,11 +142,7 @@ class _Collector:
 
 
 class SpoutCollector(_Collector):
-    """The `SpoutOutputCollector` of one spout task.
-
-    `ack_untracked`: acknowledges `Pending.answered_at_once`; set by the executor.
-    `emits`: how many tuples it was given.
-    """
+    """The `SpoutOutputCollector` of one spout task; `ack_untracked` is set by the executor."""
 
     ack_untracked: Callable[[], None]
 
@@ -292,7 +274,6 @@ class BoltCollector(_Collector):
             put(task, sent_tuple(values, origin, self._join(anchors)))
 
     def _check_anchors(self, anchors: Tuple | Iterable[Tuple]) -> Sequence[Tuple]:
-        """Return the anchors; refuse all if one is no tuple, or is not this task's to anchor to."""
         if isinstance(anchors, Tuple):
             anchors = (anchors,)
         if not anchors:
@@ -306,7 +287,6 @@ class BoltCollector(_Collector):
         return checked
 
     def _holds(self, tuple: object) -> bool:
-        """Whether it is a tuple that this task got and has not answered."""
         return type(tuple) is Tuple and tuple.holder.collector is self
 
     def _join(self, anchors: Sequence[Tuple]) -> dict[int, int]:

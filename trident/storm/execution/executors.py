@@ -37,11 +37,8 @@ _SAMPLED = 20  # one tuple in so many is timed from its execution to its answer,
 class Executor:
     """One thread's work: one or more tasks of one component. `open`, `step` and `close` are called by that thread.
 
-    `active`: whether spouts are asked for tuples.
-    `instances`: the objects of its tasks, once it is open; `collectors`, `counts`: what those emit with, what they did.
-    `call_since`: when the last call of a task's code began, on the clock of its worker; 0 before the first. Other threads read
-    it.
-    `uncounted_since`: since when it has worked without having added that to its totals; 0 if it has. Other threads read it.
+    Other threads read since when the last call of a task's code runs (`call_since`, on the worker's clock; 0 before the first),
+    and since when it has worked without having added that to its totals (`uncounted_since`; 0 if it has).
     """
 
     def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
@@ -61,7 +58,6 @@ class Executor:
 
     @property
     def pending(self) -> int:
-        """How many tracked messages of its spouts are not answered."""
         return 0
 
     def open(self) -> None:
@@ -134,7 +130,6 @@ class SpoutExecutor(Executor):
 
     @property
     def at_rest(self) -> bool:
-        """Whether the spouts know that they are not asked, and nothing is pending."""
         return self._notified_active is False and not self.active and self.pending == 0
 
     @property
@@ -153,7 +148,6 @@ class SpoutExecutor(Executor):
             self._call(task, "open", spout.open, self._conf, collector.context, collector)
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
-        """Tell the spouts what became of their messages, then ask them for more."""
         began = self._clock()
         for task, outcomes in deliveries:
             self._take_outcomes(task, outcomes, began)  # type: ignore[arg-type]
@@ -329,7 +323,6 @@ class BoltExecutor(Executor):
         return True
 
     def _look_for_answers(self, now: float) -> None:
-        """Warn of a bolt that answers nothing: every message behind its tuples times out."""
         timeout = self._setting.conf.message_timeout_s
         self._next_look = now + timeout
         for task, counts in self.counts.items():

@@ -16,7 +16,7 @@ from trident.storm.execution.messages import Carrier
 from trident.storm.execution.out_streams import OutStream, chooser_of
 from trident.storm.interfaces import TopologyContext
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import ExecutorPlace, SpoutSpec, StormTopology, TaskLayout, lay_out
+from trident.storm.storm_topology import ExecutorPlace, StormTopology, TaskLayout, lay_out
 from trident.storm.storm_tuples import Origin
 
 Report = Callable[[str, int, BaseException], None]
@@ -35,10 +35,7 @@ class TaskError(Exception):
 
 @dataclass(frozen=True)
 class Launch:
-    """What all workers of a topology run.
-
-    `pickled`: its spouts and bolts, pickled by component: every task has an instance of its own.
-    """
+    """What all workers of a topology run; its components are pickled, as every task has an instance of its own."""
 
     topology: StormTopology
     pickled: Mapping[str, bytes]
@@ -47,18 +44,14 @@ class Launch:
 
     @staticmethod
     def of(topology: StormTopology, conf: StormConfig) -> Launch:
-        """Return what runs a topology as it was declared.
-
-        Raises `TopologyError`: a component cannot be pickled: it holds a connection, a lock or an open file.
-        """
+        """Return what runs a topology; `TopologyError` if a component cannot be pickled, as one with a connection."""
         pickled = {}
         for name, spec in topology.components.items():
-            made = spec.spout if isinstance(spec, SpoutSpec) else spec.bolt
             try:
-                pickled[name] = cloudpickle.dumps(made)
+                pickled[name] = cloudpickle.dumps(spec.made)
             except Exception as error:
                 raise TopologyError(
-                    f"component {name!r}: {type(made).__name__} cannot be pickled to be sent to a worker ({error}); open "
+                    f"component {name!r}: {type(spec.made).__name__} cannot be pickled to be sent to a worker ({error}); open "
                     "connections, files and threads in open() or prepare(), not before"
                 ) from error
         return Launch(topology, pickled, lay_out(topology, conf.workers, conf.ackers), conf)
@@ -72,13 +65,7 @@ _seeds = SystemRandom()
 
 @dataclass(frozen=True)
 class Setting(Launch):
-    """What all executors of a worker have in common.
-
-    `report`: takes component, task and an error that the user's code reported.
-    `clock`: seconds, from any beginning.
-    `random`: returns a new source of edges.
-    `watch`: sees every tuple that is emitted to a stream that is not direct; for tests.
-    """
+    """What all executors of a worker have in common; `random` returns a new source of edges, `watch` is for tests."""
 
     mail: Carrier
     report: Report
@@ -98,7 +85,6 @@ class Setting(Launch):
             raise TaskError(component, task, "unpickle it in the worker") from error
 
     def streams(self, context: TopologyContext, random: Random) -> dict[str, OutStream]:
-        """Return the streams that a task emits to by name, with the groupings of all bolts that read them."""
         streams = {}
         for name, spec in self.topology.components[context.component].streams.items():
             origin = Origin(context.component, context.task_id, name, spec.fields)
@@ -119,7 +105,6 @@ class Setting(Launch):
         return {**self.conf.as_mapping(), **self.topology.components[component].conf}
 
     def read_by(self, component: str, on_cycle: bool = False) -> frozenset[int]:
-        """Return the tasks that a component sends to: those that are on a cycle with it, or the others."""
         return frozenset(
             task
             for bolt in self.topology.bolts.values()

@@ -18,7 +18,6 @@ class Tracking:
 
     `begun`: root, xor of the edges to the copies, task of the spout; and so on for each new tree, in one flat list.
     `acked`: root, xor of the edges that left and entered the tree; and so on.
-    `failed`, `extended`: roots whose trees failed; roots whose timeout begins again.
     """
 
     begun: list[int] = field(default_factory=list)
@@ -58,11 +57,7 @@ _AT_ONCE = 9
 
 
 class Inbox:
-    """Deliveries of one executor: many threads put, one takes.
-
-    Putting never fails and never waits, so messages for ackers and spouts are never held up. A sender of tuples asks first
-    whether the inbox is open, and so waits in front of it, not in it.
-    """
+    """Deliveries of one executor. Putting never waits, so nothing for ackers is held up; senders of tuples ask first."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -80,7 +75,6 @@ class Inbox:
                 self._open.set()
 
     def take(self, wait_s: float) -> list[Delivery]:
-        """Return what is there, up to a limit; wait at most this long for the first."""
         found = self._box.take(wait_s, _AT_ONCE)
         if not self._open.is_set() and len(self._box.messages) <= self._capacity // 2:
             self._open.set()
@@ -102,11 +96,7 @@ BATCH = 128
 
 
 class Outbox:
-    """Gathers deliveries of one executor.
-
-    `ackers`: the tasks of the ackers; a root's acker is the one at `root % len(ackers)`.
-    `uncontrolled`: the tasks on a cycle with this executor, whose full queues do not hold it up.
-    """
+    """Gathers deliveries of one executor. Full queues of `uncontrolled` tasks, on a cycle with it, do not hold it up."""
 
     def __init__(self, mail: Carrier, ackers: Sequence[int], uncontrolled: frozenset[int] = frozenset()) -> None:
         self._mail = mail

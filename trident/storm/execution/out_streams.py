@@ -27,8 +27,7 @@ _NULL: frozenset[type] = frozenset({type(None)})
 class OutStream:
     """One stream of one task.
 
-    `emitted`, `further`: how many tuples were emitted, and how many copies more than one of each were sent.
-    `only`: the chooser of a stream that one bolt reads.
+    `further`: how many copies more than one of each tuple were sent. `only`: the chooser of a stream that one bolt reads.
     `one_value`: the classes that need no further look as the only value of a tuple; none if the stream has several fields.
     """
 
@@ -57,11 +56,7 @@ class OutStream:
         return self.emitted + self.further
 
     def accept(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the values as they travel: equal ones of a declared type in one form, so that one task gets them (R15).
-
-        Raises `TopologyError`: there are too many or too few, or one has another type than its field, or a type that cannot be
-        sent.
-        """
+        """Return the values as they travel, equal ones in one form (R15); `TopologyError` for what does not fit."""
         if type(values) is not tuple:
             values = tuple(values) if type(values) is list else self._as_tuple(values)
         if len(values) != self.width:
@@ -142,7 +137,6 @@ def _classes(type_: str | None) -> frozenset[type]:
 
 @lru_cache(maxsize=1024)
 def _own_classes(type_: str | None) -> frozenset[type]:
-    """The classes of the values of a type; none of one with others inside."""
     own = class_of(type_)
     if own is None:
         return frozenset()
@@ -241,11 +235,7 @@ def chooser_of(
     local: Sequence[int],
     random: Random,
 ) -> Chooser:
-    """Return what a grouping does for one emitting task.
-
-    `origin`: the stream that is read.
-    `tasks`, `local`: the tasks of the reading bolt; which of them run in the emitter's worker.
-    """
+    """Return what a grouping does for one emitting task; `local` are those of the reading `tasks` that run in its worker."""
     positions = [origin.fields.position(name) for name in grouping.fields]
     match grouping.kind:
         case "fields":

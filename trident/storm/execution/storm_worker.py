@@ -28,12 +28,7 @@ _TOLD_S = 1.0
 
 
 class PresentCall(NamedTuple):
-    """What an executor does just now, with its tasks.
-
-    `seconds`: for how long its present call has run.
-    `uncounted_s`: for how long it has worked without having added that to its totals.
-    `where`: the function and line; "" for a call of less than a second.
-    """
+    """What an executor does now, for how long, and for how long uncounted; `where` is "" for a call of less than a second."""
 
     tasks: tuple[int, ...]
     seconds: float
@@ -49,9 +44,8 @@ def inboxes_of(places: Iterable[ExecutorPlace], capacity: int) -> dict[int, Inbo
 
 
 class Worker:
-    """Starts, watches and ends the executors of one worker.
+    """Starts, watches and ends the executors of one worker; all tasks of one executor share one of the `inboxes`.
 
-    `inboxes`: the queue of each executor's tasks; all tasks of one executor share one.
     `died`: told once, by the thread of the executor that raised; the whole worker must end then, as in Storm.
     `port`: where other workers send to; 0 for one of the topology's own process.
     """
@@ -82,7 +76,6 @@ class Worker:
         self.snapshots = WorkerSnapshots(number, self.executors, self.at_work, port)
 
     def start(self) -> None:
-        """Start all threads; return when every task is open, or the worker has died."""
         with self._starting:
             for thread in self._threads:
                 if not self.stopping:
@@ -122,7 +115,6 @@ class Worker:
         return self._stopping.is_set()
 
     def stop(self, wait_s: float) -> list[str]:
-        """End all threads, spouts first; return the names of threads that did not end in time."""
         self.set_active(False)
         self._stopping.set()
         for each in self.executors:
@@ -169,13 +161,11 @@ _THREAD = str(Path(__file__).with_name("storm_worker.py"))
 
 
 def line_of(thread: int | None) -> str:
-    """Return where a thread is: the line of the spout or bolt that is called, the innermost one if none is."""
     innermost = thread_stacks().get(thread or 0)
     return "" if innermost is None else place_of(_of_user(innermost) or innermost)
 
 
 def lines_of(names: Collection[str]) -> list[str]:
-    """Return, for each thread of these names that still runs, its name and where it is."""
     places = [(each.name, line_of(each.ident)) for each in threading.enumerate() if each.name in names]
     return [f"{name}: in {line}" for name, line in places if line]
 
@@ -199,12 +189,7 @@ _random = SystemRandom()
 
 
 class CountKey(NamedTuple):
-    """What a total counts.
-
-    `measure`: `emitted`, `transferred`, `executed`, `acked`, `failed`; the seconds `execute_s`, `process_s`, `complete_s`,
-    `busy_s`; and of how many tuples these are: `process_samples`, `complete_samples`.
-    `component`, `stream`: of input, where it came from. Of output, the component is empty.
-    """
+    """What a total counts: a measure of `Counts`, `emitted`, `transferred` or `busy_s`, and the origin of input."""
 
     task: int
     measure: str
@@ -213,15 +198,7 @@ class CountKey(NamedTuple):
 
 
 class WorkerSnapshot(TypedDict):
-    """The totals of one worker.
-
-    `start`: another one for each start of the worker: its totals begin at 0 again.
-    `number`: grows with each snapshot of a start.
-    `totals`: lists of a `CountKey` and its value.
-    `pending`: how many tracked messages of its spouts are not answered.
-    `port`: as of `Worker`.
-    `calls`: what executors have been at for a second or more, each as a `PresentCall`.
-    """
+    """The totals of one worker. They begin at 0 with each `start` of it; `number` grows with each snapshot."""
 
     worker: int
     start: int

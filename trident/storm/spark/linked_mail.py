@@ -41,10 +41,7 @@ _SHOWN_S = 10.0
 
 
 class LinkedMail:
-    """The mail of one worker; see `Mail`.
-
-    `host`: the address of this machine that the other workers can reach, as of `own_address`.
-    """
+    """The mail of one worker; `host` is the address of this machine that the other workers can reach."""
 
     def __init__(
         self, number: int, topology: StormTopology, layout: TaskLayout, keys: Keys, capacity: int, host: str
@@ -93,11 +90,9 @@ class LinkedMail:
 
     @property
     def dropped(self) -> int:
-        """How many deliveries were for workers that were away."""
         return sum(each.dropped for each in self._peers.values())
 
     def close(self) -> None:
-        """Close all connections. No executor may send any more."""
         self.ended.set()
         self._receiver.join()
         self.set_peers({})
@@ -266,10 +261,7 @@ class Encoder:
         self._of_thread = threading.local()
 
     def encode(self, task: int, body: Body) -> bytes:
-        """Return the frame of a delivery.
-
-        Raises `TopologyError`: a value cannot be sent; the message names component, stream and field.
-        """
+        """Return the frame of a delivery; `TopologyError` that names component, stream and field if a value cannot be sent."""
         match body:
             case Tracking():
                 parts = (body.begun, body.acked, body.failed, body.extended)

@@ -188,11 +188,7 @@ class RunningStormTopology(StormHandle):
 
 
 def rebalanced_launch(launch: Launch, workers: int | None, executors: Mapping[str, int]) -> Launch:
-    """Return what the workers run after a rebalance; components that are not named keep their number of executors.
-
-    Raises `TopologyError`: no such component, or a number of executors that its tasks do not allow.
-    Raises `ConfigError`: not a number of workers.
-    """
+    """Return what the workers run after a rebalance; components that are not named keep their number of executors."""
     layout = launch.layout
     if workers is None:
         workers = layout.workers
@@ -223,12 +219,7 @@ def open_spark(conf: StormConfig) -> SparkSession:
 
 @dataclass(eq=False)
 class BoltPlace(WorkerPlace):
-    """One worker of bolts.
-
-    `beat`: what its process has reported last; empty until it has.
-    `blocked`: the components with a call that has not returned for a message timeout, and for how many seconds.
-    `trace`: of the error that its process says it dies of.
-    """
+    """One worker of bolts; `beat` is what it reported last, `blocked` are calls that have run for a message timeout."""
 
     trace: str = ""
     beat: Mapping[str, Any] = field(default_factory=dict)
@@ -253,12 +244,7 @@ class BoltPlace(WorkerPlace):
 
 
 class Supervisor(WorkerGroup[BoltPlace]):
-    """The driver's side of a topology, from one rebalance to the next.
-
-    `watch`, `errors`: the deaths and reported errors of the whole life of the topology.
-    `counted`: takes the workers' statistics.
-    `over`: called once with what ended the topology: None if it was asked to end. Not after `close`.
-    """
+    """The driver's side of a topology, from one rebalance to the next; `over` is called once, with what ended the topology."""
 
     return_s = longest_pause_s = 0.0
 
@@ -287,7 +273,6 @@ class Supervisor(WorkerGroup[BoltPlace]):
 
     @property
     def all_at_rest(self) -> bool:
-        """Whether every worker has heard of the last orders, and has nothing pending."""
         with self.changed:
             version = self._orders.version
             return self.all_ready and all(
@@ -304,7 +289,6 @@ class Supervisor(WorkerGroup[BoltPlace]):
                 self.tell(place, self._orders)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Have all workers end; return at once."""
         with self.changed:
             if self.closed:
                 return

@@ -33,12 +33,7 @@ _SHOWN = 20_000
 
 
 class WorkerOrders(NamedTuple):
-    """What a worker must know and do.
-
-    `version`: grows with each change.
-    `places`: of the workers that are there, by their numbers, where they take tuples, and their runs.
-    `active`: whether spouts are asked for tuples.
-    """
+    """What a worker must know and do: where the others take tuples, and their runs. `version` grows with each change."""
 
     version: int
     places: Mapping[int, tuple[str, str]]
@@ -67,10 +62,7 @@ def run_worker(ticket: WorkerTicket) -> Iterator[bytes]:
 
 
 class BoltWorker(GroupWorker):
-    """Tells its driver how it goes: a beat each second, and more often while that waits for the end of what is pending.
-
-    News are a dict with their kind: `beat`, `died` and `ended`.
-    """
+    """Tells its driver how it goes (`beat`, `died`, `ended`): each second, more often while that waits for what is pending."""
 
     def __init__(self, ticket: WorkerTicket) -> None:
         super().__init__(ticket, codec=CODEC)
@@ -82,7 +74,6 @@ class BoltWorker(GroupWorker):
         self._opened = self._ready = False
 
     def run(self) -> bool:
-        """Run to the end; whether threads are left that do not end."""
         stuck: list[str] = []
         try:
             self._open()

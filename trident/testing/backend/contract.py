@@ -72,13 +72,10 @@ UNSTORABLE: tuple[Any, ...] = (_Foreign(), "lone surrogate \ud800")
 class StoreContract(Contract):
     """Base of the contracts. Subclass one of them, name the factory, and let pytest run it.
 
-    `factory`: what opens the store: a `BackingMapFactory`, a `StateSpec`, a `StateFactory`, a function without arguments that
-    returns one of these over an empty store; also as a method, or set by a fixture.
-    `kind`: what the maps hold; None: as the factory says, else opaque.
-    `limits`: what the store claims; None: what its methods claim.
-    `outage`: a function that returns a context in which the store does not answer; None: the case is left out.
-    `seed`: the seed of the random choices.
-    `suite_run`: the run of `backend_suite` that the check belongs to.
+    `factory`: a `BackingMapFactory`, `StateSpec` or `StateFactory`; a function without arguments that returns one of these over
+    an empty store; also as a method, or set by a fixture.
+    `kind`, `limits`: what the maps hold, and what the store claims; None: as the factory says, as its methods claim.
+    `outage`: returns a context in which the store does not answer; None: the case is left out.
     """
 
     subject = "store"
@@ -90,7 +87,6 @@ class StoreContract(Contract):
 
     @cached_property
     def store(self) -> Store:
-        """The store of this check, opened at first use."""
         factory = self.user_attribute("factory", 3, ", or let a fixture set it")
         return Store(factory, self.kind, self.limits, self.suite_run)
 
@@ -119,7 +115,6 @@ class StoreContract(Contract):
 
 
 def rows(number: int, start: int = 0) -> list[tuple[Key, int]]:
-    """Return so many rows, each with a key and a value of its own."""
     return [((f"key {at}",), at) for at in range(start, start + number)]
 
 
@@ -145,13 +140,11 @@ class MapContract(StoreContract):
         return Writer(self.store.map(state, reads=True), self.store.kind)
 
     def commit_rows(self, number: int) -> tuple[Writer, list[tuple[Key, int]]]:
-        """Commit so many rows as batch 1; return what committed them, and the rows."""
         writer, pairs = self.store.writer(), rows(number)
         writer.commit(pairs, 1)
         return writer, pairs
 
     def expect_rows(self, pairs: Sequence[tuple[Key, Any]], what: str, *readers: Writer) -> None:
-        """Compare what each of the readers, and a new instance, reads with what was written."""
         for each in (*readers, self.reader()):
             expect(each.read(keys_of(pairs)), values_of(pairs), what)
 
@@ -162,10 +155,7 @@ def update(state: Any, *calls: dict[str, int]) -> None:
 
 
 class StateContract(StoreContract):
-    """Base of the contracts of states: whole batches, and a plain dict that is fed each committed batch once.
-
-    `model`: what each key has after the last committed batch; None: nothing, of one that no batch or only a failed one wrote.
-    """
+    """Base of the contracts of states: whole batches, and a dict, `model`, that is fed each committed batch once."""
 
     @cached_property
     def log(self) -> Log:
@@ -191,12 +181,10 @@ class StateContract(StoreContract):
             self.expect_model(state)
 
     def run(self, state: Any, *calls: dict[str, int], recorded: bool = True) -> None:
-        """Run one whole batch."""
         with self.batch(state, *calls, recorded=recorded):
             pass
 
     def remove(self, state: Any, *names: str, recorded: bool = True) -> None:
-        """Run one whole batch that removes keys."""
         keys: list[Key] = [(name,) for name in names]
         with self.batch(state, recorded=recorded):
             state.multi_remove(keys)
@@ -210,7 +198,6 @@ class StateContract(StoreContract):
         return list(state.multi_get(keys))
 
     def expect_model(self, *states: Any) -> None:
-        """Compare what is read, by these and by a new instance, with what each key should have."""
         for state in (*states, self.store.state(reads=True)):
             found = self.read(state, [(name,) for name in self.model])
             expect(found, list(self.model.values()), f"read {list(self.model)} after batch {self.log.committed}")

@@ -24,14 +24,12 @@ class MapSharing(MapContract):
 
     @promise(Promise.REOPENED)
     def test_another_instance_reads_what_was_written(self) -> None:
-        """One that was opened before, and one that is opened after."""
         before, writer, pairs = self.reader(), self.store.writer(), rows(20)
         writer.commit(pairs, 1)
         self.expect_rows(pairs, "read by another instance", before)
 
     @promise(Promise.REOPENED)
     def test_what_another_writer_wrote_is_read(self) -> None:
-        """Values that an instance read or wrote itself, and keys that it found absent, are read again."""
         first, second, reader, pairs = self.store.writer(), self.store.writer(), self.reader(), rows(20)
         absent = rows(5, 100)
         first.commit(pairs, 1)
@@ -47,7 +45,6 @@ class MapSharing(MapContract):
 
     @promise(Promise.REOPENED)
     def test_instances_in_turn_agree_with_a_dict(self) -> None:
-        """Three instances write in turn and at random; after each commit all read what a plain dict has."""
         chance, wanted = self.random("agreement"), dict[Key, Any]()
         writers = [self.store.writer() for _ in range(3)]
         pool: list[Key] = [*KEYS[:12], *keys_of(rows(20))]
@@ -66,7 +63,6 @@ class MapSharing(MapContract):
 
     @promise(Promise.DURABLE, "durable")
     def test_another_process_reads_what_was_written(self) -> None:
-        """It gets the factory as the workers of a cluster get it: pickled."""
         _, pairs = self.commit_rows(50)
         given = self.store.factory, self.store.kind, self.claims
         what = "the factory cannot be opened in another process"
@@ -75,7 +71,6 @@ class MapSharing(MapContract):
 
     @promise(Promise.PREFIX, "shared")
     def test_states_that_share_a_store_do_not_meet(self) -> None:
-        """Each has its own value under the same key, and keys that look like another one's name."""
         keys: list[Key] = [("",), ("s",), ("/",), ("s", "s"), ("key",), ("s/key",), ("/s/key",)]
         for txid, name in enumerate(NEIGHBOURS, 1):
             self._writer(name).commit([(key, f"{name} {key}") for key in keys], txid)
@@ -93,7 +88,6 @@ class MapSharing(MapContract):
 
     @promise(Promise.ATOMIC, "isolated")
     def test_no_other_instance_sees_puts_before_the_commit_ends(self) -> None:
-        """A reader sees the commit before, then all of this one."""
         writer, pairs = self.commit_rows(20)
         changed = [(key, value + 1000) for key, value in pairs]
         writer.begin(2)
@@ -105,7 +99,6 @@ class MapSharing(MapContract):
 
     @promise(Promise.ATOMIC, "atomic_commit")
     def test_puts_of_a_commit_that_never_ended_are_never_seen(self) -> None:
-        """The next writer finds what was there before."""
         writer, pairs = self.commit_rows(20)
         writer.begin(2)
         writer.put([(key, -1) for key in keys_of(pairs)], 2)
@@ -117,7 +110,6 @@ class MapSharing(MapContract):
 
     @promise(Promise.REMOVAL, "removes")
     def test_deleted_keys_are_gone_and_no_others(self) -> None:
-        """Absent ones and none at all are no error; a key may come back."""
         writer, pairs = self.commit_rows(self.claims.chunk + 10)
         gone = keys_of(pairs)[: self.claims.chunk + 1]
         writer.delete([*gone, ("never written",)], 2)
@@ -129,7 +121,6 @@ class MapSharing(MapContract):
 
     @promise(Promise.LISTING, "lists")
     def test_every_key_is_listed_once(self) -> None:
-        """Keys of all types and many keys, written more than once; no keys of other states, and no sentinel."""
         writer = self.store.writer()
         if self.claims.shared:
             self._writer(("", "state2")).commit([(("of another state",), 1)], 1)
@@ -143,7 +134,6 @@ class MapSharing(MapContract):
 
     @promise(Promise.LISTING, "lists")
     def test_keys_that_stay_are_listed_once_while_others_come(self) -> None:
-        """A commit between two pages neither hides nor repeats a key."""
         writer, pairs = self.commit_rows(2 * self.claims.chunk + 1)
         reader = self.store.map(reads=True)
         found: list[Key] = []
@@ -156,7 +146,6 @@ class MapSharing(MapContract):
 
     @promise(Promise.RESET, "resets")
     def test_an_emptied_state_is_empty_and_no_other_is(self) -> None:
-        """Names that begin alike or look like patterns are the test of it."""
         names = NEIGHBOURS if self.claims.shared else NEIGHBOURS[:1]
         pairs = rows(self.claims.chunk + 1)
         for name in names:

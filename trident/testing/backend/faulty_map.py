@@ -24,17 +24,8 @@ class InjectedFault(BackendError):
 class Faults:
     """The failures that are to come, for any number of maps that share this object.
 
-    Parameters
-    ----------
-    seed
-        For drawing when or how a call fails, where `fail` does not say.
-
-    Attributes
-    ----------
-    calls
-        How many calls there were.
-    fired
-        `"multi_put middle"` … for each failure that happened.
+    `seed`: for drawing when or how a call fails, where `fail` does not say.
+    `fired`: `"multi_put middle"` … for each failure that happened, in one of so many `calls`.
     """
 
     def __init__(self, seed: object = 0) -> None:
@@ -44,15 +35,10 @@ class Faults:
         self._at: dict[int, How] = {}
 
     def fail(self, at: int | None = None, how: How | None = None) -> None:
-        """Let the n-th call from now on fail.
+        """Let the n-th call from now on fail, 1 being the next one; drawn from 1 to 16 if not given.
 
-        Parameters
-        ----------
-        at
-            1 is the next call; drawn from 1 to 16 if not given.
-        how
-            `"before"`: nothing is done. `"middle"`: half of the keys are written. `"after"`: all is done, then the
-            caller dies. `"lost_reply"`: all is done, the caller gets a timeout. Drawn if not given.
+        `how`, drawn if not given: `"before"`: nothing is done. `"middle"`: half of the keys are written. `"after"`: all is
+        done, then the caller dies. `"lost_reply"`: all is done, the caller gets a timeout.
         """
         if at is not None and at < 1:
             raise ValueError(f"at={at}: the next call is 1")

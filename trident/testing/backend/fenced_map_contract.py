@@ -353,8 +353,7 @@ class Point(NamedTuple):
 def points_inside(call: Callable[[], object]) -> list[Point]:
     """Run a call; return the points inside of it, those between its requests to the store first.
 
-    A function that is called once per request is called rarely, and from the beginning of the call to its end. That
-    distinguishes it from functions that are called per key, or while the requests are prepared.
+    What is called rarely, from the beginning of the call to its end, is called once per request, not per key.
     """
     places: dict[str, list[int]] = {}
     calls = count()
@@ -373,10 +372,9 @@ def points_inside(call: Callable[[], object]) -> list[Point]:
 
 
 def run_with(event: Callable[[], None], call: Callable[[], object], point: Point, grace_s: float) -> bool:
-    """Run a call and, at a point inside of it, an event in another thread; if the point is never reached, after the call.
+    """Run a call and, at a point inside of it (else after it), an event in another thread, and wait for that `grace_s` seconds.
 
-    The call waits `grace_s` seconds for the event. If the call holds a lock that the event needs, the event happens as soon
-    as the lock is free. Returns whether the event ended before the call continued from the point.
+    If the call holds a lock that the event needs, that comes later. Returns whether the event ended before the call went on.
     """
     seen, in_place = count(), False
     with ThreadPoolExecutor(1) as thread:

@@ -1,9 +1,7 @@
 """Random schedules of a topology: batches, crashes at every call, replays, takeovers; the end equals a plain dict.
 
-A schedule is one topology's life, drawn from a seed: two processes own the partitions in turn, calls to the store fail
-before, in the middle, after, or with the reply lost; a batch that failed is replayed, with other rows where the kind allows
-it, by the same process or by another one; writers that were replaced wake up and go on. After every record, readers must
-see what a dict has that was fed each committed batch once.
+Two processes own the partitions in turn; calls to the store fail before, in the middle, after, or with the reply lost; writers
+that were replaced wake up and go on. After every record readers must see what a dict has that was fed each batch once.
 """
 
 from __future__ import annotations
@@ -33,12 +31,7 @@ _EPOCH = 1 << 20
 
 
 class Log:
-    """Which batches are committed, and by whom.
-
-    `committed`: the last committed txid; 0 before the first.
-    `attempt`: the attempt that runs now.
-    `winners`: who won the committed txids.
-    """
+    """Which batches are committed, and by whom; `attempt` is the one that runs now."""
 
     def __init__(self) -> None:
         self.committed, self.attempt, self.winners = 0, _EPOCH, Winners()
@@ -89,8 +82,6 @@ class _Died(Exception):
 
 @dataclass
 class _Sleeper:
-    """A writer that was left in the middle of a commit."""
-
     state: Any
     txid: Txid
     part: int
@@ -98,14 +89,7 @@ class _Sleeper:
 
 
 class Schedule:
-    """One life, from a seed.
-
-    `store`: an empty store.
-    `seed`: decides everything.
-    `partitions`: the number of partitions.
-
-    `changes`: whether a batch that failed is replayed with other rows; if not told otherwise, where the kind allows it.
-    """
+    """One life, from a seed; `changes`: whether a batch that failed is replayed with other rows."""
 
     def __init__(self, store: Store, seed: object, partitions: int = 2) -> None:
         self.store, self.seed, self.partitions = store, seed, partitions
@@ -139,7 +123,6 @@ class Schedule:
             raise Violation(f"{said}; seed {self.seed!r}: {told}") from error
 
     def open(self) -> None:
-        """Open two processes and a reader."""
         self._processes = [self._open_partitions(), self._open_partitions()]
         self._reader = self._open_partitions(reads=True)
 
@@ -172,7 +155,6 @@ class Schedule:
         return True
 
     def state_over(self, backing: IBackingMap[Any], part: int) -> Any:
-        """Return the state of a partition over its map."""
         return map_for(self.store.kind, backing, "state", part)
 
     def _run_batch(self) -> None:

@@ -1,7 +1,4 @@
-"""The store under test: what it claims, as data; its maps, opened as the framework does; the protocol of a commit over them.
-
-A claim is checked; what is not claimed is checked to be refused where a refusal is documented.
-"""
+"""The store under test: what it claims, its maps, opened as the framework does, and the protocol of a commit over them."""
 
 from __future__ import annotations
 
@@ -123,12 +120,7 @@ class Limits:
 
 @dataclass
 class SuiteRun:
-    """One run.
-
-    `until`: the time of `time.monotonic` after which no map is opened.
-    `clean`: called with the configuration of a state whose values are no longer needed; None: the maps empty themselves.
-    `left`: how many keys stayed in the store, by state.
-    """
+    """One run, until a time of `time.monotonic`; `clean` empties a state (None: maps do so); `left`: keys that stayed."""
 
     until: float = math.inf
     clean: Callable[[StateConf], Any] | None = None
@@ -170,15 +162,7 @@ class SuiteRun:
 
 
 class Store:
-    """One empty store: opens maps and states of it, and closes them all.
-
-    `factory`: a `BackingMapFactory`; a `StateSpec` or `StateFactory`; or a function without arguments that returns one of these
-    over an empty store.
-    `kind`: what the maps hold; None: as the factory says, else opaque.
-    `limits`: the claims; None: those that the methods of a map make.
-    `run`: of the suite; None: one without end.
-    `partitions`: how many partitions a state has, if its `StateSpec` says so; else None, and it is opened with any number.
-    """
+    """One empty store: opens maps and states of it, and closes them all. `partitions`: of a state, if its spec says so."""
 
     def __init__(
         self, factory: Any, kind: StateType | None = None, limits: Limits | None = None, run: SuiteRun | None = None
@@ -199,17 +183,12 @@ class Store:
 
     @property
     def limits(self) -> Limits:
-        """The claims; a map is opened to see its methods if none were given."""
         if self._limits is None:
             self._limits = self._given or Limits().with_abilities_of(self.map("limits"))
         return self._limits
 
     def conf(self, state: str = "state", topology: str | None = None, read_only: bool = False) -> StateConf:
-        """Return the configuration of a state, in a topology that no other check uses.
-
-        States of one check that have nothing to do with each other are in topologies of their own; `topology` puts them
-        into one whose name ends so.
-        """
+        """Return the configuration of a state in a topology of its own, or in one whose name ends with `topology`."""
         if topology is None:
             return StateConf(f"{self.topology}-{state.replace(' ', '-')}", "state", read_only=read_only)
         return StateConf(f"{self.topology}{topology}", state, read_only=read_only)
@@ -223,7 +202,6 @@ class Store:
         topology: str | None = None,
         reads: bool = False,
     ) -> BackingMap:
-        """Open a new instance of a backing map; `reads`: one that only answers reads."""
         return self.open(self.conf(state, topology, reads), partition, partitions)
 
     def open(self, conf: StateConf, partition: int, partitions: int) -> BackingMap:
@@ -248,7 +226,6 @@ class Store:
         return Writer(self.map(state, partition, partitions, topology=topology), self.kind, partition)
 
     def close(self) -> None:
-        """Empty what was written, where the store can, and close what was opened."""
         for conf, partition, partitions in self._confs.values():
             with suppress(Exception):  # a user's store; the verdict stands, and the next case must run
                 opened = open_backing_map(self._factory_of(conf), conf, partition, partitions)
@@ -297,7 +274,6 @@ class Writer:
             self.start(txid, attempt)
 
     def start(self, txid: int, attempt: int = 0) -> None:
-        """Begin a commit whose sentinel was moved."""
         self.backing.begin(commit_of(txid, attempt))
 
     def put(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
@@ -319,7 +295,6 @@ class Writer:
         self.end(txid, attempt)
 
     def read(self, keys: Sequence[Key]) -> list[Any]:
-        """Read the values, without what they are stored with."""
         return [value_of(found) for found in self.backing.multi_get(keys)]
 
 
@@ -365,7 +340,6 @@ def backing_of(state: Any) -> BackingMap | None:
 
 
 def opened_factory(factory: Any) -> Any:
-    """Return the `BackingMapFactory` or `StateFactory` that was given, in whatever form."""
     if supplies(factory):
         factory = factory()
     inner = factory.factory if isinstance(factory, StateSpec) else factory
@@ -378,7 +352,6 @@ def opened_factory(factory: Any) -> Any:
 
 
 def supplies(factory: Any) -> bool:
-    """Whether the factory is a function without arguments that returns the store."""
     if isinstance(factory, StateSpec) or is_factory(factory) or not callable(factory):
         return False
     try:

@@ -55,11 +55,6 @@ def backend_suite(
         needs none; of others the report says how many keys stay.
     out
         Where the report is printed; None: standard output, and standard error shows meanwhile what is being checked.
-
-    Returns
-    -------
-    Report
-        `report.ok`, `report.violated`, `report.raise_if_violated()`.
     """
     report, factories = Report(seed), _by_kind(factory, kinds)
     contracts = {
@@ -103,13 +98,7 @@ def _case(contract: type[StoreContract], seed: int, given: Mapping[str, Any]) ->
 
 @dataclass
 class Report(Findings):
-    """All findings of one run of `backend_suite`.
-
-    Attributes
-    ----------
-    left
-        How many keys stayed in the store.
-    """
+    """All findings of one run of `backend_suite`; `left` is how many keys stayed in the store."""
 
     promises: ClassVar[type[Promised]] = Promise
 

@@ -89,10 +89,7 @@ def _short(value: Any) -> str:
 
 
 class OutsideValues:
-    """The containers that operations and stores of a topology reach by closures, globals and attributes.
-
-    Before each run they are what they were at first; after it those of operations are compared.
-    """
+    """Containers that operations and stores reach by closures, globals and attributes; each run finds them as at first."""
 
     def __init__(self, graph: Graph) -> None:
         self._found: dict[int, tuple[str, Any, Any, bool]] = {}
@@ -119,7 +116,6 @@ class OutsideValues:
                     value.update(deepcopy(first))
 
     def changed_values(self) -> dict[str, Any]:
-        """Return what operations have changed, by name; the order in a list does not count."""
         return {
             name: _without_order(value)
             for name, value, first, compared in self._found.values()
@@ -143,7 +139,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _reachable_values(value: Any, depth: int, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Iterate over the containers that an object reaches, with names for messages."""
     if type(value) in _KINDS:
         yield name, value
     elif depth == 0:

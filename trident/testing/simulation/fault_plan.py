@@ -38,9 +38,6 @@ Rows = Mapping[str, Sequence[int]]
 class Fault:
     """One thing that goes wrong, the first time that a batch comes to a point.
 
-    `kind`: what goes wrong.
-    `point`, `state`: where; `state` is empty where the point belongs to no state.
-    `txid`: in which batch.
     `batches`: of a pause: how many batches the successor commits meanwhile. Of a store that is set back: an odd number, if the
     driver goes on.
     """
@@ -76,13 +73,10 @@ class Fault:
 class FaultPlan:
     """All that a run depends on beside the topology and its rows.
 
-    `seed`: what it was drawn from.
-    `faults`: what goes wrong.
-    `most`: the most rows of a stream in a batch.
-    `pending`: how many batches may be in flight.
+    `most`: the most rows of a stream in a batch; `pending`: how many batches may be in flight.
     `recuts`: whether a batch that is asked for again may have other rows, if its spout is not transactional.
     `empties`: whether a batch may have no rows of a stream that has some.
-    `cuts`: the number of rows of a stream in a batch, by both; where it is not given it is drawn.
+    `cuts`: the number of rows by stream and batch; where it is not given it is drawn.
     """
 
     seed: int
@@ -94,7 +88,6 @@ class FaultPlan:
     cuts: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def rows_of(self, stream: str, txid: int, asked: int) -> int:
-        """Return how many rows a batch takes of a stream that is asked for the n-th time."""
         if (given := self.cuts.get((stream, txid))) is not None:
             return given
         chance = random.Random(f"{self.seed} {stream} {txid} {asked if self.recuts else 0}")
@@ -103,12 +96,7 @@ class FaultPlan:
 
 
 def drawn_plan(seed: int, states: Sequence[str], rows: int, kinds: Collection[FaultKind]) -> FaultPlan:
-    """Draw a plan from a seed.
-
-    `states`: the states that batches write.
-    `rows`: how many the longest stream has.
-    `kinds`: what may go wrong.
-    """
+    """Draw a plan from a seed: for the `states` that batches write, the `rows` of the longest stream, the `kinds` of faults."""
     chance = random.Random(f"{seed}")
     most = max(1, -(-2 * rows // chance.choice((2, 3, 4, 6, 9))))
     txids = max(1, min(2 * rows // (most + 1), rows))

@@ -29,11 +29,7 @@ Places = Mapping[str, Contents]
 
 
 class Wrong(Exception):
-    """A run went on where it had to stop, stopped where it had to go on, or left something wrong; the text says what.
-
-    `trace`: what happened.
-    `wanted`, `found`: what all compared places should hold and do, if that is wrong.
-    """
+    """A run went on where it had to stop, stopped where it had to go on, or left something wrong; the text says what."""
 
     def __init__(self, text: str, trace: list[str], wanted: Places | None = None, found: Places | None = None) -> None:
         super().__init__(text)
@@ -53,7 +49,6 @@ class SimulatedSpout(GivenSpout):
         return _WatchedEmitter(self._hooks)
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Take the rows behind those of the batch before; None at the end."""
         begin = 0 if previous is None else int(previous["until"])
         if begin >= self._rows.num_rows:
             return None
@@ -68,8 +63,6 @@ class SimulatedSpout(GivenSpout):
 
 
 class _WatchedEmitter:
-    """Emits parts that carry their rows."""
-
     def __init__(self, hooks: FaultHooks | None = None) -> None:
         self._hooks = hooks
 
@@ -99,8 +92,8 @@ class SimulatedDriver:
         opened.committer.reach = hooks.reach
         watch_records(opened.log, hooks.reach)
         run.opened.append(opened)
-        self.unfenced = tuple(name for name, each in opened.states.items() if not each[0].facts.fences)
-        hooks.fences = not self.unfenced
+        run.unfenced = tuple(name for name, each in opened.states.items() if not each[0].facts.fences)
+        hooks.fences = not run.unfenced
         self.loop = Drive(graph, opened, Unheard(graph.name), observer=self._observe, clock=HandClock()).loop
         hooks.reach("start")
 
@@ -119,17 +112,7 @@ class SimulatedDriver:
 
 
 class SimulatedRun:
-    """The drivers of one run.
-
-    `compared`: the states that are read at the end.
-
-    Of what happens:
-
-    `trace`: line by line.
-    `happened`: how often each kind of fault was met.
-    `cuts`: how many rows of each stream each committed batch had.
-    `contents`: what the compared states hold at the end.
-    """
+    """The drivers of one run. `cuts`: how many rows each batch had of each stream; `contents`: of states at the end."""
 
     def __init__(
         self, graph: Graph, config: Config, rows: Mapping[str, pa.Table], plan: FaultPlan, compared: Collection[str]
@@ -147,16 +130,13 @@ class SimulatedRun:
         self._earlier = {node.name: [SimulatedStore()] for node in graph.states}
         self._recounted: set[tuple[str, int]] = set()
         self._turns = 0
+        self.unfenced: tuple[str, ...] = ()  # the states whose store stops no driver that was replaced
         self.trace: list[str] = []
         self.happened: Counter[FaultKind] = Counter()
         self.cuts: dict[tuple[str, int], int] = {}
         self.contents: dict[str, Contents] = {}
 
     def run(self) -> None:
-        """Run until all rows are committed.
-
-        Raises `Wrong`: the topology has ended, or goes on where it must not.
-        """
         try:
             self._start()
             self._lead(None)
@@ -176,11 +156,6 @@ class SimulatedRun:
     @property
     def attempts(self) -> int:
         return sum(map(len, self._tries.values()))
-
-    @property
-    def unfenced(self) -> tuple[str, ...]:
-        """The states whose store stops no driver that was replaced."""
-        return self._driver.unfenced
 
     def due(self, point: str, txid: int, state: str, last: bool) -> Fault | None:
         if point == "recorded":
@@ -254,7 +229,6 @@ class SimulatedRun:
                 return
 
     def _lead(self, target: int | None) -> None:
-        """Let drivers work until a batch is committed; None: until all are."""
         idle = 0
         while not self._is_done() and (target is None or self.txid < target):
             before, driver = self._turns, self._driver

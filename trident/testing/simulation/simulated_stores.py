@@ -31,7 +31,6 @@ class FaultHooks:
 
     `due`: `(point, txid, state, last)`; returns what goes wrong there, if anything; not again if this was the `last` question.
     `happens`: sees to a fault, which happens now: a successor works while the caller is paused, a store loses a batch.
-    `starting`: the batch that the driver begins with.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class FaultHooks:
         return self._attempt is not None and self._due(point, self._attempt.txid, state, False) is not None
 
     def reach(self, point: str, state: str = "", txid: int = 0) -> None:
-        """Come by a point of a batch: of the running commit, where no other is given."""
         if self.is_dead:
             raise Died
         attempt = None if txid else self._attempt
@@ -74,10 +72,7 @@ class FaultHooks:
 
 
 class SimulatedStore:
-    """What is stored of one state; it outlives the drivers of a run.
-
-    `keys`: the keys that any map was given, for maps that cannot list theirs.
-    """
+    """What is stored of one state; it outlives the drivers of a run. `keys`: for maps that cannot list theirs."""
 
     def __init__(self) -> None:
         from states.memory.state import MemoryData
@@ -140,8 +135,6 @@ class WatchedMap(MapWrapper):
 
 @dataclass(frozen=True)
 class _WatchedMaps:
-    """Opens the maps of a state: those of its own factory, or simulated ones."""
-
     given: BackingMapFactory | None
     kind: StateType
     by_reference: bool
@@ -163,9 +156,7 @@ class _WatchedMaps:
 
 
 def watched_spec(node: StateNode, store: SimulatedStore, hooks: FaultHooks) -> StateSpec:
-    """Return the spec of a state with the points of a plan: over its own maps, or over simulated ones of its kind.
-
-    The state of a user's own factory stays what it is.
+    """Return the spec of a state with the points of a plan: over its own maps, or simulated ones; a user's own factory stays.
 
     Raises `ConfigError`: the store is none that a map in memory can stand for.
     """

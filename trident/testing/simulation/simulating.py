@@ -67,10 +67,8 @@ def simulate(
         The topology; or a function that declares it, called for each run, if stores of your own keep data in this process.
     rows
         By stream, its rows: tuples, dicts by field, or bare values if it has one field; a list if there is one stream.
-    seeds
-        How many runs; the seeds are 0, 1, 2 …
-    seed
-        The only seed to run.
+    seeds, seed
+        How many runs; their seeds are 0, 1, 2 … Or the only seed to run.
     faults
         Some of `"crash"`, `"error"`, `"lost_answer"`, `"pause"`, `"set_back"`, `"other_cut"`; None: all.
     same_batches
@@ -82,10 +80,8 @@ def simulate(
 
     Raises
     ------
-    SimulationFailed
-        A run has left something other than a run without faults.
-    ConfigError
-        A state cannot be simulated.
+    SimulationFailed, ConfigError
+        A run has left something other than a run without faults; or a state cannot be simulated.
 
     Examples
     --------
@@ -112,12 +108,8 @@ def _kinds(faults: Collection[FaultKind] | None) -> Collection[FaultKind]:
 class SimulationFailed(AssertionError):
     """A simulated run has not left what a run without faults leaves; the text has the trace.
 
-    Attributes
-    ----------
-    seed
-        The run's seed; None if it failed without faults.
-    trace
-        What happened in the smallest run that was found to fail, line by line.
+    `seed`: the run's; None if it failed without faults.
+    `trace`: what happened in the smallest run that was found to fail, line by line.
     """
 
     def __init__(self, text: str, seed: int | None = None, trace: Sequence[str] = ()) -> None:
@@ -127,20 +119,11 @@ class SimulationFailed(AssertionError):
 
 @dataclass(frozen=True)
 class SimulationReport:
-    """What was simulated, and that all of it was right.
+    """How much was simulated, and that all of it was right.
 
-    Attributes
-    ----------
-    seeds, batches, attempts
-        How many runs there were, and how many batches and attempts in them.
-    faults
-        How often each kind of fault was met.
-    seconds
-        How long it took.
-    notes
-        What could not be simulated.
-    trace
-        What happened, line by line, if a single seed was run.
+    `faults`: how often each kind of fault was met.
+    `notes`: what could not be simulated.
+    `trace`: what happened, line by line, if a single seed was run.
     """
 
     seeds: int
@@ -206,10 +189,7 @@ class JudgedRuns:
         return {stream: range(table.num_rows) for stream, table in self._rows.items()}
 
     def report(self, seeds: Sequence[int], told: bool = False) -> SimulationReport:
-        """Run seeds; `told`: with the trace of the last one.
-
-        Raises `SimulationFailed`: a run differs from one without faults, or two of these from each other.
-        """
+        """Run seeds; `told`: with the trace of the last one. `SimulationFailed` if a run differs from one without faults."""
         began = time.monotonic()
         self._check_repeats()
         batches, attempts, met, trace = 0, 0, Counter[FaultKind](), [""]
@@ -235,7 +215,6 @@ class JudgedRuns:
         )
 
     def _run(self, plan: FaultPlan, rows: Rows) -> tuple[SimulatedRun, dict[str, Contents]]:
-        """Run a plan; return also what all compared places hold at the end."""
         self._outside.restore()
         graph = self._graph()
         outside = self._outside if isinstance(self._topology, TridentTopology) else OutsideValues(graph)

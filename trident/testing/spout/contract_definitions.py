@@ -21,7 +21,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.PLAIN)
     def test_a_definition_is_plain_data(self) -> None:
-        """It comes back from the log as it was, and no call changes it."""
         filled, life = self.begin()
         txid, previous = 1, None
         filled.define_next(life)  # which waits until there is something
@@ -43,7 +42,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.SMALL)
     def test_a_definition_does_not_grow_with_the_batches(self) -> None:
-        """Batches of the same size have definitions of the same size, however many there were."""
         filled, limit = self.filled, self.filled.source.limit
         self.needs(limit is not None or filled.source.grows, "it cannot be had to make many batches")
         filled.fill(_MANY_BATCHES * (limit or 1) if limit or not filled.source.grows else 1)
@@ -62,7 +60,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.REPLAY, "identical replays")
     def test_a_definition_read_again_has_the_same_rows(self) -> None:
-        """At once, in another attempt, after later batches were defined, and after the source has grown."""
         filled, life = self.begin()
         batches = self._read_uncommitted(life)
         for attempt in (1, 2):
@@ -74,7 +71,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.CUTS)
     def test_a_definition_has_the_same_rows_in_any_number_of_parts(self) -> None:
-        """From 1 to 64, for as many tasks."""
         filled, life = self.begin()
         self.needs(life.rereads, "a definition is read once")
 
@@ -87,7 +83,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.ELSEWHERE, "identical replays")
     def test_another_coordinator_reads_the_same_rows(self) -> None:
-        """One of a new spout in this process, and one of the pickled spout in another process."""
         filled, life = self.begin()
         batches = self._read_uncommitted(life)
         other = filled.live()
@@ -101,7 +96,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.AHEAD)
     def test_batches_may_be_defined_ahead(self) -> None:
-        """Three are defined, each from the one before; then they are read and committed, the next ones meanwhile waiting."""
         filled, life = self.begin()
         waiting = list[FilledBatch]()
 
@@ -118,7 +112,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.RETRY, "replays")
     def test_a_failed_batch_is_defined_again_from_the_same_place(self) -> None:
-        """Each batch is defined and read, given up, defined again from the same definition, read and committed."""
         filled, life = self.begin()
 
         def take(last: FilledBatch | None, wait: bool) -> FilledBatch | None:
@@ -134,7 +127,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.RESTART, "replays")
     def test_a_new_coordinator_goes_on_from_the_last_definition(self) -> None:
-        """Each batch has a driver of its own, with nothing but the definition of the batch before, as the log keeps it."""
         filled = self.filled
         filled.fill(filled.backlog)
 
@@ -149,7 +141,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.NEW_PARTITIONS, "adds_partitions")
     def test_a_partition_that_is_added_is_read_from_its_first_row(self) -> None:
-        """One that appears while a driver runs, and one that appears between two drivers."""
         filled, life = self.begin()
         source, batches = filled.source, filled.drain(life)
         for number, restarted in enumerate((False, True) if source.grows else (True,)):
@@ -166,7 +157,6 @@ class DefinitionChecks(SpoutChecks):
 
     @promise(SpoutPromise.LOST_PARTITIONS, "replays", "lost")
     def test_the_rows_of_a_lost_partition_count_once(self) -> None:
-        """A batch that was defined before is not read in part; after the partition is back, all rows have come once."""
         filled, life = self.begin()
         source, lost = filled.source, filled.source.partitions - 1
         batches, second = self._read_partition(life, lost)
@@ -213,7 +203,6 @@ class DefinitionChecks(SpoutChecks):
         raise SkipTest("the rows of the partition are spread over too many batches")
 
     def _expect_whole_or_error(self, life: Life, batch: FilledBatch) -> None:
-        """Read a batch while a partition is lost: it cannot be read, or it is the same."""
         try:
             again = life.read(batch, attempt=1)
         except Exception:  # noqa: BLE001 - another promise says which error

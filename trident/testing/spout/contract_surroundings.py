@@ -31,7 +31,6 @@ class SurroundingChecks(SpoutChecks):
 
     @promise(SpoutPromise.SHIPPED)
     def test_description_emitter_and_parts_can_be_pickled(self) -> None:
-        """And making the description opens no thread, file or connection."""
         filled = self.filled
         filled.fill(filled.backlog)
         spout = filled.source.spout()
@@ -51,7 +50,6 @@ class SurroundingChecks(SpoutChecks):
 
     @promise(SpoutPromise.SIZE)
     def test_the_size_of_a_batch_is_told_from_its_definition(self) -> None:
-        """About the bytes of its rows; also by a new coordinator, and while the source is away."""
         filled, life = self.begin()
         self.needs(life.coordinator.offers("size"), "the coordinator has no size()")
         sized, sizes = life.coordinator, list[tuple[FilledBatch, Any]]()
@@ -96,7 +94,6 @@ class SurroundingChecks(SpoutChecks):
 
     @promise(SpoutPromise.CLOSE)
     def test_threads_files_and_connections_are_released(self) -> None:
-        """After a batch was read, in part and as a whole, and the coordinator was closed."""
         filled = self.filled
         filled.fill(filled.backlog)
         self._open_and_close()  # what is opened once for a process is open now
@@ -111,7 +108,6 @@ class SurroundingChecks(SpoutChecks):
 
     @promise(SpoutPromise.ERRORS, "outage")
     def test_a_source_that_is_away_raises_spout_error(self) -> None:
-        """Whoever opens, defines or reads; when it is back, all goes on."""
         filled, life, batch = self._read_first()
         source, rows = filled.source, batch.rows
         with source.outage():

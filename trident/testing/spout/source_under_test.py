@@ -132,10 +132,7 @@ class FilledBatch(NamedTuple):
 
 
 class Life:
-    """One life of a driver that reads a spout, without a log, states or Spark: its coordinator, and its emitter in a worker.
-
-    What is no plain data, or cannot be pickled, is passed on as it is: only the checks of just that complain of it.
-    """
+    """One life of a driver that reads a spout, without a log, states or Spark: its coordinator, and its emitter in a worker."""
 
     def __init__(self, spout: Any) -> None:
         settings = Config().as_mapping()
@@ -152,7 +149,6 @@ class Life:
         return not self._is_completed_by_reading or self.spout.spout_type is SpoutType.TRANSACTIONAL
 
     def define(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Have a batch defined; both definitions go through the log."""
         return through_log(self.define_here(txid, through_log(previous)))
 
     def define_here(self, txid: int, previous: Definition | None) -> Definition | None:
@@ -183,7 +179,8 @@ class Life:
         for table in self.tables(batch, parallelism, attempt):
             if table.schema.names != schema.names and table.num_columns >= len(schema):
                 table = table.select(range(len(schema))).rename_columns(schema.names)
-            rows += rows_of_table(table if table.schema.types == schema.types else cast_table(table, self.fields))
+            typed = table if table.schema.types == schema.types else cast_table(table, self.fields)
+            rows += zip(*(column.to_pylist() for column in typed.columns), strict=True)
         return rows
 
     def commit(self, batch: FilledBatch, attempt: int = 0) -> None:
@@ -204,15 +201,11 @@ class Life:
                 yield pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
 
 
-def rows_of_table(table: pa.Table) -> list[Row]:
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
 def through_log(definition: Definition | None) -> Definition | None:
     try:
         return decode(encode(definition))
     except ValueError:
-        return definition
+        return definition  # only the check of plain data complains of it
 
 
 def through_pickle(value: Any) -> Any:
@@ -223,16 +216,11 @@ def through_pickle(value: Any) -> Any:
 
 
 def read_whole(spout: Any, batches: Sequence[FilledBatch]) -> list[list[Row]]:
-    """Return the rows of batches as a driver reads them that has defined none of them."""
     return list(map(Life(spout).read, batches))
 
 
 class Compared(NamedTuple):
-    """What is wrong with rows that were read.
-
-    `missing`, `foreign`, `repeated`: rows of the source that did not come, rows that the source never had, rows that came too
-    often.
-    """
+    """Rows of the source that did not come, rows that it never had, and rows that came too often."""
 
     missing: list[Row]
     foreign: list[Row]
@@ -264,7 +252,6 @@ class FilledSource:
                 self.stated.setdefault(partition, []).extend(added)
 
     def rows(self, *partitions: int) -> list[Row]:
-        """Return all rows that the source holds, or the rows of some partitions."""
         return [row for at, rows in self.stated.items() if not partitions or at in partitions for row in rows]
 
     def live(self) -> Life:
@@ -328,7 +315,7 @@ class FilledSource:
     ) -> list[FilledBatch]:
         """Take batch after batch, until `want` rows were read (all, if not given) and there is nothing more.
 
-        `take` is given the batch before, and whether to wait for one. Gives up where all are empty, or more and more comes.
+        `take` is given the batch before, and whether to wait for one.
         """
         wanted = len(self.rows()) if want is None else want
         batches, last, read, empty = list[FilledBatch](), previous, 0, 0
@@ -349,16 +336,13 @@ class FilledSource:
             [row for name, row in by_name.items() if counts[name] > 1],
         )
 
-    def expect_all(self, rows: Sequence[Row], what: str, stated: Sequence[Row] | None = None) -> None:
-        wrong = {name: some for name, some in self.compare(rows, stated)._asdict().items() if some}
+    def expect_all(self, rows: Sequence[Row], what: str) -> None:
+        wrong = {name: some for name, some in self.compare(rows)._asdict().items() if some}
         if wrong:
             problems = "; ".join(f"{len(some)} {name}, the first is {some[0]!r}" for name, some in wrong.items())
-            broken(
-                f"{what}: {len(rows)} rows were read, {len(self.rows() if stated is None else stated)} are expected: {problems}"
-            )
+            broken(f"{what}: {len(rows)} rows were read, {len(self.rows())} are expected: {problems}")
 
     def expect_same(self, found: Sequence[Row], wanted: Sequence[Row], what: str) -> None:
-        """The same rows, in any order."""
         counts, expected = Counter(map(repr, found)), Counter(map(repr, wanted))
         if counts != expected:
             gone, new = list((expected - counts).elements()), list((counts - expected).elements())
@@ -373,12 +357,7 @@ def rows_of(batches: Sequence[FilledBatch]) -> list[Row]:
 
 
 class SpoutChecks(Contract):
-    """Base of the contract.
-
-    `source`: the class of your `SpoutSource`, or a function without arguments that returns one; also as a method, or set by a
-    fixture. It is called for each check.
-    `seed`: the seed of the random choices.
-    """
+    """Base of the contract. `source`: your `SpoutSource`, or a function that returns one; it is called for each check."""
 
     subject = "filled"
     source: Any = None
@@ -386,7 +365,6 @@ class SpoutChecks(Contract):
 
     @cached_property
     def filled(self) -> FilledSource:
-        """The source of this check, empty at first use."""
         source = self.user_attribute("source", hint=" to your subclass of SpoutSource, or let a fixture set it")()
         if not isinstance(source, SpoutSource):
             raise ConfigError(
@@ -395,7 +373,6 @@ class SpoutChecks(Contract):
         return FilledSource(source)
 
     def begin(self) -> tuple[FilledSource, Life]:
-        """Fill the source with several batches, and begin the life of a driver."""
         self.filled.fill(self.filled.backlog)
         return self.filled, self.filled.live()
 

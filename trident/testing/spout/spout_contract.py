@@ -184,19 +184,8 @@ def spout_suite(
     ----------
     source
         Your subclass of `SpoutSource`, or a function that returns one; it is called for each check.
-    seconds
-        When no further schedule is begun. The contract runs to its end, and a few schedules too, unless `at_most` says.
-    seed
-        Decides everything that is drawn at random.
-    at_most
-        Seconds after which no check starts: what is left is reported as not run, and the report is not `ok`.
-    out
-        Where the report is printed; None: standard output, and standard error shows meanwhile what is being checked.
-
-    Returns
-    -------
-    SpoutReport
-        `report.ok`, `report.violated`, `report.raise_if_violated()`.
+    seconds, seed, at_most, out
+        As of `backend_suite`.
     """
     report = SpoutReport(seed)
     if not callable(source):
@@ -242,11 +231,7 @@ def spout_table(reports: Mapping[str, SpoutReport]) -> str:
 
 
 class SpoutSchedule:
-    """One schedule: rows come, batches are defined, read, committed, fail; drivers die, partitions vanish.
-
-    What the log has of a transactional spout is used again, as the driver loop does it. What is committed is compared with the
-    source at the end.
-    """
+    """One schedule: rows come, batches are defined, read, committed, fail; drivers die, partitions vanish; the end is exact."""
 
     def __init__(self, filled: FilledSource, kind: SpoutType, seed: str) -> None:
         self._filled, self._kind, self._random, self._seed = filled, kind, random.Random(seed), seed
@@ -262,7 +247,6 @@ class SpoutSchedule:
         self._absent: set[int] = set()
 
     def run(self) -> None:
-        """Run; `Violation` with the seed and the last events if it does not end exact."""
         source = self._filled.source
         self._filled.fill(self._filled.backlog * (1 if source.grows else 2))
         self._life = self._filled.live()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 import random
-import time
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -16,8 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, QueryBuilder, Schema
-from deltalake.transaction import AddAction
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from states.delta.beyond_memory import bucketed_base, sorted_rows
@@ -167,38 +163,7 @@ def test_changes_since_the_base_are_loaded_at_a_start(
     assert index.get([("a", 1), ("b", 1), ("c", 1)]) == [(2, 1, 1, 2), None, (1, 1, None, 1)]
 
 
-# ---- an ordinary table: readers see its columns, and not the hash ----------------------------------------------------
-
-SCHEMA = pa.schema([("word", pa.string()), ("count", pa.int64())])
-
-
-def table_in(path: Path, rows: int) -> DeltaTable:
-    system = SubTreeFileSystem(str(path), LocalFileSystem())
-    base = BucketedBase([], SCHEMA, ["word"], system, BucketLimits(50), name="t")
-    words = pa.table({"word": [f"w{n}" for n in range(rows)], "count": range(rows)}, schema=SCHEMA)
-    table = DeltaTable.create(str(path), Schema.from_arrow(SCHEMA))
-    files = base.merge(SortedRows.of(words, ["word"])).files
-    now = int(time.time() * 1000)
-    adds: list[Any] = [
-        AddAction(file.path, file.size, {}, now, True, json.dumps({"numRecords": file.rows})) for file in files
-    ]
-    table.create_write_transaction(adds, "append", Schema.from_arrow(SCHEMA))
-    return DeltaTable(str(path))
-
-
-def test_readers_of_the_table_see_its_columns(tmp_path: Path) -> None:
-    table, expected = table_in(tmp_path, 200), [{"word": f"w{n}", "count": n} for n in range(200)]
-    read = table.to_pyarrow_table()
-    assert read.schema.names == ["word", "count"]
-    assert sorted(read.to_pylist(), key=lambda row: row["count"]) == expected
-    assert list(table.to_pandas().columns) == ["word", "count"]
-    sql = "select * from t where word = 'w7' union all select 'sum', sum(count) from t"
-    found = pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
-    assert sorted(found.to_pylist(), key=lambda row: row["count"]) == [
-        {"word": "w7", "count": 7},
-        {"word": "sum", "count": 199 * 100},
-    ]
-
+# ---- any schedule, and the files ------------------------------------------------------------------------------------
 
 KEYS = ("word", "n")
 LAYOUT = DeltaLayout(
