@@ -167,6 +167,13 @@ class TypedRows(StoredRows):
         self._witness = witness
         return bytes(sentinel)
 
+    def last_txid(self) -> int:
+        """Return the last batch of which the table has rows; 0 without any, and where rows do not say it."""
+        if self._columns.kind is StateType.NON_TRANSACTIONAL:
+            return 0
+        ((last,),) = self._rows("look for rows", self._names.sql(f'SELECT max("{TXID}") FROM {{table}}'), {}) or [(0,)]
+        return last or 0
+
     # ---- writes ---------------------------------------------------------------------------------------------------
 
     def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:

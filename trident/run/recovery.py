@@ -34,6 +34,7 @@ from trident.run.accidents import Accidents, Found
 from trident.run.placements import kinds_of
 from trident.spout.interfaces import SaysWhereItBegins, SpoutType
 from trident.state.interfaces import StateType
+from trident.state.map_state import committed_map
 from trident.state.sentinel import check_sentinel, expected_text, is_foreign, move_note
 from trident.state.txid import CHANGES, KEPT, RETRY_BITS, Sentinel, epoch_of
 
@@ -182,9 +183,10 @@ def _compare(
 ) -> Found:
     """Compare a state with the log; `lasts`: nothing takes back what a failed attempt wrote to it."""
     instances = [*laid_out, *wanted[len(laid_out) :]]
-    found = Found(name, instances, len(laid_out), [instance.read_sentinel() for instance in instances])
     # The next commit, to be compared with what drivers of earlier epochs left behind.
     commits = log.state.commits(name, len(instances), attempt=_ABOVE_ALL)
+    sentinels = [_read_sentinel(instance, txid.expected) for instance, txid in zip(instances, commits, strict=True)]
+    found = Found(name, instances, len(laid_out), sentinels)
     for partition, (instance, sentinel) in enumerate(zip(instances, found.sentinels, strict=True)):
         # The log expects nothing of an added partition; a sentinel of an earlier layout may be there.
         if partition >= found.known and sentinel is not None and _knows(log, sentinel):
@@ -199,6 +201,15 @@ def _compare(
         except StateMismatchError as mismatch:
             found.mismatches[partition] = mismatch
     return found
+
+
+def _read_sentinel(state: Any, expected: Sentinel | None) -> Sentinel | None:
+    """Return the sentinel, or one that no log knows where only values are: a copy of a table may come without it."""
+    if (sentinel := state.read_sentinel()) is not None or expected is not None:
+        return sentinel  # type: ignore[no-any-return]
+    found = committed_map(state)
+    last_txid = None if found is None else found.backing.facts.unclaimed_txid
+    return Sentinel("unknown", txid, 0) if last_txid is not None and (txid := last_txid()) else None
 
 
 def _is_undefined(plan: Plan, log: TransactionLog, txid: int) -> bool:

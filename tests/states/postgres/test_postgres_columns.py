@@ -343,6 +343,35 @@ def test_a_layout_of_a_later_version_is_refused(home: Home) -> None:
 # ---- foreign hands ---------------------------------------------------------------------------------------------------
 
 
+def test_a_table_that_was_copied_without_its_sentinels_is_not_counted_on_with_a_new_log(
+    home: Home, tmp_path: Path
+) -> None:
+    name = f"words{next(numbers)}"
+
+    def run(log: str, policy: str = "refuse") -> tuple[list[Any], int]:
+        topology = word_count(home, name, "the cow", "the moon")
+        config: dict[str, Any] = {"log_dir": str(tmp_path / log), "state_recovery": policy}
+        with topology.start(engine="in_process", **config) as running:
+            running.process_all_available()
+            return running.state("count").multi_get(["the", "cow"]), running.state("total").get()
+
+    def copy(*tables: str) -> None:
+        home.sql(f"DELETE FROM trident_sentinels WHERE state IN ({', '.join(map(repr, tables))})")
+
+    assert run("first") == ([2, 1], 4)
+    copy(f"{name}/count", f"{name}/total")
+    with pytest.raises(
+        StateMismatchError, match="the log is new, and state 'count' has the totals of 2 batches"
+    ) as failure:
+        run("second")
+    assert 'state_recovery="discard_totals"' in str(failure.value)
+    assert home.sql(f'SELECT sum(count) FROM "{name}/count"') == [(4,)]
+    assert run("second", "discard_totals") == ([2, 1], 4)
+    copy(f"{name}/total")
+    with pytest.raises(StateMismatchError):
+        run("third")
+
+
 def test_a_table_from_an_older_backup_is_found(home: Home) -> None:
     conf, log = conf_of(home), Log()
     state = home.state(conf)
