@@ -20,7 +20,7 @@ from typing import Any
 
 from trident.crashtest import injected
 from trident.errors import TridentError
-from trident.servers.local_processes import kill_job
+from trident.servers.local_processes import kill_job, scratch_environment
 
 LEFT_OUT = (".git", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 """Folders that no job reads or writes."""
@@ -169,13 +169,8 @@ class JobCopy:
     def environment(self, asked: Mapping[str, Any]) -> dict[str, str]:
         first = str(Path(next(iter(injected.__path__))).absolute())
         path = os.pathsep.join([first, *filter(None, [os.environ.get("PYTHONPATH")])])
-        place = {"TMPDIR": str(self.scratch), "SPARK_LOCAL_DIRS": str(self.scratch)}
-        # A run is short, and would spend most of its time on compiling Spark.
-        java = ["-XX:TieredStopAtLevel=1", os.environ.get("JAVA_TOOL_OPTIONS", "")]
-        if len(str(self.scratch)) <= 60:  # the path of a socket, which Spark has there, is of a limited length
-            java.append(f"-Djava.io.tmpdir={self.scratch}")
-        place["JAVA_TOOL_OPTIONS"] = " ".join(filter(None, java))
-        return {**os.environ, **place, "PYTHONPATH": path, "TRIDENT_CRASHTEST": json.dumps(asked)}
+        told = {"PYTHONPATH": path, "TRIDENT_CRASHTEST": json.dumps(asked)}
+        return {**os.environ, **scratch_environment(self.scratch), **told}
 
 
 @dataclass
