@@ -22,7 +22,6 @@ from trident.cli.commands import (
     flag,
     local_folder,
     log_named,
-    number,
     option,
 )
 from trident.cli.console import print_json, print_line, say
@@ -77,7 +76,7 @@ def _trident(
 @command(app, "log", "`trident log word-count --last 3`")
 def log_command(
     directory: LogPlace,
-    last: Annotated[int | None, number("How many commits to show.", 0, show_default="10", max=100)] = None,
+    last: Annotated[int | None, option("How many commits to show.", "N", min=0, show_default="10", max=100)] = None,
     history: Annotated[bool, flag("--history", "")] = False,
     since: Annotated[int | None, option("With --history: from this batch on.", "TXID", min=1)] = None,
     since_time: Annotated[datetime | None, option("", "TIME", formats=_TIMES)] = None,

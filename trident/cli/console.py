@@ -206,6 +206,16 @@ def _log_as_json(level: int) -> _JsonLines:
     return handler
 
 
+def log_for_page() -> None:
+    """Log from INFO on, for the page; what goes to standard error stays as it is."""
+    root, ours, events = (logging.getLogger(name) for name in ("", "trident", "trident.events"))
+    level, always = root.level, events.name if events.level else ""
+    if ours.getEffectiveLevel() > logging.INFO:
+        for handler in root.handlers:
+            handler.addFilter(lambda record: record.levelno >= level or record.name == always)
+        ours.setLevel(logging.INFO)
+
+
 class _JsonLines(logging.StreamHandler[TextIO]):
     """Writes lines of JSON; knows the error that ended a topology, which is raised as well, to report it once."""
 
