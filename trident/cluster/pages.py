@@ -129,12 +129,8 @@ class ClusterOverview:
 
 
 def _urgency(row: Page) -> tuple[int, int]:
-    statuses, tones = ("FAILED", "WAITING"), ("bad", "warn")
     status, tone = row["status"], row["verdict"]["tone"]
-    return (
-        statuses.index(status) if status in statuses else len(statuses),
-        tones.index(tone) if tone in tones else len(tones),
-    )
+    return {"FAILED": 0, "WAITING": 1}.get(status, 2), {"bad": 0, "warn": 1}.get(tone, 2)
 
 
 class ClusterTopologyPages:

@@ -125,9 +125,7 @@ class PostgresRecords(RecordStore):
             return "" if self._ask(_WRITE, given) or self._ask(_IS_DONE, given) else None
         given["topology"] = self._address.name
         if not self._session.run(
-            lambda connection: (
-                self._write_at_once(given, beside, connection) or self._write_all(given, beside, connection)
-            )
+            lambda on: self._write_at_once(given, beside, on) or self._write_all(given, beside, on)
         ):
             return None
         for one in beside:

@@ -172,15 +172,9 @@ class BatchCommitted(NamedTuple):
         )
 
 
-def event_entry(event: str, of: Any, *names: str) -> dict[str, Any]:
+def event_entry(kind: str, of: Any, *names: str) -> dict[str, Any]:
     at = datetime.fromtimestamp(of.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return {
-        "event": event,
-        "name": of.topology,
-        "timestamp": at,
-        "batchId": of.txid,
-        **page_entry(of, "run_id", *names),
-    }
+    return {"event": kind, "name": of.topology, "timestamp": at, "batchId": of.txid, **page_entry(of, "run_id", *names)}
 
 
 class RecentBatches:

@@ -157,9 +157,8 @@ class MapSharing(MapContract):
                 expect(each.read(keys_of(pairs)), [None] * len(pairs), f"read state {name} after it was emptied")
             self._writer(name).commit(pairs[:5], 2)
             for other in names:
-                expect(
-                    self._writer(other).read(keys_of(pairs[:5])), values_of(pairs[:5]), f"{other} after {name}.reset()"
-                )
+                found = self._writer(other).read(keys_of(pairs[:5]))
+                expect(found, values_of(pairs[:5]), f"{other} after {name}.reset()")
 
     @promise(Promise.CLAIMS)
     def test_it_claims_what_it_has(self) -> None:

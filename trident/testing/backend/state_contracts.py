@@ -175,11 +175,8 @@ class MapStateContract(StateContract):
         for _ in range(20):
             self.run(state, {"c": 0})
         if self.claims.removes:
-            expect(
-                list(self.store.map().multi_get([("a",)])),
-                [None],
-                "what the store has of a key that was removed long ago",
-            )
+            found = list(self.store.map().multi_get([("a",)]))
+            expect(found, [None], "what the store has of a key that was removed long ago")
         self.run(state, {"a": 2})
 
     @promise(Promise.LISTING, "lists", refusal=True)

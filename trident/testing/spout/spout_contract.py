@@ -192,9 +192,8 @@ def spout_suite(
         raise TypeError(
             f"spout_suite was given a {type(source).__name__}; give your subclass of SpoutSource, not an instance"
         )
-    contract: type[SpoutContract] = type(
-        "SpoutContract", (SpoutContract,), {"source": staticmethod(source), "seed": seed}
-    )
+    given = {"source": staticmethod(source), "seed": seed}
+    contract: type[SpoutContract] = type("SpoutContract", (SpoutContract,), given)
     claimed, kind = _promise_to_schedule(contract())  # raises what is wrong with the source itself
     promises, checks = list(SpoutPromise), contract.checks()
     runner = SuiteRunner(report, len(checks), at_most, out)
