@@ -131,8 +131,7 @@ class BatchCommitted(NamedTuple):
     def rates(self, rows: int) -> dict[str, float]:
         """Return how many rows came and were processed per second, under PySpark's names."""
         came = 0.0 if self.read.came_in_s is None else rows / max(self.read.came_in_s, _SHORTEST_S)
-        processed = rows / max(self.phases.total, _SHORTEST_S)
-        return {"inputRowsPerSecond": came, "processedRowsPerSecond": processed}
+        return {"inputRowsPerSecond": came, "processedRowsPerSecond": rows / max(self.phases.total, _SHORTEST_S)}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event as plain data, an entry of `recent_progress`; names as in PySpark's `StreamingQueryProgress`."""

@@ -231,8 +231,7 @@ class FedSpout(GivenSpout):
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Return the feed after that of the batch before, or of a log that something else wrote; None if it is not fed yet."""
-        own = self._is_own(previous)
-        number = int(previous["feed"]) + 1 if own and previous is not None else self._committed
+        number = int(previous["feed"]) + 1 if self._is_own(previous) and previous is not None else self._committed
         if number >= len(self._feeds):
             return None
         self._points.reach("define")

@@ -125,8 +125,7 @@ class MapSharing(MapContract):
         if self.claims.shared:
             self._writer(("", "state2")).commit([(("of another state",), 1)], 1)
         expect(self._listed_keys(writer), [], "keys of an empty state")
-        most = self.claims.max_key_bytes
-        keys = [*(KEYS if most is None else KEYS[:20]), *keys_of(rows(2 * self.claims.chunk + 1))]
+        keys = [*(KEYS if self.claims.max_key_bytes is None else KEYS[:20]), *keys_of(rows(2 * self.claims.chunk + 1))]
         for txid in (1, 2):
             writer.commit([(key, txid) for key in keys], txid)
         for each in (writer, self.reader()):

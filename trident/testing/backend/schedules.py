@@ -181,8 +181,7 @@ class Schedule:
     def _after_failure(self) -> None:
         if self.store.kind is StateType.OPAQUE:
             self._check("after a failure")
-        takeover = self.chance.random() < 0.5
-        self.log.fail(takeover)
+        self.log.fail(self.chance.random() < 0.5)
         asleep = {id(sleeper.state) for sleeper in self._sleepers}
         for at, process in enumerate(self._processes):
             # A process that crashed may continue with its memory, or start again without it; one that sleeps is replaced.

@@ -66,8 +66,7 @@ def backend_suite(
         for contract, name in cases[kind]:
             runner.check(_case(contract, seed, given), name, kind.value, f"{contract.__name__}.{name}")
         claimed = None if kind is StateType.NON_TRANSACTIONAL else Promise.EXACTLY_ONCE
-        schedules = _case(StoreContract, seed, given)
-        runner.run_schedules(schedules, claimed, kind.value, seconds * number / len(factories))
+        runner.run_schedules(_case(StoreContract, seed, given), claimed, kind.value, seconds * number / len(factories))
     report.left = sum(run.left.values())
     runner.end()
     return report

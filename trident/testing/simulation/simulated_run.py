@@ -18,12 +18,10 @@ from trident.run.drive import Drive
 from trident.run.opened_topology import OpenedTopology
 from trident.run.running import new_memory_log
 from trident.spout.interfaces import Definition, TransactionAttempt
-from trident.testing.simulation.compared_values import Contents, contents_of
+from trident.testing.simulation.compared_values import Contents, Places, contents_of
 from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan
 from trident.testing.simulation.simulated_stores import Died, FaultHooks, SimulatedStore, watched_spec
 from trident.testing.stand_ins import GivenSpout, HandClock, Unheard, watch_records
-
-Places = Mapping[str, Contents]
 
 
 class Wrong(Exception):
