@@ -59,8 +59,7 @@ for _each in (run, state_commands, crashtest_command, daemon_commands, cluster_c
 
 def _version(asked: bool) -> None:
     if asked:
-        spark = pyspark_version()
-        say(f"trident {__version__} (PySpark {spark or 'none'}, Python {platform.python_version()})")
+        say(f"trident {__version__} (PySpark {pyspark_version() or 'none'}, Python {platform.python_version()})")
         raise typer.Exit
 
 

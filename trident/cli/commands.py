@@ -182,22 +182,17 @@ class TopologyOptions:
     log_dir: LogDir = None
     name: SubmittedName = None
 
-    def settings(self) -> Config:
-        from trident.cli.target import settings
-
-        return settings(self.conf or [], {"log_dir": self.log_dir})
-
     def load(self) -> tuple[TridentTopology, Config]:
         """Return the topology and the settings; what is wrong with these is said before the module is imported."""
-        from trident.cli.target import load_topology
+        from trident.cli.target import load_topology, settings
 
-        config = self.settings()
+        config = settings(self.conf or [], {"log_dir": self.log_dir})
         return load_topology(self.target, self.name), config
 
     def load_both(self, new: str) -> tuple[TridentTopology, TridentTopology, Config]:
-        from trident.cli.target import load_both
+        from trident.cli.target import load_both, settings
 
-        config = self.settings()
+        config = settings(self.conf or [], {"log_dir": self.log_dir})
         return *load_both(self.target, new, self.name), config
 
 

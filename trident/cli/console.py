@@ -416,7 +416,6 @@ def _troubles(status: dict[str, Any]) -> list[str]:
 
 
 def _align(lines: Sequence[str]) -> list[str]:
-    parts = [line.split(": ", 1) for line in lines]
-    columns = [(name, *figures.partition(", ")[::2]) for name, figures in parts]
+    columns = [(name, *figures.partition(", ")[::2]) for name, figures in [line.split(": ", 1) for line in lines]]
     wide, wide_rate = (max((len(each[number]) for each in columns), default=0) for number in (0, 1))
     return [f"  {name:<{wide}}  {rate:>{wide_rate}}  {more}".rstrip() for name, rate, more in columns]

@@ -78,8 +78,7 @@ def demo(paths: Sequence[Path], state_dir: Path, engine: str, crash: bool) -> in
         _run_with_kills(folder, topology, engine, batches)
         seconds = time.monotonic() - begun
     else:
-        display = LineDisplay(problems(), "demo")
-        running, stopped = drive(lambda: topology.start(engine=engine), True, display)
+        running, stopped = drive(lambda: topology.start(engine=engine), True, LineDisplay(problems(), "demo"))
         if stopped:
             say("stopped before all was counted")
             return stopped

@@ -40,9 +40,7 @@ def log(log_dir: str | os.PathLike[str], last: int, as_json: bool, wide: bool = 
         _print(contents, console, wide)
 
 
-def print_history(
-    log_dir: str | os.PathLike[str], first: int, since: datetime | None, as_json: bool, wide: bool = False
-) -> None:
+def print_history(log_dir: str | Path, first: int, since: datetime | None, as_json: bool, wide: bool = False) -> None:
     """Print a line for each batch in the history of a log, from batch `first` and from the time `since` (UTC) on."""
     for record in read_history(log_dir, first, since=since and since.replace(tzinfo=UTC)):
         if as_json:

@@ -180,8 +180,7 @@ def _run(of: RunOptions, topology: TridentTopology, config: Config, beside: Sequ
             say(f"{topology.name}: page at {running.ui_url}")
         return running
 
-    display = None if as_json else LineDisplay(problems(), topology.name)
-    running, code = drive(start, of.once, display, beside, as_json)
+    running, code = drive(start, of.once, None if as_json else LineDisplay(problems(), topology.name), beside, as_json)
     if running is None:
         say("stopped before it had started; nothing was changed")
         return code
@@ -285,8 +284,7 @@ def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Be
         return code
     left = running.pending
     ended = f"; {left:,} were still pending and are with their queues" if left else "; nothing was pending"
-    acked = running.status.statistics.over().figures.acked
-    say(f"{config.name}: stopped after {acked:,} acknowledged messages{ended}")
+    say(f"{config.name}: stopped after {running.status.statistics.over().figures.acked:,} acknowledged messages{ended}")
     return code
 
 

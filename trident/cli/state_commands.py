@@ -303,8 +303,7 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
     if origin.count is not None:
         how = ", reduced" if origin.partial is None else f": {cell(origin.partial)}"
         made_of = counted(origin.count, "row") + how
-    what = f"{cell(origin.before)} -> {cell(origin.after)} ({made_of})"
-    print_line(commit_line(origin.batch, what, wide))
+    print_line(commit_line(origin.batch, f"{cell(origin.before)} -> {cell(origin.after)} ({made_of})", wide))
     for row in origin.rows:
         print_line(f"    {json.dumps(plain(row), ensure_ascii=False)}")
 

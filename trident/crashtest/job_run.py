@@ -86,8 +86,7 @@ def choose(calls: Sequence[FunctionCall], kills: int, moments: Sequence[KillMome
     for moment in islice(cycle(moment for moment in KillMoment if moment in moments), kills):
         found = [point for _ in range(20) if (point := _point(moment, calls, chance)) is not None]
         fresh = [point for point in found if point not in points]
-        other_line = [point for point in fresh if _line(point, calls) not in lines]
-        points += (other_line or fresh or found)[:1]
+        points += ([point for point in fresh if _line(point, calls) not in lines] or fresh or found)[:1]
         lines.update(filter(None, [_line(point, calls) for point in points[-1:]]))
     return points
 

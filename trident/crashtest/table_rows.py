@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -20,6 +19,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, u
 from trident.errors import ConfigError, TridentError, describe
 from trident.extras import needs_package
 from trident.redaction import redacted
+from trident.servers.local_processes import run_captured
 
 Row = Mapping[str, Any]
 """A row: its columns by name."""
@@ -212,8 +212,7 @@ def _rows_of_function(table: Table, folder: Path) -> list[Row]:
     module, _, function = table.place.partition(":")
     with tempfile.TemporaryDirectory() as place:
         result = Path(place, "rows.json")
-        words = [sys.executable, "-c", _CALL, module, function, str(result)]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        done = run_captured([sys.executable, "-c", _CALL, module, function, str(result)], cwd=folder)
         if done.returncode:
             raise TridentError(
                 f"{table.name}() gave no rows for the table: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}. "

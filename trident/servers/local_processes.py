@@ -10,8 +10,9 @@ import signal
 import subprocess
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from trident.errors import TridentError
 
@@ -110,6 +111,11 @@ def _abandon_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_in_child)
+
+
+def run_captured(command: str | Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, without input; what it says is text of the result."""
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, **more)
 
 
 def scratch_environment(scratch: Path) -> dict[str, str]:
