@@ -209,7 +209,7 @@ def test_a_reader_passes_over_a_record_that_a_claim_may_have_fenced(path: Path) 
     assert reader.refresh().txid == 1
     log.append(commit(2))
     log.append(commit(3))
-    claim = lock.Claim.take(path, True, lambda: 0.0)  # of a driver that has not yet begun a segment
+    claim = lock.Claim.take(path, True)  # of a driver that has not yet begun a segment
     assert reader.refresh().txid == 2
     assert LogReader(path).refresh().txid == 2
     claim.release()  # it ended before it did: whoever opens the log next finds the record

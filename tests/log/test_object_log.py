@@ -24,7 +24,7 @@ from tests.log.log_samples import commit
 from tests.log.stored_faults import StoredAway, StoredContents, StoredFaults
 from tests.log.test_log_contract import LogContract, OwnerContract
 from trident.errors import EnvironmentProblem, FencedError, LogError, LogHeldError
-from trident.log import object_records
+from trident.log import record_store
 from trident.log.record_store import Head
 from trident.log.records import DefineRecord
 from trident.servers.log_addresses import ObjectAddress
@@ -71,7 +71,7 @@ class TestObjectStoreThatHangs(StoredAway):
 
     @pytest.fixture
     def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(object_records, "_ANSWER_S", 1.0)
+        monkeypatch.setattr(record_store, "_ANSWER_S", 1.0)
 
 
 # ---- what is asked of the store --------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class InAzure:
 
     @pytest.fixture
     def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(object_records, "_ANSWER_S", 1.0)
+        monkeypatch.setattr(record_store, "_ANSWER_S", 1.0)
 
 
 class TestAzureLog(InAzure, LogContract):

@@ -110,10 +110,10 @@ def test_figures_of_a_bolt_and_its_streams(seen: TopologyStatus) -> None:
     assert split.figures.execute_latency_ms == pytest.approx(500)
     assert split.figures.process_latency_ms == pytest.approx(500)
     assert split.figures.capacity == pytest.approx(2.0 / seen.uptime_s)
-    assert [(each.component, each.stream, each.figures.executed) for each in split.inputs] == [
+    assert [(each.edge.source, each.edge.stream, each.figures.executed) for each in split.inputs] == [
         ("sentences", "default", 4)
     ]
-    outputs = {each.stream: (each.figures.emitted, each.figures.transferred) for each in split.outputs}
+    outputs = {each.edge.stream: (each.figures.emitted, each.figures.transferred) for each in split.outputs}
     assert outputs == {"default": (WORDS, WORDS), "lengths": (3, 0)}  # lengths has no reader
 
 
@@ -384,7 +384,7 @@ def test_capacity_is_the_busy_share_of_the_busiest_executor_in_the_last_ten_minu
         assert [each.figures.capacity for each in found.executors] == [0.5, 0.25, 0.0]
         assert found.figures.capacity == 0.5
         assert found.figures.execute_latency_ms == 73.0 / 200 * 1000  # without that of ticks
-        assert [each.component for each in found.inputs] == ["split"]
+        assert [each.edge.source for each in found.inputs] == ["split"]
     later = collected.statistics(LAYOUT, 100 + 640, {})
     assert later.over(600).components["count"].figures.capacity == 0
     assert later.over(600).components["count"].figures.execute_latency_ms is None

@@ -129,7 +129,7 @@ def test_a_call_that_runs_counts_for_the_capacity(monkeypatch: pytest.MonkeyPatc
             return float(count["capacity"])
 
         until(lambda: capacity() > 0.5)
-        nodes = {each["id"]: each["capacity"] for each in pages.visualization(600)["nodes"]}
+        nodes = {each["id"]: each["capacity"] for each in pages.view("visualization", 600)["nodes"]}
         assert nodes["count"] > 0.5 > nodes["split"]
 
 

@@ -91,8 +91,7 @@ class FaultPlan:
         if (given := self.cuts.get((stream, txid))) is not None:
             return given
         chance = random.Random(f"{self.seed} {stream} {txid} {asked if self.recuts else 0}")
-        is_empty = chance.random() < 0.05
-        return 0 if is_empty and self.empties else chance.randint(1, self.most)
+        return 0 if chance.random() < 0.05 and self.empties else chance.randint(1, self.most)
 
 
 def drawn_plan(seed: int, states: Sequence[str], rows: int, kinds: Collection[FaultKind]) -> FaultPlan:

@@ -345,10 +345,8 @@ class FilledSource:
     def expect_same(self, found: Sequence[Row], wanted: Sequence[Row], what: str) -> None:
         counts, expected = Counter(map(repr, found)), Counter(map(repr, wanted))
         if counts != expected:
-            gone, new = list((expected - counts).elements()), list((counts - expected).elements())
-            said = [
-                f"{len(some)} {name}, the first is {some[0]}" for name, some in (("gone", gone), ("new", new)) if some
-            ]
+            wrong = {"gone": [*(expected - counts).elements()], "new": [*(counts - expected).elements()]}
+            said = [f"{len(some)} {name}, the first is {some[0]}" for name, some in wrong.items() if some]
             raise Violation(f"{what}: {len(found)} rows, {len(wanted)} when it was read first: {'; '.join(said)}")
 
 
