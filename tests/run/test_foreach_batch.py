@@ -280,6 +280,26 @@ def test_what_raises_stops_the_query_and_the_next_start_replays(spark: SparkSess
     function.close()
 
 
+def test_a_batch_of_a_run_is_given_once_or_with_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    lines, split, function = streamed(spark, tmp_path), [False], counting(group_by="value", **QUICK)
+
+    def give(df: DataFrame, batch: int) -> None:
+        function(df.where("value < 3"), batch)
+        function(df.where("value > 2" if split[0] else "value < 3"), batch)  # as a retry of the whole function does
+
+    def run() -> None:
+        writer = lines.writeStream.foreachBatch(give).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with function:
+        run()
+        assert function.state().multi_get(["0", "2", "3"]) == [1, 1, None]
+        (tmp_path / "in/2.txt").write_text("0\n3\n", encoding="utf-8")
+        split[0] = True
+        with pytest.raises(StreamingQueryException, match=r"batch 1 twice in one run of a query, with other rows"):
+            run()
+
+
 def test_a_query_that_cannot_be_evaluated_says_what_spark_says(spark: SparkSession) -> None:
     df = spark.range(3).select(expr("raise_error('no such shop')").cast("string").alias("shop"))
     with counting(**QUICK) as function:

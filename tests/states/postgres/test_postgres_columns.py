@@ -281,6 +281,20 @@ def test_a_table_of_the_users_gets_what_it_lacks_and_keeps_what_it_has(home: Hom
         commit(state, log, 3, 0, {(None,): 1})
 
 
+def test_a_trigger_that_may_change_what_is_written_is_named(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    conf = conf_of(home)
+    home.sql("""CREATE OR REPLACE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN new; END'""")
+    home.sql(f'CREATE TABLE "{conf.prefix}" (word text PRIMARY KEY, count bigint)')
+    for name, when in (("early", "BEFORE UPDATE"), ("late", "AFTER UPDATE"), ("off", "BEFORE INSERT")):
+        home.sql(f'CREATE TRIGGER {name} {when} ON "{conf.prefix}" FOR EACH ROW EXECUTE FUNCTION touch()')
+    home.sql(f'ALTER TABLE "{conf.prefix}" DISABLE TRIGGER off')
+    for partition in range(2):
+        commit(home.state(conf, partition), Log(), 1, partition, {"cow": 1})
+    told = [record.message for record in caplog.records if "trigger" in record.message]
+    assert len(told) == 1, told
+    assert f'"{conf.prefix}": trigger early runs before each row is written' in told[0]
+
+
 OTHERS = [
     ("word text PRIMARY KEY, count int", "count is integer, not bigint; give another table, or change the type"),
     ("word text PRIMARY KEY, count numeric(30,0)", r"count is numeric\(30,0\), not bigint; give another table"),
