@@ -35,7 +35,7 @@ from trident.run.placements import kinds_of
 from trident.spout.interfaces import SaysWhereItBegins, SpoutType
 from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel, expected_text, is_foreign, move_note
-from trident.state.txid import CHANGES, KEPT, RETRY_BITS, Sentinel, epoch_of
+from trident.state.txid import CHANGES, KEPT, MISSED, RETRY_BITS, Sentinel, epoch_of
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,10 @@ class NewMeaning:
 
 
 def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
-    """Return what is to be recorded: also what states keep; a feed goes on where its state means what it meant."""
+    """Return what is to be recorded: also what states keep, and since when others miss what is read.
+
+    A feed goes on where its state means what it meant.
+    """
     states, known = {}, log.declared.get("states", {})
     for name, facts in meaning.states.items():
         means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, KEPT)}
@@ -130,6 +133,9 @@ def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
         kept = {option: value for option, value in store.kept.items() if value != 0}
         feed = {CHANGES: log.txid if since is None else since} if store.keeps_changes else {}
         states[name] = {**means, **feed, **({KEPT: kept} if kept else {})}
+    for name, facts in known.items():
+        if name not in states and MISSED not in facts and not meaning.streams.keys().isdisjoint(facts["streams"]):
+            states[name] = {**facts, MISSED: log.txid + 1}
     return Meaning(states, meaning.streams)
 
 
