@@ -213,15 +213,15 @@ class OpenedBase:
         if (holds is None and trimmed is None) or newest_sentinel(self._changes) is None:  # without one it was emptied
             self.holds = None
             return None
-        if trimmed is not None and trimmed > (-1 if holds is None else holds.seq):
-            raise StateError(
-                f"{self._tables.what}: the table at its path is an older one, or not a table of this state, and later "
-                "rows are nowhere else. Restore its newest version from a copy of the whole folder"
-            )
+        self._tables.check_base(self._changes, holds)
         self._note(holds)
         if holds is None:
             return None
         return self._published.index(self._tables.layout, self._scans(holds.seq))
+
+    def is_left(self) -> bool:
+        """Whether there is a base of a state whose changes were lost: without their record a state is empty."""
+        return self._newest() is not None
 
     def look(self) -> None:
         self._note(self._newest())
