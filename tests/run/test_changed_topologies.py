@@ -327,6 +327,18 @@ def test_what_one_stream_has_read_is_not_read_again_by_another(
     assert read_from(tmp_path, log, of=before) == {"line": len(read)}
 
 
+def test_what_a_stream_has_read_before_is_its_own_for_good(tmp_path: Path) -> None:
+    for name in "xyz":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.txt").write_text("line\n")
+    log = tmp_path / "log"
+    assert read_from(tmp_path, log, of={"a": "x", "b": "y"}) == {"line": 2}
+    assert read_from(tmp_path, log, of={"a": "z", "b": "y"}) == {"line": 3}
+    with pytest.raises(TopologyChangedError, match=r"stream 'b': it reads '.*x' now, which stream 'a' has read"):
+        read_from(tmp_path, log, of={"a": "z", "b": "y x"})
+    assert read_from(tmp_path, log, of={"a": "z x", "b": "y"}) == {"line": 3}
+
+
 def test_trident_log_shows_it(lives: Lives) -> None:
     lives.live(total)
     declared = report(lives.log, 0)["declared"]

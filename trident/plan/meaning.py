@@ -34,7 +34,7 @@ from trident.state.encoding.serializers import name_of_serializer
 from trident.state.txid import CALLED, KEPT, LIMITS, MISSED, SERIALIZER, STORED_UNDER, TOTAL_KEY, renamed_facts
 
 Facts = Mapping[str, Mapping[str, Any]]
-READS = "reads"  # what a stream reads, by name
+READS = "reads"  # what a stream reads or has read, by name
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,14 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
             evolving = Evolving(name, known, states[name], now.rename, name in now.migrating, fields)
             taken += evolving.taken
             refused += evolving.refused
+            if MISSED in known:
+                text = f"it was not declared from batch {known[MISSED]} until now, and its totals lack what was read"
+                remedy = f"{BESIDE}. If {name!r} is to go on without them, start once with {ALLOW}"
+                refused.append(RefusedChange(f"state {name!r}: {text}", remedy))
             states[name] = evolving.facts_to_record(attempt, first)
             if not evolving.refused and (evolution := evolution_of(states[name])) is not None:
                 evolutions[name] = evolution
     refused += _read_by_others(before, now)
-    refused += _missed_batches(before.states, now)
     refused += _under_other_names(before.states, now)
     refused += _taken_names(before.states, now)
     added, gone = _only_in(now, before), _only_in(before, now)
@@ -161,32 +164,19 @@ def _read_by_others(before: Meaning, now: Meaning) -> list[RefusedChange]:
         moved = [part for part in shared if not any(_holds(one, part) for one in (*stays, *had))]
         streams = {state: facts["streams"] for state, facts in before.states.items() if state in now.states}
         both = [state for state, fed in streams.items() if other in fed and name in now.states[state]["streams"]]
-        if (
-            moved and both and (name in before.streams or other in now.streams)
-        ):  # else a renamed stream, refused as such
-            remedy = (
-                f"let {other!r} read it as before: {name!r} would read it from its start, and what is counted already would be "
-                f"counted again. If it has only rows that are not counted yet, start once with {ALLOW}"
-            )
-            text = f"stream {name!r}: it reads {moved[0]!r} now, which stream {other!r} has read for state {both[0]!r}"
-            refused.append(RefusedChange(text, remedy))
+        if not (moved and both) or (name not in before.streams and other not in now.streams):  # a renamed stream
+            continue
+        remedy = (
+            f"let {other!r} read it as before: {name!r} would read it from its start, and what is counted already would be "
+            f"counted again. If it has only rows that are not counted yet, start once with {ALLOW}"
+        )
+        text = f"stream {name!r}: it reads {moved[0]!r} now, which stream {other!r} has read for state {both[0]!r}"
+        refused.append(RefusedChange(text, remedy))
     return refused
 
 
 def _holds(whole: str, part: str) -> bool:
     return part == whole or part.startswith(f"{whole}/")
-
-
-def _missed_batches(before: Facts, now: Meaning) -> list[RefusedChange]:
-    """Return the states that are declared again, after batches without them: their totals lack what was read meanwhile."""
-    return [
-        RefusedChange(
-            f"state {name!r}: it was not declared from batch {facts[MISSED]} until now, and its totals lack what was read",
-            f"{BESIDE}. If {name!r} is to go on without them, start once with {ALLOW}",
-        )
-        for name, facts in before.items()
-        if MISSED in facts and name in now.states
-    ]
 
 
 def _under_other_names(before: Facts, now: Meaning) -> list[RefusedChange]:

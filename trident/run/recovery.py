@@ -27,7 +27,7 @@ from trident.log.log_state import LogState
 from trident.log.records import AdoptRecord, LayoutRecord, RenameRecord, ResetRecord, StartRecord, TopologyRecord
 from trident.plan import Plan
 from trident.plan.evolution import goes_on
-from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
+from trident.plan.meaning import READS, Meaning, TopologyChanges, compare, meaning_of, with_kept_options
 from trident.plan.plan import spout_type_of
 from trident.read.open_partitions import with_evolutions
 from trident.run.accidents import Accidents, Found
@@ -121,11 +121,11 @@ class NewMeaning:
 
 
 def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
-    """Return what is to be recorded: also what states keep, and since when others miss what is read.
+    """Return what is to be recorded: also what states keep, since when others miss what is read, what streams have read before.
 
     A feed goes on where its state means what it meant.
     """
-    states, known = {}, log.declared.get("states", {})
+    states, known, before = {}, log.declared.get("states", {}), log.declared.get("streams", {})
     for name, facts in meaning.states.items():
         means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, KEPT)}
         since = log.changes_since(name) if goes_on(known.get(name), means) else None
@@ -136,7 +136,13 @@ def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
     for name, facts in known.items():
         if name not in states and MISSED not in facts and not meaning.streams.keys().isdisjoint(facts["streams"]):
             states[name] = {**facts, MISSED: log.txid + 1}
-    return Meaning(states, meaning.streams)
+    streams = {
+        name: {**facts, READS: sorted({*facts[READS], *before.get(name, {}).get(READS, ())})}
+        if READS in facts
+        else facts
+        for name, facts in meaning.streams.items()
+    }
+    return Meaning(states, streams)
 
 
 def reconcile(

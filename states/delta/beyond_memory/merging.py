@@ -219,10 +219,6 @@ class OpenedBase:
             return None
         return self._published.index(self._tables.layout, self._scans(holds.seq))
 
-    def is_left(self) -> bool:
-        """Whether there is a base of a state whose changes were lost: without their record a state is empty."""
-        return self._newest() is not None
-
     def look(self) -> None:
         self._note(self._newest())
 
