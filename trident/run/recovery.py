@@ -167,7 +167,9 @@ def reconcile(
         begins = {
             name: one.on_new_log if isinstance(one, SaysWhereItBegins) else "start" for name, one in spouts.items()
         }
-        _recover(log, Accidents(log.state, founds, begins), policy, rewind)
+        lasts = [name for name in states if not plan.states[name].spec.facts.in_memory]
+        unseen = [name for name in lasts if not states[name][0].offers("read_sentinel")]
+        _recover(log, Accidents(log.state, founds, begins, unseen), policy, rewind)
         log.append(StartRecord.now(log.epoch, executors))
         by_name = {found.name: found for found in founds}
         for name, partitions in states.items():
