@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -10,7 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from spouts import FeederBatchSpout, FixedBatchSpout
+from spouts import (
+    FeederBatchSpout,
+    FixedBatchSpout,
+    JsonFileSpout,
+    OpaqueTridentKafkaSpout,
+    TransactionalRedisStreamSpout,
+)
+from spouts.kafka import Json
 from states.delta import DeltaState
 from states.memory import MemoryBackingMap, MemoryMapState
 from states.redis import RedisState
@@ -32,10 +40,12 @@ from trident.operations import (
     TumblingDurationWindow,
     col,
 )
-from trident.plan.meaning import Meaning, compare, meaning_of
+from trident.plan.meaning import READS, Meaning, compare, meaning_of
 from trident.spout import SpoutType
 from trident.state import map_state
 from trident.state.txid import renamed_facts
+
+KAFKA = Json("word: string, n: bigint")
 
 
 def meaning(
@@ -175,6 +185,34 @@ def test_a_stream_may_join_a_state_but_not_leave_it() -> None:
     assert remedy.endswith(
         "what 'second' brings, start once with allow_changed_topology=True (--conf allow_changed_topology=true)"
     )
+
+
+def test_a_spout_names_what_it_reads(tmp_path: Path) -> None:
+    whole = OpaqueTridentKafkaSpout("localhost:1", ["orders", "refunds"], value=KAFKA)
+    parts = OpaqueTridentKafkaSpout("localhost:1", {"orders": [0, 2]}, value=KAFKA)
+    every = OpaqueTridentKafkaSpout("localhost:1", re.compile("or.*"), value=KAFKA)
+    entries = TransactionalRedisStreamSpout("redis://localhost:1", ["a", "b"], "word: string, n: bigint")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    files = JsonFileSpout(tmp_path / "link", "word: string, n: bigint")
+    assert [meaning(spout=one).streams["lines"]["reads"] for one in (whole, parts, every, entries, files)] == [
+        ["orders", "refunds"], ["orders/0", "orders/2"], ["pattern 'or.*'"], ["a", "b"], [f"{tmp_path}/in"],
+    ]  # fmt: skip
+
+
+def test_streams_that_exchange_partitions_are_refused_unless_the_log_is_older_than_their_names() -> None:
+    def beside(*partitions: int) -> Meaning:
+        first, second = (OpaqueTridentKafkaSpout("localhost:1", {"orders": [at]}, value=KAFKA) for at in partitions)
+        return meaning(
+            spout=first, more=lambda topology, stream: topology.merge(stream, topology.new_stream("b", second))
+        )
+
+    before, exchanged = beside(0, 1), beside(1, 0)
+    assert [text for text, _ in compare(before, exchanged).refused] == [
+        "stream 'lines': it reads 'orders/1' now, which stream 'b' has read for state 'total'",
+        "stream 'b': it reads 'orders/0' now, which stream 'lines' has read for state 'total'",
+    ]
+    older = {name: {fact: one[fact] for fact in one if fact != READS} for name, one in before.streams.items()}
+    assert not compare(replace(before, streams=older), exchanged).refused
 
 
 def test_a_renamed_stream_is_noticed_by_its_states() -> None:

@@ -25,7 +25,7 @@ REWRITTEN = "rewritten"  # the batch at which all values were given the form of 
 GENERATION = "generation"  # how often what was stored has got another meaning
 
 ALLOW = "allow_changed_topology=True (--conf allow_changed_topology=true)"
-_BESIDE = (
+BESIDE = (
     'count again beside it: declare the topology under another name, as in TridentTopology("{name}-2"), with places of their '
     "own for states that have a table, path or prefix, and for its log and checkpoint if you name one. It reads its sources "
     "from where they begin, and counts all that they still have"
@@ -84,9 +84,9 @@ class Evolving:
         fields = [[named_type(one) for fact in given for one in facts[fact]] for facts in (self._known, self._own)]
         pairs = dict.fromkeys((old[0], new[0]) for old, new in zip(*fields, strict=False) if old[0] != new[0])
         if MEMBERS in self._own or not pairs or [one[1] for one in fields[0]] != [one[1] for one in fields[1]]:
-            return _BESIDE
+            return BESIDE
         step = ", ".join(f'{old}=col("{new}")' for old, new in pairs)
-        return f"if only names are others, give them back in a step before it, select({step}, …); if not, {_BESIDE}"
+        return f"if only names are others, give them back in a step before it, select({step}, …); if not, {BESIDE}"
 
     def _check_kind(self) -> None:
         """Only an opaque state's values say, by the attempt that wrote them, which declaration they are of."""
@@ -101,7 +101,7 @@ class Evolving:
 
     def _of_one_form(self) -> str:
         kind = self._own["kind"]
-        return f"a {kind} state does not say which declaration wrote a value. Declare it as it was; or {_BESIDE}"
+        return f"a {kind} state does not say which declaration wrote a value. Declare it as it was; or {BESIDE}"
 
     def facts_to_record(self, attempt: int, first: int) -> dict[str, Any]:
         """Return what the log is to know of the state: former types up to `attempt`, new aggregates from batch `first` on."""
@@ -165,7 +165,7 @@ class Evolving:
             )
             self._refuse("snapshot_key", str(before), str(now), remedy)
         if known.get("window") != own.get("window"):
-            self._refuse("window", str(known.get("window")), str(own.get("window")), _BESIDE)
+            self._refuse("window", str(known.get("window")), str(own.get("window")), BESIDE)
         missing = sorted(set(known["streams"]) - set(own["streams"]))
         if missing:
             added = [one for one in own["streams"] if one not in known["streams"]]
@@ -194,7 +194,7 @@ class Evolving:
             if "by" in own and MEMBERS not in own and "window" not in own:
                 continue  # a join, which says in `by` what it joins, and has what to do there
             if self._fields.get(before[0]) != now[0]:
-                self._refuse("key", before[0], now[0], renaming(before[0], now[0]) + f"; if not, {_BESIDE}")
+                self._refuse("key", before[0], now[0], renaming(before[0], now[0]) + f"; if not, {BESIDE}")
                 return
             self.taken.append(
                 f"{self._what}: key {before[0]!r} is called {now[0]!r}; its store still knows it as {before[0]!r}"
@@ -202,7 +202,7 @@ class Evolving:
 
     def _refuse_key(self) -> None:
         before, now = (f"({', '.join(facts['key'])})" for facts in (self._known, self._own))
-        self._refuse("key", before, now, _BESIDE)
+        self._refuse("key", before, now, BESIDE)
 
     def _members(self) -> None:
         known, own = self._known[MEMBERS], self._own[MEMBERS]
@@ -213,7 +213,7 @@ class Evolving:
         self._refuse_renamed(added, removed)
         is_struct = [bool(struct_fields(type_of(facts))) for facts in (self._known, self._own)]
         if not self.refused and (is_struct[0] != is_struct[1] or len(added) == len(own)):
-            self._refuse("value", ", ".join(self._known["value"]), ", ".join(self._own["value"]), remedy=_BESIDE)
+            self._refuse("value", ", ".join(self._known["value"]), ", ".join(self._own["value"]), remedy=BESIDE)
         for name, old in former.items():
             if old is not None and not self.refused:
                 self._compare_member(name, old)
@@ -244,7 +244,7 @@ class Evolving:
                 self._refuse("value", same[0], name, self._of_one_form())
             elif same:
                 begin = f"to begin {name!r} with nothing, run without {same[0]!r} for a batch, then add {name!r}"
-                more = f"; {begin if len(removed) < len(known) else f'if not, {_BESIDE}'}"
+                more = f"; {begin if len(removed) < len(known) else f'if not, {BESIDE}'}"
                 self._refuse("value", same[0], name, renaming(same[0], name) + more)
 
     def _note_names(self, removed: Sequence[str]) -> None:
@@ -311,11 +311,11 @@ class Evolving:
         old_type, new_type = ([named_type(one)[1] for one in some] for some in (gone, come))
         is_other = not self._others.isdisjoint(_names(come))
         if was == is_ and len(gone) == 1 and old_type == new_type and not is_other:
-            return renaming(*_names([*gone, *come])) + f"; if not, {_BESIDE}"
+            return renaming(*_names([*gone, *come])) + f"; if not, {BESIDE}"
         if self._knows_no_writer():
             return self._of_one_form()
         if not struct_fields(type_of(self._own)):
-            return _BESIDE
+            return BESIDE
         return (
             f"give what is new a name of its own, {name}_2: it counts from the next batch on, beside {name!r}, or in its place "
             f"if {name!r} is left out"

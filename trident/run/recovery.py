@@ -27,7 +27,7 @@ from trident.log.log_state import LogState
 from trident.log.records import AdoptRecord, LayoutRecord, RenameRecord, ResetRecord, StartRecord, TopologyRecord
 from trident.plan import Plan
 from trident.plan.evolution import goes_on
-from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
+from trident.plan.meaning import READS, Meaning, TopologyChanges, compare, meaning_of, with_kept_options
 from trident.plan.plan import spout_type_of
 from trident.read.open_partitions import with_evolutions
 from trident.run.accidents import Accidents, Found
@@ -36,7 +36,7 @@ from trident.spout.interfaces import SaysWhereItBegins, SpoutType
 from trident.state.interfaces import StateType
 from trident.state.map_state import committed_map
 from trident.state.sentinel import check_sentinel, expected_text, is_foreign, move_note
-from trident.state.txid import CHANGES, KEPT, RETRY_BITS, Sentinel, epoch_of
+from trident.state.txid import CHANGES, KEPT, MISSED, RETRY_BITS, Sentinel, epoch_of
 
 logger = logging.getLogger(__name__)
 
@@ -122,8 +122,11 @@ class NewMeaning:
 
 
 def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
-    """Return what is to be recorded: also what states keep; a feed goes on where its state means what it meant."""
-    states, known = {}, log.declared.get("states", {})
+    """Return what is to be recorded: also what states keep, since when others miss what is read, what streams have read before.
+
+    A feed goes on where its state means what it meant.
+    """
+    states, known, before = {}, log.declared.get("states", {}), log.declared.get("streams", {})
     for name, facts in meaning.states.items():
         means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, KEPT)}
         since = log.changes_since(name) if goes_on(known.get(name), means) else None
@@ -131,7 +134,16 @@ def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
         kept = {option: value for option, value in store.kept.items() if value != 0}
         feed = {CHANGES: log.txid if since is None else since} if store.keeps_changes else {}
         states[name] = {**means, **feed, **({KEPT: kept} if kept else {})}
-    return Meaning(states, meaning.streams)
+    for name, facts in known.items():
+        if name not in states and MISSED not in facts and not meaning.streams.keys().isdisjoint(facts["streams"]):
+            states[name] = {**facts, MISSED: log.txid + 1}
+    streams = {
+        name: {**facts, READS: sorted({*facts[READS], *before.get(name, {}).get(READS, ())})}
+        if READS in facts
+        else facts
+        for name, facts in meaning.streams.items()
+    }
+    return Meaning(states, streams)
 
 
 def reconcile(
@@ -156,7 +168,9 @@ def reconcile(
         begins = {
             name: one.on_new_log if isinstance(one, SaysWhereItBegins) else "start" for name, one in spouts.items()
         }
-        _recover(log, Accidents(log.state, founds, begins), policy, rewind)
+        lasts = [name for name in states if not plan.states[name].spec.facts.in_memory]
+        unseen = [name for name in lasts if not states[name][0].offers("read_sentinel")]
+        _recover(log, Accidents(log.state, founds, begins, unseen), policy, rewind)
         log.append(StartRecord.now(log.epoch, executors))
         by_name = {found.name: found for found in founds}
         for name, partitions in states.items():

@@ -213,11 +213,7 @@ class OpenedBase:
         if (holds is None and trimmed is None) or newest_sentinel(self._changes) is None:  # without one it was emptied
             self.holds = None
             return None
-        if trimmed is not None and trimmed > (-1 if holds is None else holds.seq):
-            raise StateError(
-                f"{self._tables.what}: the table at its path is an older one, or not a table of this state, and later "
-                "rows are nowhere else. Restore its newest version from a copy of the whole folder"
-            )
+        self._tables.check_base(self._changes, holds)
         self._note(holds)
         if holds is None:
             return None
