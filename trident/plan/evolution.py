@@ -31,6 +31,15 @@ _BESIDE = (
     "from where they begin, and counts all that they still have"
 )
 
+OF_ITS_FORM = (SERIALIZER, TOTAL_KEY)  # facts that rows which are written again in another place need not keep
+_FIXED = {  # the facts that may not change, and what to declare: STATE is the state's name, BEFORE the fact in the log
+    "kind": "declare it BEFORE, as its values were written",
+    SERIALIZER: "declare it with the serializer 'BEFORE', which wrote its values. For another one, give the new declaration "
+    "another table or prefix, and move the state there: trident state move OLD.py:topology STATE --to NEW.py:topology",
+    TOTAL_KEY: "declare it with snapshot_key=BEFORE, where its total is: under another one it begins with nothing",
+    "window": _BESIDE,
+}
+
 
 class RefusedChange(NamedTuple):
     """What a log does not go on with: the change, and what to do."""
@@ -54,11 +63,12 @@ class Evolving:
         own: Mapping[str, Any],
         rename: Mapping[str, str],
         migrates: bool,
-        fields: AbstractSet[str] = frozenset(),
+        fields: AbstractSet[str],
     ) -> None:
         self.taken: list[str] = []
         self.refused: list[RefusedChange] = []
-        self._what, self._known, self._own, self._rename = f"state {name!r}", known, own, rename
+        self._name, self._what = name, f"state {name!r}"
+        self._known, self._own, self._rename = known, own, rename
         self._fields = {old: new for old, new in rename.items() if new not in fields}  # that have another name
         self._others = fields
         self._names: dict[str, str | None] = {}
@@ -147,25 +157,12 @@ class Evolving:
 
     def _key_and_kind(self) -> None:
         known, own = self._known, self._own
-        if known["kind"] != own["kind"]:
-            self._refuse("kind", known["kind"], own["kind"], f"declare it {known['kind']}, as its values were written")
-        before, now = known.get(SERIALIZER), own.get(SERIALIZER)
-        if None not in (before, now) and before != now:
-            name = self._what.split("'")[1]
-            remedy = (
-                f"declare it with the serializer {before!r}, which wrote its values. For another one, give the new declaration "
-                f"another table or prefix, and move the state there: trident state move OLD.py:topology {name} --to "
-                "NEW.py:topology"
-            )
-            self._refuse("serializer", str(before), str(now), remedy)
-        before, now = known.get(TOTAL_KEY), own.get(TOTAL_KEY)
-        if None not in (before, now) and before != now:
-            remedy = (
-                f"declare it with snapshot_key={before}, where its total is: under another one it begins with nothing"
-            )
-            self._refuse("snapshot_key", str(before), str(now), remedy)
-        if known.get("window") != own.get("window"):
-            self._refuse("window", str(known.get("window")), str(own.get("window")), _BESIDE)
+        for fact, remedy in _FIXED.items():
+            before, now = known.get(fact), own.get(fact)
+            if before != now and not (fact in OF_ITS_FORM and None in (before, now)):  # it may not be known
+                self._refuse(
+                    fact, str(before), str(now), remedy.replace("BEFORE", str(before)).replace("STATE", self._name)
+                )
         missing = sorted(set(known["streams"]) - set(own["streams"]))
         if missing:
             added = [one for one in own["streams"] if one not in known["streams"]]

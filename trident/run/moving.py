@@ -37,7 +37,7 @@ from trident.log import log_address
 from trident.log.log_interface import TransactionLog
 from trident.log.records import DiscardRecord, LayoutRecord, StartRecord, TopologyRecord
 from trident.plan import make_plan
-from trident.plan.evolution import MOVED_FROM, REWRITTEN, STORED_AS
+from trident.plan.evolution import MOVED_FROM, OF_ITS_FORM, REWRITTEN, STORED_AS
 from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
 from trident.read.open_partitions import Conversion, graph_to_read, make_state, with_evolutions
 from trident.read.state_reader import ForeignLog, log_place
@@ -49,18 +49,7 @@ from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import migrate_values
 from trident.state.sentinel import compare_stores, is_foreign, move_note, with_note
-from trident.state.txid import (
-    CHANGES,
-    FORMER,
-    RETRY_BITS,
-    SERIALIZER,
-    STORED_UNDER,
-    TOTAL_KEY,
-    Sentinel,
-    Txid,
-    Winners,
-    epoch_of,
-)
+from trident.state.txid import CHANGES, FORMER, RETRY_BITS, STORED_UNDER, Sentinel, Txid, Winners, epoch_of
 from trident.steps.key_columns import partition_of_total, partitions_of
 
 Progress = Callable[[str, int, int], None]
@@ -459,7 +448,7 @@ def _compare_with_log(log: TransactionLog, graph: Graph, name: str) -> TopologyC
     now = meaning_of(graph)
     states = log.state.declared.get("states", {})
     # Rows are written again, a single value under another key.
-    facts = {fact: value for fact, value in states.get(name, {}).items() if fact not in (SERIALIZER, TOTAL_KEY)}
+    facts = {fact: value for fact, value in states.get(name, {}).items() if fact not in OF_ITS_FORM}
     known = Meaning({name: facts} if facts else {}, {})
     compared = compare(
         known,
