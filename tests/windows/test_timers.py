@@ -35,8 +35,8 @@ from trident.state.values import OpaqueValue
 from trident.steps.key_columns import partition_of
 from trident.testing import TopologyTestDriver
 from trident.windows import window_state
-from trident.windows.timer_index import NEVER, DueKeys
-from trident.windows.window_partitions import Now
+from trident.windows.timer_index import DueRecords
+from trident.windows.window_partitions import ONE, Now
 
 MS = timedelta(milliseconds=1)
 FIELDS = "key: string, n: int, at: bigint"
@@ -547,19 +547,21 @@ def test_a_key_is_found_when_it_is_due_however_far_away_with_few_panes_kept() ->
         txid += 1
         state = OpaqueMap(DictMap(entries), "w", 0)
         state.begin_commit(Txid(txid, txid, winners))
-        keys = DueKeys(state, Fields("k: string"))
-        if txid == 1:
-            names = pa.table({"k": list(due)})
-            keys.note(names, np.array(list(due.values())), np.full(len(due), NEVER), 0)
-        else:
-            assert keys.earliest is not None
-            assert keys.earliest <= min(due.values())
-            now = keys.earliest if chosen.random() < 0.5 else now + chosen.randrange(1, 10 ** chosen.randrange(1, 13))
-            found = dict.fromkeys(keys.take(now).column("k").to_pylist(), now)
+        records = DueRecords(state, Fields("k: string"), ONE, "", "some records", [])
+        new = due if txid == 1 else {}
+        records.read([("key", name) for name in new])
+        if txid > 1:
+            assert records.earliest is not None
+            assert records.earliest <= min(due.values())
+            now = (
+                records.earliest if chosen.random() < 0.5 else now + chosen.randrange(1, 10 ** chosen.randrange(1, 13))
+            )
+            found = dict.fromkeys(records.take(now).column("k").to_pylist(), now)
             assert found.keys() == {key for key, at in due.items() if at <= now}
             due = {key: at for key, at in due.items() if at > now}
-        panes.append(len(keys._store.directory.panes))
-        keys.write(now)
+        names, times = pa.table({"k": pa.array(list(new), pa.string())}), np.array(list(new.values()), np.int64)
+        records.keep(names, [(times, now)], now, [], [False] * len(new))
+        panes.append(len(records._store.directory.panes))
         state.commit(Txid(txid, txid, winners))
         winners = winners.with_winner(txid, txid)
     assert max(panes) < 57 * 14
@@ -573,7 +575,7 @@ def test_a_timer_that_is_set_later_again_and_again_is_noted_once_in_its_time(tmp
     batches_ = {n: [("a", n), ("b", n)] for n in range(1, 60)}
     stream = topology.new_stream("s", RowsSpout("user: string, at: bigint", batches_))
     kept = keep(stream.group_by("user").process(dict_state(entries), Idle(), "at: bigint, n: int", event_time="at"))
-    with patch.object(DueKeys, "_add", autospec=True, side_effect=DueKeys._add) as added:
+    with patch.object(DueRecords, "_add", autospec=True, side_effect=DueRecords._add) as added:
         run_all(topology, "in_process", log_dir=str(tmp_path))
     assert kept.rows == []
     assert sum(call.args[1].num_rows for call in added.call_args_list) <= 2 * 2 * 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, repeat
 from typing import Any
 
 import numpy as np
@@ -272,7 +272,7 @@ def _update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) 
     firsts = held.at(slice(None), (held.after // slide + 1) * slide - length)
     owners = held.rows.column(ID).to_numpy()
     needed = held.rows.filter(pa.array(np.arange(len(owners)) >= firsts[owners]))
-    records.write(names, [lengths, slides, held.after.tolist()], None, needed.select([ID, *value_fields(node).names]))
+    records.write([lengths, slides, held.after.tolist()], repeat(False), needed.select([ID, *value_fields(node).names]))
     return _results_of_counts(node, held, keys, run)
 
 

@@ -32,7 +32,7 @@ from trident.operations.windows import FIRST_MS
 from trident.state.interfaces import Key
 from trident.steps.failures import Bounds
 from trident.steps.key_columns import Ints, group_ids, nulls_apart, one_form
-from trident.windows.timer_index import NEVER, DueKeys, DueRecords
+from trident.windows.timer_index import NEVER, DueRecords
 from trident.windows.window_partitions import Share
 from trident.windows.window_rows import side_tables
 
@@ -52,10 +52,10 @@ def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
     """Add a batch to a partition of a join's state, between `begin_commit` and `commit`; return the joined rows."""
     own = Fields.of(["$at", MET], ["bigint", "boolean"])
     reach = node.latest_us - node.earliest_us + sum(side.delay_us for side in node.sides)
-    due = DueKeys(state, node.sides[0].key, share.place, _TIMES, clocks=2, unit=max(reach // _PANES, 1000))
     of_sides = [own.concat(side.fields.select(side.rest)) for side in node.sides]
-    records = DueRecords(due, state, "the rows of a join", [], *of_sides)
-    were: Watermarks = due.frontier or [None, None]
+    of, unit = (node.sides[0].key, share.place, _TIMES, "the rows of a join"), max(reach // _PANES, 1000)
+    records = DueRecords(state, *of, [], *of_sides, unit=unit)
+    were: Watermarks = records.frontier or [None, None]
     came = side_tables(node, share.tables)
     watermarks = list(were)  # the latest time of each side less its delay; they never go back
     for at, (side, reached, before) in enumerate(zip(node.sides, share.moment.reached, were, strict=True)):
@@ -63,7 +63,7 @@ def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
             watermarks[at] = reached - side.delay_us if before is None else max(before, reached - side.delay_us)
     new = [_in_time(node, table, before) for table, before in zip(came, were, strict=True)]
     # The keys whose rows of one side end before the watermark of the other one, some twice.
-    ended = [due.take(_before(watermarks[1 - side]), side) for side in range(2)]
+    ended = [records.take(_before(watermarks[1 - side]), side) for side in range(2)]
     sides, keys = _brought_together(node, records, new, ended)
     return _join_rows(node, records, sides, keys, watermarks, share.run.on_error.bounds)
 
@@ -148,7 +148,7 @@ def _join_rows(
         empty[ids] = False
         due[due == -NEVER] = NEVER
         dues.append((due, now))
-    records.write(keys.names, keys.rows.slice(0, count), dues, watermarks, (), empty.tolist(), *stored)
+    records.keep(keys.rows.slice(0, count), dues, watermarks, (), empty.tolist(), *stored)
     left = np.concatenate([met_pairs[0], alone[0], np.full(len(alone[1]), -1)])
     right = np.concatenate([met_pairs[1], np.full(len(alone[0]), -1), alone[1]])
     return _rows(node, sides, keys, left, right)
