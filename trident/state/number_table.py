@@ -64,8 +64,7 @@ class NumberTable:
         return dict(zip(self.keys(), self._take(rows), strict=True))
 
     def get(self, keys: Sequence[Key]) -> list[OpaqueValue | None]:
-        names = self._names(keys)
-        return list(self._take(self._rows_of(names)))
+        return list(self._take(self._rows_of(self._names(keys))))
 
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> bool:
         """Write a value per key, of a key that comes twice the last; False, and nothing is changed, if one does not fit."""
@@ -240,89 +239,39 @@ class KeptValues:
 
 
 class TextIndex:
-    """A second index beside a dict of rows by key; made when it pays, and then kept up to date.
+    """A second index beside a dict of rows by key: a hash table of rows, with open addressing; by row it has what its text is.
 
-    Texts of more than 40 bytes, and keys that are no text, are found in the dict alone.
+    It is filled when it pays, and then kept up to date. Texts of more than 40 bytes, and keys that are no text, are found in
+    the dict alone.
     """
 
     def __init__(self, rows: Mapping[Any, int]) -> None:
-        self._rows = rows
-        self._table: _TextTable | None = None
+        self._rows, self._is_filled = rows, False
+        self._hashes, self._blocks = np.zeros(_SPACE, np.uint64), list[_Numbers]()
+        self._lengths = np.full(_SPACE, -1, np.int32)  # -1: no text has this row
+        self._widen(0)
 
     def rows_of(self, texts: Sequence[Any] | pa.Array) -> Rows | None:
         """Return the row of each text; None if a dict is faster, or if these are no texts."""
         if not isinstance(texts, pa.StringArray) or len(texts) <= _FEW_TEXTS or texts.null_count:
             return None
-        if self._table is None:
+        if not self._is_filled:
             if len(texts) * _SHARE < len(self._rows):
                 return None
-            self._table = _TextTable()
+            self._is_filled = True
             self.add(list(self._rows), np.fromiter(self._rows.values(), np.int64, len(self._rows)))
-        asked = _Texts.of(texts)
-        rows, doubtful = self._table.find(asked)
+        rows, doubtful = self._find(_Texts.of(texts))
         if len(doubtful):
             names = texts.take(pa.array(doubtful)).to_pylist()
             rows[doubtful] = [self._rows.get(name, -1) for name in names]
         return rows
 
     def add(self, names: Sequence[Any], rows: Rows) -> None:
-        if self._table is None:
-            return
-        places = [at for at, name in enumerate(names) if _is_short(name)]
+        places = [at for at, name in enumerate(names) if _is_short(name)] if self._is_filled else []
         if places:
-            texts = pa.array([names[at] for at in places], pa.string())
-            self._table.add(_Texts.of(texts), rows[places])
+            self._add(_Texts.of(pa.array([names[at] for at in places], pa.string())), rows[places])
 
-    def remove(self, row: int) -> None:
-        if self._table is not None:
-            self._table.remove(row)
-
-
-class _Texts(NamedTuple):
-    """Texts as numbers: the hash of each, its length in bytes, and its blocks, padded with zeros."""
-
-    hashes: _Numbers
-    lengths: npt.NDArray[np.int32]
-    blocks: list[_Numbers]
-
-    @staticmethod
-    def of(texts: pa.StringArray) -> _Texts:
-        """Read texts of which none is null; of a long one only the first 40 bytes."""
-        _, offsets, data = texts.buffers()
-        ends = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4)
-        size = int(ends[-1] - ends[0])
-        # A copy with room behind it, because the last block may reach beyond the end.
-        padded = np.zeros(size + _BYTES, np.uint8)
-        if size:
-            padded[:size] = np.frombuffer(data, np.uint8, size, int(ends[0]))
-        block_at = np.ndarray(size + 1, "<u8", padded, strides=(1,))
-        starts, lengths = ends[:-1] - ends[0], ends[1:] - ends[:-1]
-        first = block_at[starts] & _KEPT.take(np.minimum(lengths, _BYTES))
-        hashes, blocks = _mix(lengths.astype(np.uint64), first), [first]
-        for begin in range(_BYTES, min(int(lengths.max(initial=0)), _LONGEST), _BYTES):
-            longer = np.flatnonzero(lengths > begin)  # a hash must not depend on how long other texts are
-            kept = np.minimum(lengths[longer] - begin, _BYTES)
-            blocks.append(block := np.zeros(len(texts), np.uint64))
-            block[longer] = block_at[starts[longer] + begin] & _KEPT.take(kept)
-            hashes[longer] = _mix(hashes[longer], block[longer])
-        return _Texts(hashes, lengths, blocks)
-
-
-def _mix(hashes: _Numbers, block: _Numbers) -> _Numbers:
-    mixed = (hashes ^ block) * _ODD
-    return mixed ^ mixed >> np.uint64(29)
-
-
-class _TextTable:
-    """A hash table of rows, with open addressing, and beside it by row what its text is."""
-
-    def __init__(self) -> None:
-        self._hashes = np.zeros(_SPACE, np.uint64)
-        self._lengths = np.full(_SPACE, -1, np.int32)  # -1: no text has this row
-        self._blocks: list[_Numbers] = []
-        self._widen(0)
-
-    def find(self, texts: _Texts) -> tuple[Rows, npt.NDArray[np.int64]]:
+    def _find(self, texts: _Texts) -> tuple[Rows, npt.NDArray[np.int64]]:
         """Return the row of each text, and the places of those that the table cannot tell."""
         slots = (texts.hashes >> self._shift).view(np.int64)
         rows = self._slots.take(slots).astype(np.int64)
@@ -339,7 +288,7 @@ class _TextTable:
             same &= texts.lengths <= _LONGEST
         return rows, np.flatnonzero(~same)
 
-    def add(self, texts: _Texts, rows: Rows) -> None:
+    def _add(self, texts: _Texts, rows: Rows) -> None:
         """Add texts that are not there, and have rows of their own."""
         short = texts.lengths <= _LONGEST
         rows, lengths = rows[short], texts.lengths[short]
@@ -377,6 +326,41 @@ class _TextTable:
         """Make an empty table, of which so many rows take a quarter at most."""
         bits = max(_SPACE, 4 * count - 1).bit_length()
         self._slots, self._shift, self._used = np.full(1 << bits, -1, np.int32), np.uint64(64 - bits), 0
+
+
+class _Texts(NamedTuple):
+    """Texts as numbers: the hash of each, its length in bytes, and its blocks, padded with zeros."""
+
+    hashes: _Numbers
+    lengths: npt.NDArray[np.int32]
+    blocks: list[_Numbers]
+
+    @staticmethod
+    def of(texts: pa.StringArray) -> _Texts:
+        """Read texts of which none is null; of a long one only the first 40 bytes."""
+        _, offsets, data = texts.buffers()
+        ends = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4)
+        size = int(ends[-1] - ends[0])
+        # A copy with room behind it, because the last block may reach beyond the end.
+        padded = np.zeros(size + _BYTES, np.uint8)
+        if size:
+            padded[:size] = np.frombuffer(data, np.uint8, size, int(ends[0]))
+        block_at = np.ndarray(size + 1, "<u8", padded, strides=(1,))
+        starts, lengths = ends[:-1] - ends[0], ends[1:] - ends[:-1]
+        first = block_at[starts] & _KEPT.take(np.minimum(lengths, _BYTES))
+        hashes, blocks = _mix(lengths.astype(np.uint64), first), [first]
+        for begin in range(_BYTES, min(int(lengths.max(initial=0)), _LONGEST), _BYTES):
+            longer = np.flatnonzero(lengths > begin)  # a hash must not depend on how long other texts are
+            kept = np.minimum(lengths[longer] - begin, _BYTES)
+            blocks.append(block := np.zeros(len(texts), np.uint64))
+            block[longer] = block_at[starts[longer] + begin] & _KEPT.take(kept)
+            hashes[longer] = _mix(hashes[longer], block[longer])
+        return _Texts(hashes, lengths, blocks)
+
+
+def _mix(hashes: _Numbers, block: _Numbers) -> _Numbers:
+    mixed = (hashes ^ block) * _ODD
+    return mixed ^ mixed >> np.uint64(29)
 
 
 def _is_short(name: Any) -> bool:
