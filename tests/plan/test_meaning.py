@@ -436,8 +436,6 @@ def test_a_total_under_another_key_would_begin_with_nothing_and_is_refused(store
 
 
 class AddOnes(BaseStateUpdater[Any]):
-    """Keeps a total by itself, as a single value: only its code says so."""
-
     def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
         state.set((state.get() or 0) + len(tuples))
 
