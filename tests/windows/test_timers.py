@@ -535,33 +535,24 @@ def test_explain_and_describe_name_the_process() -> None:
 
 
 def test_a_key_is_found_when_it_is_due_however_far_away_with_few_panes_kept() -> None:
-    chosen = random.Random(3)
-    entries: dict[Any, Any] = {}
-    due, now, found = (
-        {f"k{n}": chosen.randrange(1, 10 ** chosen.randrange(1, 13)) for n in range(400)},
-        0,
-        dict[str, int](),
-    )
+    chosen, entries, now = random.Random(3), dict[Any, Any](), 0
+    due = {f"k{n}": chosen.randrange(1, 10 ** chosen.randrange(1, 13)) for n in range(400)}
     winners, panes, txid = Winners(), [], 0
     while due:
         txid += 1
         state = OpaqueMap(DictMap(entries), "w", 0)
         state.begin_commit(Txid(txid, txid, winners))
-        records = DueRecords(state, Fields("k: string"), ONE, "", "some records", [])
-        new = due if txid == 1 else {}
-        records.read([("key", name) for name in new])
+        kept, new = DueRecords(state, Fields("k: string"), ONE, "", "some records", []), due if txid == 1 else {}
+        kept.read([("key", name) for name in new])
         if txid > 1:
-            assert records.earliest is not None
-            assert records.earliest <= min(due.values())
-            now = (
-                records.earliest if chosen.random() < 0.5 else now + chosen.randrange(1, 10 ** chosen.randrange(1, 13))
-            )
-            found = dict.fromkeys(records.take(now).column("k").to_pylist(), now)
-            assert found.keys() == {key for key, at in due.items() if at <= now}
+            assert kept.earliest is not None
+            assert kept.earliest <= min(due.values())
+            now = kept.earliest if chosen.random() < 0.5 else now + chosen.randrange(1, 10 ** chosen.randrange(1, 13))
+            assert set(kept.take(now).column("k").to_pylist()) == {key for key, at in due.items() if at <= now}
             due = {key: at for key, at in due.items() if at > now}
         names, times = pa.table({"k": pa.array(list(new), pa.string())}), np.array(list(new.values()), np.int64)
-        records.keep(names, [(times, now)], now, [], [False] * len(new))
-        panes.append(len(records._store.directory.panes))
+        kept.keep(names, [(times, now)], now, [], [False] * len(new))
+        panes.append(len(kept._store.directory.panes))
         state.commit(Txid(txid, txid, winners))
         winners = winners.with_winner(txid, txid)
     assert max(panes) < 57 * 14

@@ -22,10 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from trident.arrow import schema_of
-from trident.counts import count_again
 from trident.fields import Fields
 from trident.graph import JoinWithinNode
 from trident.operations.windows import FIRST_MS
@@ -34,7 +32,7 @@ from trident.steps.failures import Bounds
 from trident.steps.key_columns import Ints, group_ids, nulls_apart, one_form
 from trident.windows.timer_index import NEVER, DueRecords
 from trident.windows.window_partitions import Share
-from trident.windows.window_rows import side_tables
+from trident.windows.window_rows import side_tables, without_late
 
 MET = "$met"
 """The column that says whether a stored row has met another one."""
@@ -61,7 +59,10 @@ def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
     for at, (side, reached, before) in enumerate(zip(node.sides, share.moment.reached, were, strict=True)):
         if reached is not None:
             watermarks[at] = reached - side.delay_us if before is None else max(before, reached - side.delay_us)
-    new = [_in_time(node, table, before) for table, before in zip(came, were, strict=True)]
+    new = [
+        table if before is None else without_late(node, table, table.column(0).to_numpy() < before)[0]
+        for table, before in zip(came, were, strict=True)
+    ]
     # The keys whose rows of one side end before the watermark of the other one, some twice.
     ended = [records.take(_before(watermarks[1 - side]), side) for side in range(2)]
     sides, keys = _brought_together(node, records, new, ended)
@@ -70,16 +71,6 @@ def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
 
 def _before(watermark: int | None) -> int:
     return _LONG_AGO if watermark is None else watermark - 1
-
-
-def _in_time(node: JoinWithinNode, table: pa.Table, watermark: int | None) -> pa.Table:
-    """Return the rows of a side that are not late; count the others."""
-    if watermark is None or not table.num_rows:
-        return table
-    in_time = table.filter(pc.greater_equal(table.column(0), watermark))
-    if in_time.num_rows < table.num_rows:
-        count_again({f"{node.state}/late": table.num_rows - in_time.num_rows})
-    return in_time
 
 
 @dataclass

@@ -158,6 +158,5 @@ class _Calls:
         self.kept[at] = self.kept[at]._replace(value=method(self.kept[at].value, given, timers, self._out))
 
     def rows(self) -> pa.Table:
-        """Return what was emitted, behind the key."""
         rows = [(*self._keys[at], *row) for at, row in zip(self._out.parents, self._out.rows, strict=True)]
         return pa.table(columns_of(self._node.id, self._node.fields, rows), schema=schema_of(self._node.fields))
