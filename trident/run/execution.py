@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from trident.channel import Channel, DaemonPool, thread_stacks
 from trident.engine.fragment_runs import TaskOutput
-from trident.engine.replay_check import ReplayCheck
 from trident.engine.runners import AutoRunner, Runner
 from trident.engine.worker import Order, Part
 from trident.errors import FencedError, describe
@@ -50,8 +49,6 @@ _STATE = str(Path(values.__file__).parent)
 
 
 class _Call(NamedTuple):
-    """A call of user code that has not returned."""
-
     frame: FrameType  # of the function that the step called
     step: AtStep
     given: object  # how much it has given so far, if it gives many objects
@@ -100,7 +97,7 @@ class Attempts:
         opened: OpenedTopology,
         sources: Sources,
         lane_of: LaneOf,
-        observe: Observer | None,
+        observe: Observer,
         inbox: Channel[LoopMessage | None],
     ) -> None:
         self._name, self._committer = opened.plan.topology, opened.committer
@@ -127,8 +124,7 @@ class Attempts:
         batch.lane.process(partial(self.process, batch, parts, order))
 
     def start_commit(self, batch: Batch) -> None:
-        order = order_of(batch)
-        order = order._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
+        order = order_of(batch)._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
         batch.lane.commit(partial(self.commit, batch, order))
 
     def process(self, batch: Batch, parts: Sequence[Part], order: Order) -> None:
@@ -140,7 +136,11 @@ class Attempts:
         try:
             if batch.commits_now:
                 order = self._fence(batch, order)
-            check = None if self._replays is None else self._check_of(self._replays, batch, parts)
+            check = self._replays
+            # One that failed must not fail again because this takes longer; of Spark's rows too many may come for this process.
+            is_fit = batch.tries == 1 and not batch.capture and (batch.size is not None or batch.runner.here)
+            if check is not None and not (is_fit and check.chooses(batch.attempt.txid, parts, batch.size or 0)):
+                check = None
             if check is not None and batch.runner.here:
                 parts = check.read(parts)  # once for all that processes it
             output = batch.runner.process(parts, order)
@@ -154,14 +154,6 @@ class Attempts:
         if batch.undecided is not None:
             batch.cost_s = thread_time() - before
         self._report(LoopMessage(batch.attempt, result))
-
-    def _check_of(self, check: ReplayCheck, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
-        here = batch.runner.here
-        if batch.tries > 1 or batch.capture:  # one that failed must not fail again because this takes longer
-            return None
-        if batch.size is None and not here:  # Spark may have more rows than fit into this process
-            return None
-        return check if check.chooses(batch.attempt.txid, parts, batch.size or 0) else None
 
     def _fence(self, batch: Batch, order: Order) -> Order:
         """Return the order with the txids as this attempt's tasks must see the partitions of the states.
@@ -195,13 +187,11 @@ class Attempts:
         self._report(LoopMessage(batch.attempt, result))
 
     def _commit_states(self, batch: Batch, order: Order) -> Committed:
-        if self._observe is not None:
-            self._observe("committing", batch.attempt)
+        self._observe("committing", batch.attempt)
         committed = self._committer.commit(order, batch.output, batch.runner.commits)
         if batch.tries > 1:
             committed.touched.update({name: list(range(len(order.txids[name]))) for name in self._roaming})
-        if self._observe is not None:
-            self._observe("committed", batch.attempt)
+        self._observe("committed", batch.attempt)
         return committed
 
     def cancel(self, batch: Batch) -> None:

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 
 from trident.channel import Channel, Clock
 from trident.engine.fragment_runs import TaskOutput
 from trident.errors import BatchFailedError, FencedError
-from trident.log.log_interface import DurableLog
 from trident.log.record_store import NotWrittenError
-from trident.log.records import CommitRecord
+from trident.log.records import TIME, CommitRecord
 from trident.observe.health import RunningBatch
-from trident.run.batch import Batch, BatchTimes, Definitions, LoopMessage, Observer, Undecided, with_timers
+from trident.run.batch import TIMERS, Batch, BatchTimes, Definitions, LoopMessage, Observer, Undecided
 from trident.run.committer import Committed
 from trident.run.coordinator import AttemptStatus, MasterBatchCoordinator, StartGate
 from trident.run.execution import Attempts, LaneOf
@@ -29,8 +27,6 @@ from trident.run.opened_topology import OpenedTopology
 from trident.run.progress import Progress
 from trident.run.retrying import Capturing, RetryRule
 from trident.run.sources import Sizes, Sources
-from trident.spout.interfaces import SpoutType
-from trident.state.kinds import LaterWrite
 from trident.steps.failures import Failure, StepFailed, failure_of
 
 logger = logging.getLogger(__name__)
@@ -50,23 +46,22 @@ class BatchLoop:
         lane_of: LaneOf,
         progress: Progress,
         clock: Clock,
-        observer: Observer | None = None,
-        active: bool = True,
+        observe: Observer,
+        active: bool,
     ) -> None:
         config, log = opened.config, opened.log
         self._opened, self._config, self._log, self._name = opened, config, log, opened.plan.topology
-        self._progress, self._clock = progress, clock
-        self._observe = observer
+        self._progress, self._clock, self._observe = progress, clock, observe
         self._inbox = Channel[LoopMessage | None]()
         self._sources = Sources(opened, clock)
-        self._attempts = Attempts(opened, self._sources, lane_of, observer, self._inbox)
+        self._attempts = Attempts(opened, self._sources, lane_of, observe, self._inbox)
         most, interval_s = config.max_spout_pending, config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
-        repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())
+        repeats = opened.repeated == opened.spouts.keys()
         self._retrying = RetryRule(config, self._coordinator, clock, repeats, opened.letters.captures)
         self._capturing = Capturing(opened)
         self._batches: dict[int, Batch] = {}
-        notified = [each.coordinator for each in opened.spouts.values() if each.coordinator.offers("activate")]
+        notified = [each for each in opened.spouts.values() if each.offers("activate")]
         poll_s = config.poll_interval_ms / 1000
         self.start_gate = StartGate(self._name, self._coordinator, self._batches, notified, poll_s, active)
         self._stopping, self._look_at = threading.Event(), float("-inf")
@@ -90,8 +85,7 @@ class BatchLoop:
     @property
     def waiting(self) -> str:
         """What does not answer, and since when; empty if that is nothing."""
-        waiting = self._retrying.waiting or self._sources.waiting()
-        return "" if waiting is None else str(waiting)
+        return str(self._retrying.waiting or self._sources.waiting() or "")
 
     def drain(self) -> threading.Event:
         """Return an event that is set once all that the spouts had at this moment is committed."""
@@ -202,7 +196,7 @@ class BatchLoop:
                 defined = self._sources.define(txid, self._batches)
                 if defined is None:
                     self.start_gate.had_nothing(txid, now, 0.0 if before is None else self._clock.cpu() - before)
-                    if not self._batches and self.start_gate.awaited:
+                    if not self._batches:
                         self._tell_end()
                     return self.start_gate.wait_s(self._clock.monotonic())
                 self._start(now, asked, *defined)
@@ -213,7 +207,7 @@ class BatchLoop:
 
     def _tell_end(self) -> None:
         """Note that the spouts have no more, unless one may have something soon."""
-        if not self._sources.are_preparing():
+        if self.start_gate.awaited and not self._sources.are_preparing():
             self._log.check_owner()  # a replaced driver does not know what is committed
             self.start_gate.gave_all()
 
@@ -225,8 +219,7 @@ class BatchLoop:
             batch.written = self._capturing.states_written(batch.attempt.txid, self._log.state.txid)
         batch.times.started = self._clock.monotonic()
         batch.share = self._sources.pressure.share if asked else None
-        if self._observe is not None:
-            self._observe("defined", batch.attempt)
+        self._observe("defined", batch.attempt)
         alone = len(self._batches) == 1
         if alone and self._opened.executors:  # in the job that is about to start
             self._begin_writing(batch.attempt.txid)
@@ -246,8 +239,7 @@ class BatchLoop:
     def _finish_processing(self, batch: Batch, output: TaskOutput) -> None:
         batch.output, batch.times.processed = output, self._clock.monotonic()
         self._cold = self._cold and (batch.runner.here or not batch.tasks)
-        if output.captured:
-            self._capturing.check(batch, output.captured)
+        self._capturing.check(batch, output.captured)
         if batch.checked is not None:
             self._progress.note_checked(batch.attempt, batch.checked)
         if batch.undecided:
@@ -257,15 +249,12 @@ class BatchLoop:
                 del self._batches[batch.attempt.txid]
                 self._log.check_owner()
                 self.start_gate.had_nothing(batch.attempt.txid, batch.times.processed, batch.cost_s)
-                if self.start_gate.awaited:
-                    self._tell_end()
+                self._tell_end()
                 return
             self.start_gate.note_started(batch, not output.tuples, True, batch.times.processed)
         self._coordinator.mark_processed(batch.attempt)
-        if self._retrying.waiting is not None:
-            self._retrying.has_answered(batch.attempt.txid, committed=False)
-        if self._observe is not None:
-            self._observe("processed", batch.attempt)
+        self._retrying.has_answered(batch.attempt.txid, committed=False)
+        self._observe("processed", batch.attempt)
 
     def _start_commit(self) -> None:
         """Commit the next batch, if it is processed; after `stop` only one whose job has committed it."""
@@ -288,49 +277,39 @@ class BatchLoop:
     def _record(self, batch: Batch, committed: Committed) -> None:
         batch.times.committed = self._clock.monotonic()
         attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
-        if captured:
-            self._capturing.check(batch, captured)
-        if self._opened.committing:
-            self._sources.commit(batch, self._opened.committing)
+        self._capturing.check(batch, captured)
+        self._sources.commit(batch, self._opened.committing)
         if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
             self._opened.letters.write(attempt, captured, self._log.state.incarnation)
         counts = {"tuples": sum(batch.output.rows.values()), "dead_letters": len(captured)}
         at_ms = self._clock.wall_ms()
-        meaning, timers = self._opened.meaning, committed.timers
-        definitions = with_timers(batch.definitions, timers) if timers else batch.definitions
-        record = CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, meaning.declares)
-        if self._opened.carrier is None:
+        definitions, carrier = batch.definitions, self._opened.carrier
+        if committed.timers:  # before these no window ends, and no timer is due
+            definitions = {**definitions, TIME: {**definitions[TIME], TIMERS: min(committed.timers)}}
+        record = CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, self._opened.meaning.declares)
+        if carrier is None:
             self._log.append(record)
         else:
-            self._append_with_writes(self._opened.carrier, record, committed.later)
-        if meaning.declares:
-            meaning.mark_recorded()
+            try:
+                carrier.append(record, beside=committed.later)
+            except NotWrittenError as refused:  # by a state, as its commit might have been; nothing was written
+                if isinstance(refused.cause, FencedError):
+                    raise refused.cause from None
+                raise StepFailed(failure_of("commit", refused.cause)) from refused.cause
+        self._opened.meaning.mark_recorded()
         self._coordinator.mark_committed(attempt)
         self._late = 0
-        if self._retrying.waiting is not None:
-            self._retrying.has_answered(attempt.txid)
-        if self._observe is not None:
-            self._observe("recorded", attempt)
-        if self._opened.publishing:
-            self._opened.publish_recorded()
+        self._retrying.has_answered(attempt.txid)
+        self._observe("recorded", attempt)
+        self._opened.publish_recorded()
         batch.times.recorded = self._clock.monotonic()
         del self._batches[attempt.txid]
         sources = self._sources
         sources.report_success(batch)
         self._progress.note_committed(batch, committed, captured, at_ms, sources.lags, sources.pressure.share)
-        if self._observe is not None:
-            self._observe("succeeded", attempt)
-        if self.start_gate.awaited:
-            self.start_gate.release_waiting(attempt.txid)
-
-    def _append_with_writes(self, carrier: DurableLog, record: CommitRecord, writes: Sequence[LaterWrite]) -> None:
-        try:
-            carrier.append(record, beside=writes)
-        except NotWrittenError as refused:  # by a state, as its commit might have been; nothing was written
-            if isinstance(refused.cause, FencedError):
-                raise refused.cause from None
-            raise StepFailed(failure_of("commit", refused.cause)) from refused.cause
+        self._observe("succeeded", attempt)
+        self.start_gate.release_waiting(attempt.txid)
 
     def _fail_overdue(self, now: float) -> None:
         limit = self._config.message_timeout_s

@@ -54,17 +54,16 @@ def moment_text(ms: int) -> str:
 
 
 class RetryRule:
-    """What follows the failures of a topology's batches."""
+    """What follows the failures of a topology's batches.
+
+    `repeats`: a batch that is tried again has the same tuples, so that a mistake is made again.
+    `captures`: a last try leaves out the tuples that raise.
+    """
 
     def __init__(
-        self,
-        config: Config,
-        coordinator: MasterBatchCoordinator,
-        clock: Clock | None = None,
-        repeats: bool = False,  # a batch that is tried again has the same tuples, so that a mistake is made again
-        captures: bool = False,  # a last try leaves out the tuples that raise
+        self, config: Config, coordinator: MasterBatchCoordinator, clock: Clock, repeats: bool, captures: bool
     ) -> None:
-        self._config, self._coordinator, self._clock = config, coordinator, clock or Clock()
+        self._config, self._coordinator, self._clock = config, coordinator, clock
         self._repeats, self._captures = repeats, captures
         self._mistaken = 0  # the last batch with a mistake, which its next try leaves out
         self.waiting: Waiting | None = None
@@ -87,7 +86,10 @@ class RetryRule:
             what = f"{failure.waits_for} (step {failure.step!r})" if failure.is_source_away else failure.waits_for
             waiting = self._away[txid] = Waiting.after(earlier, what, self._clock, in_commit)
         self._show()
-        failure = self._give_up_mistake(txid, failure)
+        if failure.is_mistake and (self._repeats or not failure.retry):
+            # The same tuples would fail in the same way: they are left out at once, or the topology ends at once.
+            failure = replace(failure, retry=self._captures and txid != self._mistaken)
+            self._mistaken = txid
         if waiting is not None and may_retry:
             waited_s = self._clock.monotonic() - waiting.since
             if failure.is_source_away or waited_s < self._config.store_wait_s:
@@ -105,13 +107,6 @@ class RetryRule:
         error.may_leave_out = failure.may_leave_out
         raise error
 
-    def _give_up_mistake(self, txid: int, failure: Failure) -> Failure:
-        """The same tuples would fail in the same way: they are left out at once, or the topology ends at once."""
-        if failure.is_mistake and (self._repeats or not failure.retry):
-            failure = replace(failure, retry=self._captures and txid != self._mistaken)
-            self._mistaken = txid
-        return failure
-
     def has_answered(self, txid: int, committed: bool = True) -> None:
         """Note that a batch got over what it waited for: it is committed, or only processed."""
         waiting = self._away.get(txid)
@@ -126,8 +121,7 @@ class RetryRule:
 
 def backoff_s(config: Config, tries: int) -> float:
     """Return how many seconds pass after so many tries; they double with each, up to a maximum."""
-    doubled = config.retry_backoff_ms * 2 ** min(tries - 1, 30)
-    return float(min(doubled, config.retry_backoff_max_ms)) / 1000
+    return float(min(config.retry_backoff_ms * 2 ** min(tries - 1, 30), config.retry_backoff_max_ms)) / 1000
 
 
 class Capturing:
