@@ -31,12 +31,12 @@ OF_RUNS = mutants(
 +                from trident.run.committer import Committed
 +
 +                every = {name: list(range(len(each))) for name, each in order.txids.items()}
-+                self._report(LoopMessage(batch.attempt, Committed(touched=every)))
++                self._report((batch.attempt, Committed(touched=every)))
 +                result = self._commit_states(batch, order)
 @ trident/run/loop.py
 ? tests/run/test_loop.py::test_a_spark_task_that_takes_too_long_is_replaced
 # loop: results of a dead attempt are taken
--if batch is None or batch.attempt != message.attempt:
+-if batch is None or batch.attempt != attempt:
 +if batch is None:
 # loop: a fenced driver begins to write
 -        if self._opened.carrier is None:

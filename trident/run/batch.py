@@ -113,11 +113,8 @@ class Begun(NamedTuple):
 Result = TaskOutput | Committed | Failure | BaseException  # an exception ends the topology, a failure the attempt
 
 
-class LoopMessage(NamedTuple):
-    """One result of an attempt: processed, committed, failed, or an error that ends the topology."""
-
-    attempt: TransactionAttempt
-    result: Result
+LoopMessage = tuple[TransactionAttempt, Result]
+"""One result of an attempt: processed, committed, failed, or an error that ends the topology."""
 
 
 def time_of_batch(

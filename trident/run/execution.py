@@ -153,7 +153,7 @@ class Attempts:
             self._begun.pop(batch.attempt, None)
         if batch.undecided is not None:
             batch.cost_s = thread_time() - before
-        self._report(LoopMessage(batch.attempt, result))
+        self._report((batch.attempt, result))
 
     def _fence(self, batch: Batch, order: Order) -> Order:
         """Return the order with the txids as this attempt's tasks must see the partitions of the states.
@@ -184,7 +184,7 @@ class Attempts:
                 result = _meaning(error, "commit")
             finally:
                 self._begun.pop(batch.attempt, None)
-        self._report(LoopMessage(batch.attempt, result))
+        self._report((batch.attempt, result))
 
     def _commit_states(self, batch: Batch, order: Order) -> Committed:
         self._observe("committing", batch.attempt)

@@ -167,10 +167,11 @@ class BatchLoop:
         return bool(messages)
 
     def _handle(self, message: LoopMessage) -> None:
-        batch, result = self._batches.get(message.attempt.txid), message.result
+        attempt, result = message
+        batch = self._batches.get(attempt.txid)
         # A store fences the writers of a dead attempt when our later one begins.
-        if batch is None or batch.attempt != message.attempt:
-            logger.debug("topology %s: ignoring a result of dead attempt %s", self._name, message.attempt)
+        if batch is None or batch.attempt != attempt:
+            logger.debug("topology %s: ignoring a result of dead attempt %s", self._name, attempt)
             return
         if isinstance(result, BaseException):
             raise result

@@ -129,7 +129,7 @@ class OpenedTopology:
         self.apart = why_apart(plan, executors, config.log_dir or "", self.committing)
         self.carrier, with_record = states_with_record(plan, self.log, self.apart)
         for name in with_record:
-            self.states[name][0].facts.commit_with_record(self.committer.later.append)
+            self.committer.states[name][0].facts.commit_with_record(self.committer.later.append)
         self.letters = dead_letters_of(config, plan.topology)
         publishing = ((name, one.facts.recorded) for name, each in self.states.items() for one in each)
         self.publishing = [

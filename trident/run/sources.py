@@ -55,8 +55,7 @@ class Sources:
         self._coordinators, self._repeated = opened.spouts, {*opened.repeated, LETTERS}
         self.pressure, self._told_share = BackPressure(opened.config.target_batch_s), 1.0
         self.lags: dict[str, Lag | None] = dict.fromkeys(opened.spouts)
-        offered = [(one, name) for name, each in self._coordinators.items() for one in _OF_SOME if each.offers(one)]
-        self._offering = {method: [name for one, name in offered if one == method] for method in _OF_SOME}
+        self._offering = {one: [name for name, each in opened.spouts.items() if each.offers(one)] for one in _OF_SOME}
         self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
         self._begun_before = frozenset(opened.log.state.definitions)  # by a driver that may not have known each spout
         # By spout, the largest hint of its stage, 0 if there is none; a state's hint is the number of its partitions.

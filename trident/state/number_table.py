@@ -247,9 +247,6 @@ class TextIndex:
 
     def __init__(self, rows: Mapping[Any, int]) -> None:
         self._rows, self._is_filled = rows, False
-        self._hashes, self._blocks = np.zeros(_SPACE, np.uint64), list[_Numbers]()
-        self._lengths = np.full(_SPACE, -1, np.int32)  # -1: no text has this row
-        self._widen(0)
 
     def rows_of(self, texts: Sequence[Any] | pa.Array) -> Rows | None:
         """Return the row of each text; None if a dict is faster, or if these are no texts."""
@@ -258,7 +255,10 @@ class TextIndex:
         if not self._is_filled:
             if len(texts) * _SHARE < len(self._rows):
                 return None
-            self._is_filled = True
+            self._is_filled, self._blocks = True, list[_Numbers]()
+            self._hashes = np.zeros(_SPACE, np.uint64)
+            self._lengths = np.full(_SPACE, -1, np.int32)  # -1: no text has this row
+            self._widen(0)
             self.add(list(self._rows), np.fromiter(self._rows.values(), np.int64, len(self._rows)))
         rows, doubtful = self._find(_Texts.of(texts))
         if len(doubtful):
@@ -309,7 +309,7 @@ class TextIndex:
 
     def remove(self, row: int) -> None:
         """Forget the text of a row; its slot stays taken until the table is made larger."""
-        if row < len(self._lengths):
+        if self._is_filled and row < len(self._lengths):
             self._lengths[row] = -1
 
     def _reserve(self, rows: int, blocks: int) -> None:
