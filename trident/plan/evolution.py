@@ -82,10 +82,8 @@ class Evolving:
             self._refuse("by", _aggregate_text(known), _aggregate_text(own), self._names_or_beside())
         if migrates and (self.refused or self._widens):
             self.taken, self.refused, self._migrates = [f"{self._what}: values are migrated by its function"], [], True
-        # Only an opaque state's values say, by the attempt that wrote them, which declaration they are of.
-        if own["kind"] != StateType.OPAQUE.value and not self.refused and (self._migrates or self._changes_values()):
-            self._refuse("value", type_of(known), type_of(own), self._of_one_form())
-            self.taken = []
+        if not self.refused:
+            self._check_kind()
 
     def _names_or_beside(self) -> str:
         """Return the advice for what windows and joins keep: it has the names of its fields in it."""
@@ -96,6 +94,12 @@ class Evolving:
             return _BESIDE
         step = ", ".join(f'{old}=col("{new}")' for old, new in pairs)
         return f"if only names are others, give them back in a step before it, select({step}, …); if not, {_BESIDE}"
+
+    def _check_kind(self) -> None:
+        """Only an opaque state's values say, by the attempt that wrote them, which declaration they are of."""
+        if self._own["kind"] != StateType.OPAQUE.value and (self._migrates or self._changes_values()):
+            self._refuse("value", type_of(self._known), type_of(self._own), self._of_one_form())
+            self.taken = []
 
     def _knows_no_writer(self) -> bool:
         """Whether no value may get other fields, as of a struct in a state that is not opaque."""

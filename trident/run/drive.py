@@ -96,8 +96,7 @@ class Drive:
         self._places: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
         size, publish = self.config.progress_kept, monitoring.publish
         self.progress = progress or Progress(opened.plan, size, self.clock, self.run_id, self._places, publish)
-        observe = observer or (lambda point, attempt: None)
-        self.loop = BatchLoop(opened, lane_of or lanes(LOOP), self.progress, self.clock, observe, active)
+        self.loop = BatchLoop(opened, lane_of or lanes(LOOP), self.progress, self.clock, observer, active)
         self.pages = TopologyFigures(self)
         monitoring.watch(self.pages.status)
         publish(TopologyStarted(self.name, self.run_id, self.clock.wall_ms(), self.txid, self._places))

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from trident.channel import Channel, DaemonPool, thread_stacks
 from trident.engine.fragment_runs import TaskOutput
+from trident.engine.replay_check import ReplayCheck
 from trident.engine.runners import AutoRunner, Runner
 from trident.engine.worker import Order, Part
 from trident.errors import FencedError, describe
@@ -97,7 +98,7 @@ class Attempts:
         opened: OpenedTopology,
         sources: Sources,
         lane_of: LaneOf,
-        observe: Observer,
+        observe: Observer | None,
         inbox: Channel[LoopMessage | None],
     ) -> None:
         self._name, self._committer = opened.plan.topology, opened.committer
@@ -136,11 +137,7 @@ class Attempts:
         try:
             if batch.commits_now:
                 order = self._fence(batch, order)
-            check = self._replays
-            # One that failed must not fail again because this takes longer; of Spark's rows too many may come for this process.
-            is_fit = batch.tries == 1 and not batch.capture and (batch.size is not None or batch.runner.here)
-            if check is not None and not (is_fit and check.chooses(batch.attempt.txid, parts, batch.size or 0)):
-                check = None
+            check = None if self._replays is None else self._check_of(self._replays, batch, parts)
             if check is not None and batch.runner.here:
                 parts = check.read(parts)  # once for all that processes it
             output = batch.runner.process(parts, order)
@@ -154,6 +151,12 @@ class Attempts:
         if batch.undecided is not None:
             batch.cost_s = thread_time() - before
         self._report((batch.attempt, result))
+
+    def _check_of(self, check: ReplayCheck, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
+        # One that failed must not fail again because this takes longer; Spark may have more rows than this process can hold.
+        if batch.tries > 1 or batch.capture or (batch.size is None and not batch.runner.here):
+            return None
+        return check if check.chooses(batch.attempt.txid, parts, batch.size or 0) else None
 
     def _fence(self, batch: Batch, order: Order) -> Order:
         """Return the order with the txids as this attempt's tasks must see the partitions of the states.
@@ -187,11 +190,13 @@ class Attempts:
         self._report((batch.attempt, result))
 
     def _commit_states(self, batch: Batch, order: Order) -> Committed:
-        self._observe("committing", batch.attempt)
+        if self._observe is not None:
+            self._observe("committing", batch.attempt)
         committed = self._committer.commit(order, batch.output, batch.runner.commits)
         if batch.tries > 1:
             committed.touched.update({name: list(range(len(order.txids[name]))) for name in self._roaming})
-        self._observe("committed", batch.attempt)
+        if self._observe is not None:
+            self._observe("committed", batch.attempt)
         return committed
 
     def cancel(self, batch: Batch) -> None:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trident.channel import Channel, Clock
 from trident.engine.fragment_runs import TaskOutput
 from trident.errors import BatchFailedError, FencedError
+from trident.log.log_interface import DurableLog
 from trident.log.record_store import NotWrittenError
 from trident.log.records import TIME, CommitRecord
 from trident.observe.health import RunningBatch
@@ -27,6 +29,7 @@ from trident.run.opened_topology import OpenedTopology
 from trident.run.progress import Progress
 from trident.run.retrying import Capturing, RetryRule
 from trident.run.sources import Sizes, Sources
+from trident.state.kinds import LaterWrite
 from trident.steps.failures import Failure, StepFailed, failure_of
 
 logger = logging.getLogger(__name__)
@@ -46,7 +49,7 @@ class BatchLoop:
         lane_of: LaneOf,
         progress: Progress,
         clock: Clock,
-        observe: Observer,
+        observe: Observer | None,
         active: bool,
     ) -> None:
         config, log = opened.config, opened.log
@@ -220,7 +223,8 @@ class BatchLoop:
             batch.written = self._capturing.states_written(batch.attempt.txid, self._log.state.txid)
         batch.times.started = self._clock.monotonic()
         batch.share = self._sources.pressure.share if asked else None
-        self._observe("defined", batch.attempt)
+        if self._observe is not None:
+            self._observe("defined", batch.attempt)
         alone = len(self._batches) == 1
         if alone and self._opened.executors:  # in the job that is about to start
             self._begin_writing(batch.attempt.txid)
@@ -240,7 +244,8 @@ class BatchLoop:
     def _finish_processing(self, batch: Batch, output: TaskOutput) -> None:
         batch.output, batch.times.processed = output, self._clock.monotonic()
         self._cold = self._cold and (batch.runner.here or not batch.tasks)
-        self._capturing.check(batch, output.captured)
+        if output.captured:
+            self._capturing.check(batch, output.captured)
         if batch.checked is not None:
             self._progress.note_checked(batch.attempt, batch.checked)
         if batch.undecided:
@@ -254,8 +259,10 @@ class BatchLoop:
                 return
             self.start_gate.note_started(batch, not output.tuples, True, batch.times.processed)
         self._coordinator.mark_processed(batch.attempt)
-        self._retrying.has_answered(batch.attempt.txid, committed=False)
-        self._observe("processed", batch.attempt)
+        if self._retrying.waiting is not None:
+            self._retrying.has_answered(batch.attempt.txid, committed=False)
+        if self._observe is not None:
+            self._observe("processed", batch.attempt)
 
     def _start_commit(self) -> None:
         """Commit the next batch, if it is processed; after `stop` only one whose job has committed it."""
@@ -278,7 +285,8 @@ class BatchLoop:
     def _record(self, batch: Batch, committed: Committed) -> None:
         batch.times.committed = self._clock.monotonic()
         attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
-        self._capturing.check(batch, captured)
+        if captured:
+            self._capturing.check(batch, captured)
         self._sources.commit(batch, self._opened.committing)
         if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
@@ -292,25 +300,34 @@ class BatchLoop:
         if carrier is None:
             self._log.append(record)
         else:
-            try:
-                carrier.append(record, beside=committed.later)
-            except NotWrittenError as refused:  # by a state, as its commit might have been; nothing was written
-                if isinstance(refused.cause, FencedError):
-                    raise refused.cause from None
-                raise StepFailed(failure_of("commit", refused.cause)) from refused.cause
-        self._opened.meaning.mark_recorded()
+            self._append_with_writes(carrier, record, committed.later)
+        if record.declares:
+            self._opened.meaning.mark_recorded()
         self._coordinator.mark_committed(attempt)
         self._late = 0
-        self._retrying.has_answered(attempt.txid)
-        self._observe("recorded", attempt)
-        self._opened.publish_recorded()
+        if self._retrying.waiting is not None:
+            self._retrying.has_answered(attempt.txid)
+        if self._observe is not None:
+            self._observe("recorded", attempt)
+        if self._opened.publishing:
+            self._opened.publish_recorded()
         batch.times.recorded = self._clock.monotonic()
         del self._batches[attempt.txid]
         sources = self._sources
         sources.report_success(batch)
         self._progress.note_committed(batch, committed, captured, at_ms, sources.lags, sources.pressure.share)
-        self._observe("succeeded", attempt)
-        self.start_gate.release_waiting(attempt.txid)
+        if self._observe is not None:
+            self._observe("succeeded", attempt)
+        if self.start_gate.awaited:
+            self.start_gate.release_waiting(attempt.txid)
+
+    def _append_with_writes(self, carrier: DurableLog, record: CommitRecord, writes: Sequence[LaterWrite]) -> None:
+        try:
+            carrier.append(record, beside=writes)
+        except NotWrittenError as refused:  # by a state, as its commit might have been; nothing was written
+            if isinstance(refused.cause, FencedError):
+                raise refused.cause from None
+            raise StepFailed(failure_of("commit", refused.cause)) from refused.cause
 
     def _fail_overdue(self, now: float) -> None:
         limit = self._config.message_timeout_s

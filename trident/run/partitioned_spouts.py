@@ -117,8 +117,7 @@ class PartitionsCoordinator(ThrottledCoordinator):
         given = [read[name] for name in definition["partitions"]]
         size = sum(one.size for one in given)
         self._looks = size <= self._looks_up_to
-        news = (one for one in given if one.rows or one.metadata != last.get(one.partition))
-        if not any(one.rows or repr(one.metadata) != repr(last.get(one.partition)) for one in news):  # NaN is no news
+        if not any(one.rows or _differ(one.metadata, last.get(one.partition)) for one in given):
             return None
         entries = {one.partition: _entry(one) for one in given if one.rows}
         latest = {**last, **{one.partition: one.metadata for one in given}}
@@ -128,7 +127,7 @@ class PartitionsCoordinator(ThrottledCoordinator):
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
         if "read" not in definition:
             last = definition["last"]
-            return [ReadPart(attempt, name, last.get(name), self._share) for name in definition["partitions"]]
+            return [PartitionPart(attempt, name, last.get(name), self._share) for name in definition["partitions"]]
         if attempt.txid in self._tables:
             return [TablePart(table) for table in self._tables[attempt.txid].values()]
         entries = definition["read"]
@@ -137,7 +136,7 @@ class PartitionsCoordinator(ThrottledCoordinator):
         if lost:
             raise PartitionLostError(self._name, attempt.txid, _list_names(lost), _list_names(there))
         return [
-            ReadPart(attempt, name, entry["meta"], 1.0, entry["rows"], entry.get("checksum"))
+            PartitionPart(attempt, name, entry["meta"], 1.0, entry["rows"], entry.get("checksum"))
             for name, entry in entries.items()
         ]
 
@@ -178,6 +177,10 @@ class PartitionsCoordinator(ThrottledCoordinator):
         return definition
 
 
+def _differ(one: Any, other: Any) -> bool:
+    return bool(one != other) and repr(one) != repr(other)  # NaN is no news
+
+
 def last_metadata(definition: Definition | None) -> Metadata:
     """Return the last metadata of each partition up to the batch with this definition; None: there is no such batch."""
     if definition is None:
@@ -200,7 +203,7 @@ def _entry(read: PartitionRead) -> dict[str, Any]:
     return entry if read.crc is None else {**entry, "checksum": read.crc}
 
 
-class ReadPart(NamedTuple):
+class PartitionPart(NamedTuple):
     """A partition that is read on from its last metadata; or of which the rows of a logged batch are read again."""
 
     attempt: TransactionAttempt
@@ -221,7 +224,7 @@ class PartitionReader:
     def is_quick(self) -> bool:
         return isinstance(self._emitter, Quick) and self._emitter.is_quick
 
-    def emit(self, part: ReadPart | TablePart) -> Iterator[pa.Table | PartitionRead]:
+    def emit(self, part: PartitionPart | TablePart) -> Iterator[pa.Table | PartitionRead]:
         """Read a part: its tables, then, of one that is read on, what the reading returned."""
         if isinstance(part, TablePart):
             yield part.table
@@ -232,7 +235,7 @@ class PartitionReader:
             yield from tables
             yield read
 
-    def read(self, part: ReadPart) -> tuple[list[pa.Table], PartitionRead]:
+    def read(self, part: PartitionPart) -> tuple[list[pa.Table], PartitionRead]:
         emit = self._emitter.emit_partition_batch_new
         call, metadata, tables = self._call("emit_partition_batch_new", emit, part)
         rows = sum(table.num_rows for table in tables)
@@ -241,7 +244,7 @@ class PartitionReader:
         size = sum(table.nbytes for table in tables)
         return tables, PartitionRead(part.partition, deepcopy(metadata), rows, size, crc)
 
-    def _again(self, part: ReadPart) -> list[pa.Table]:
+    def _again(self, part: PartitionPart) -> list[pa.Table]:
         call, _, tables = self._call("emit_partition_batch", self._emitter.emit_partition_batch, part)
         rows, crc = sum(table.num_rows for table in tables), checksum(tables)
         if rows != part.rows or (part.crc is not None and crc != part.crc):
@@ -253,7 +256,7 @@ class PartitionReader:
             )
         return tables
 
-    def _call(self, name: str, emit: Callable[..., Any], part: ReadPart) -> tuple[str, Any, list[pa.Table]]:
+    def _call(self, name: str, emit: Callable[..., Any], part: PartitionPart) -> tuple[str, Any, list[pa.Table]]:
         """Have the user's emitter read a partition; return what names the call, what it returned and what it emitted."""
         call = f"{self._name}: {name} of partition {part.partition!r}"
         collector = _Collector(self._fields, call, part.share)
@@ -266,7 +269,7 @@ class PartitionReader:
             raise SpoutError(f"{call}: {describe(error)}") from error
         return call, found, collector.tables()
 
-    def _check(self, call: str, part: ReadPart, metadata: Any, rows: int) -> None:
+    def _check(self, call: str, part: PartitionPart, metadata: Any, rows: int) -> None:
         if metadata is None and (rows or part.metadata is not None):
             begins = (
                 "read the partition from its beginning" if part.metadata is not None else "begin where this one began"

@@ -203,13 +203,17 @@ def _compare(
     return found
 
 
+def _refuse_other_places(mismatches: Sequence[Found], policy: str) -> None:
+    # Not for a recovery: another state's values are not ours, and a state that was moved is not there.
+    refused = (StateMovedError,) if policy == "keep_totals_even_if_wrong" else (StateMovedError, StatePlaceError)
+    for one in (one for each in mismatches for one in each.mismatches.values()):
+        if isinstance(one, refused):
+            raise one
+
+
 def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:
     mismatches = [each for each in found.founds if each.mismatches]
-    for one in (one for each in mismatches for one in each.mismatches.values()):
-        # Not for a recovery: another state's values are not ours, and a state that was moved is not there.
-        is_another = isinstance(one, StatePlaceError) and policy != "keep_totals_even_if_wrong"
-        if is_another or isinstance(one, StateMovedError):
-            raise one
+    _refuse_other_places(mismatches, policy)
     if not mismatches:
         _discard(log, found.founds if policy == "discard_totals" else [])
         return

@@ -7,7 +7,7 @@ batch that is tried again puts the same letters back. The commit record holds th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -74,18 +74,22 @@ class Replays:
             if count > _MOST or (count > 1 and size > _MOST_BYTES):
                 break
             chosen.setdefault(letter.txid, {})[letter.number] = letter
-        try:  # before a batch is defined with their values, as each attempt has the same
+        if not chosen or not self._fix_values(log.state, chosen):
+            return None
+        self.refresh()  # there may be more
+        return {txid: ranges_of(numbers) for txid, numbers in chosen.items()}
+
+    def _fix_values(self, log: LogState, chosen: Mapping[int, Mapping[int, DeadLetter]]) -> bool:
+        """Note the values of letters before a batch is defined with them, as each attempt has the same; whether it was done."""
+        try:
             for txid, letters in chosen.items():
-                self._letters.edit(log.state, txid, letters)
+                self._letters.edit(log, txid, letters)
         except (OSError, LogError) as error:
             self._letters.warn(
                 f"topology {self._plan.topology}: {error}; dead letters are not put back until that is fixed"
             )
-            return None
-        if not chosen:
-            return None
-        self.refresh()  # there may be more
-        return {txid: ranges_of(numbers) for txid, numbers in chosen.items()}
+            return False
+        return True
 
     def _requested_letters(self, log: LogState, requests: Sequence[Request]) -> Iterator[DeadLetter]:
         """Iterate over the requested letters that no batch puts back yet; a request that is fulfilled is removed."""

@@ -86,10 +86,7 @@ class RetryRule:
             what = f"{failure.waits_for} (step {failure.step!r})" if failure.is_source_away else failure.waits_for
             waiting = self._away[txid] = Waiting.after(earlier, what, self._clock, in_commit)
         self._show()
-        if failure.is_mistake and (self._repeats or not failure.retry):
-            # The same tuples would fail in the same way: they are left out at once, or the topology ends at once.
-            failure = replace(failure, retry=self._captures and txid != self._mistaken)
-            self._mistaken = txid
+        failure = self._give_up_mistake(txid, failure)
         if waiting is not None and may_retry:
             waited_s = self._clock.monotonic() - waiting.since
             if failure.is_source_away or waited_s < self._config.store_wait_s:
@@ -106,6 +103,13 @@ class RetryRule:
         error.writes_dead_letters, error.can_heal = self._config.on_poison == "dead_letter", failure.can_heal
         error.may_leave_out = failure.may_leave_out
         raise error
+
+    def _give_up_mistake(self, txid: int, failure: Failure) -> Failure:
+        """The same tuples would fail in the same way: they are left out at once, or the topology ends at once."""
+        if failure.is_mistake and (self._repeats or not failure.retry):
+            failure = replace(failure, retry=self._captures and txid != self._mistaken)
+            self._mistaken = txid
+        return failure
 
     def has_answered(self, txid: int, committed: bool = True) -> None:
         """Note that a batch got over what it waited for: it is committed, or only processed."""

@@ -64,8 +64,7 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
         # A later batch by an *earlier* attempt is not a successor of this writer: the end of the log was lost.
         if (found.attempt, found.txid) > (txid.attempt, txid):
             raise FencedError(f"state {state!r} partition {partition}", str(txid.sentinel), str(found))
-        is_own = (found.txid, found.attempt) == (int(txid), txid.attempt)
-        if not (is_own or txid.epochs is None or epoch_of(found.attempt) in txid.epochs):
+        if not _is_of_known_driver(found, txid):
             unknown = ", of a driver that this log does not know"
         elif _was_left_behind(found, txid):
             return
@@ -112,6 +111,11 @@ def is_expected(found: Sentinel | None, txid: Txid) -> bool:
         return found.incarnation != txid.incarnation and found.txid == 0 and found.sealed
     # Batch 0 is the claim of a start, which has no end; nor has a batch that is still to come.
     return found == expected and (found.sealed or found.txid == 0 or found.txid >= txid)
+
+
+def _is_of_known_driver(found: Sentinel, txid: Txid) -> bool:
+    is_own = (found.txid, found.attempt) == (int(txid), txid.attempt)
+    return is_own or txid.epochs is None or epoch_of(found.attempt) in txid.epochs
 
 
 def _was_left_behind(found: Sentinel, txid: Txid) -> bool:

@@ -96,6 +96,7 @@ class Winners:
         return Winners(self.ranges, max(txid, self.adopted), self.types)
 
     def with_types(self, types: Iterable[Iterable[Any]]) -> Winners:
+        """Return the winners with the former types of a state's values."""
         whole = tuple((one[0], one[1], one[2] if len(one) > 2 else None) for one in map(tuple, types))
         return Winners(self.ranges, self.adopted, whole)
 
@@ -235,6 +236,7 @@ class Txid(int):
         return self.sentinel_at("")
 
     def sentinel_at(self, place: str, sealed: bool = True) -> Sentinel | None:
+        """Return `sentinel` with its notes."""
         if self.incarnation is None:
             return None
         return Sentinel(self.incarnation, int(self), self.attempt, place, sealed, self.run)

@@ -76,13 +76,7 @@ class KeyRecords:
         records: list[list[Any]] = decode_found(data, empty)
         for version, width in {(record[0], len(record)) for record in records}:
             if version != _VERSION or width != len(empty):
-                users = [name for name in columns if not name.startswith("$")]
-                more = len(users) + width - len(empty)
-                has, keeps = (f" with {more} columns", f" with {users}") if columns else ("", "")
-                raise CorruptValueError(
-                    f"read {self._of}: one is of version {version!r}{has}, this topology keeps version {_VERSION}{keeps}; "
-                    "another version of the topology wrote it. Declare it as it was: another state_name begins with nothing"
-                )
+                raise self._unreadable(version, width - len(empty), columns)
         facts = list(zip(*records, strict=True))[1:]
         tables, start = [], len(self._unknown)
         for schema in self.schemas:
@@ -103,6 +97,14 @@ class KeyRecords:
             self._state.multi_put(list(puts), encode_many(list(map(list, puts.values()))))
         if gone:
             self._state.multi_remove(gone)
+
+    def _unreadable(self, version: object, more: int, columns: Sequence[str]) -> CorruptValueError:
+        users = [name for name in columns if not name.startswith("$")]
+        has, keeps = (f" with {len(users) + more} columns", f" with {users}") if columns else ("", "")
+        return CorruptValueError(
+            f"read {self._of}: one is of version {version!r}{has}, this topology keeps version {_VERSION}{keeps}; another "
+            "version of the topology wrote it. Declare it as it was: another state_name begins with nothing"
+        )
 
 
 class DueRecords(KeyRecords):
