@@ -26,6 +26,7 @@ from tests.harness.topology_runs import Keep, RowsState, run_all
 from trident import Stream, TridentTopology
 from trident.errors import TopologyChangedError
 from trident.operations import (
+    BaseStateUpdater,
     Collect,
     Count,
     CountDistinct,
@@ -472,11 +473,21 @@ def test_a_total_under_another_key_would_begin_with_nothing_and_is_refused(store
     assert not compare(earlier, total(snapshot_key="all")).refused, "a log that does not know it"
 
 
-def test_a_total_goes_on_under_its_key_once_the_advice_is_followed(tmp_path: Path) -> None:
+class AddOnes(BaseStateUpdater[Any]):
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
+        state.set((state.get() or 0) + len(tuples))
+
+
+@pytest.mark.parametrize("updater", [None, AddOnes()])
+def test_a_total_goes_on_under_its_key_once_the_advice_is_followed(tmp_path: Path, updater: AddOnes | None) -> None:
     def run(*words: str, **options: Any) -> int:
         topology = TridentTopology("t")
         stream = topology.new_stream("words", FixedBatchSpout("word: string", 1, *([word] for word in words)))
-        stream.persistent_aggregate(DeltaState(tmp_path / "total", **options), Count(), "n", state_name="total")
+        state = DeltaState(tmp_path / "total", **options)
+        if updater is None:
+            stream.persistent_aggregate(state, Count(), "n", state_name="total")
+        else:
+            stream.partition_persist(state, "word", updater, state_name="total")
         with topology.start(engine="in_process", log_dir=tmp_path / "log") as running:
             running.process_all_available()
             return cast("int", running.state("total").get())

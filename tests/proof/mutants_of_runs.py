@@ -9,16 +9,16 @@ OF_RUNS = mutants(
 @ trident/run/coordinator.py
 ? tests/run/test_coordinator.py
 # coordinator: a batch commits before the one before it is recorded
--active = self._active.get(self.last_txid + 1)
-+active = next((one for one in self._active.values() if one.status is AttemptStatus.PROCESSED), None)
+-attempt = next(iter(self._active), None)
++attempt = next((one for one, status in self._active.items() if status is AttemptStatus.PROCESSED), None)
 # coordinator: a failure leaves later batches alive
--if txid >= attempt.txid]
-+if txid == attempt.txid]
+-if one.txid >= attempt.txid]
++if one.txid == attempt.txid]
 # coordinator: a replay has the attempt of the one that failed
 -        self._retry += 1
 # coordinator: a message of a dead attempt counts
--return active is not None and active.attempt == attempt
-+return active is not None
+-return attempt in self._active
++return attempt.txid in {one.txid for one in self._active}
 # coordinator: one batch more than allowed is in flight
 -if len(self._active) >= self._max_pending
 +if len(self._active) > self._max_pending
@@ -31,12 +31,12 @@ OF_RUNS = mutants(
 +                from trident.run.committer import Committed
 +
 +                every = {name: list(range(len(each))) for name, each in order.txids.items()}
-+                self._report(LoopMessage(batch.attempt, Committed(touched=every)))
++                self._report((batch.attempt, Committed(touched=every)))
 +                result = self._commit_states(batch, order)
 @ trident/run/loop.py
 ? tests/run/test_loop.py::test_a_spark_task_that_takes_too_long_is_replaced
 # loop: results of a dead attempt are taken
--if batch is None or batch.attempt != message.attempt:
+-if batch is None or batch.attempt != attempt:
 +if batch is None:
 # loop: a fenced driver begins to write
 -        if self._opened.carrier is None:
@@ -113,8 +113,8 @@ OF_RUNS = mutants(
 @ trident/run/batch.py
 ? tests/run/test_batch_time.py
 # windows: a replay has another time
--            now, again = logged["now"], "begins_again" in logged
-+            now, again = clock_ms, "begins_again" in logged
+-        now, again = logged["now"], "begins_again" in logged
++        now, again = clock_ms, "begins_again" in logged
 # windows: the time of batches goes back
 -max(clock_ms, previous["now"])
 +clock_ms

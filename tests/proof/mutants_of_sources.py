@@ -48,8 +48,8 @@ OF_SOURCES = mutants(
 +        if rows != part.rows:
 ? tests/spout/test_partitioned.py::test_a_replay_with_other_rows_is_refused
 # partitioned spouts: an emitter may change the metadata in the log
--part.partition, deepcopy(metadata))
-+part.partition, metadata)
+-part.partition, deepcopy(part.metadata))
++part.partition, part.metadata)
 ? tests/spout/test_partitioned_engines.py::test_an_emitter_may_change_metadata_in_place
 @ spouts/files/file_coordinator.py
 ? tests/spouts/test_all_spouts.py::TestTextFileSpout::test_a_failed_batch_is_defined_again_from_the_same_place

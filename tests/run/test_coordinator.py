@@ -20,6 +20,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import OneSpout
 from trident import Config, Fields, TridentTopology
+from trident.channel import Clock
 from trident.errors import BatchFailedError, CommitOrderError, FailedException, SourceAwayError, SpoutError, can_heal
 from trident.log.log_interface import MemoryLog
 from trident.operations import Count, Split
@@ -181,7 +182,7 @@ def test_tries_while_the_source_is_away_do_not_count() -> None:
 
 def test_tries_of_each_batch_in_flight_differ_from_those_without_its_source() -> None:
     coordinator = MasterBatchCoordinator(0, 1, max_pending=2)
-    retrying = RetryRule(CONFIG, coordinator)
+    retrying = RetryRule(CONFIG, coordinator, Clock(), False, False)
     away, broken = Failure("rows", None, "no leader", waits_for="its source"), Failure("rows", None, "broken")
 
     def fail(attempt: TransactionAttempt, failure: Failure) -> None:

@@ -139,7 +139,7 @@ def looping(topology: TridentTopology, clock: Clock, points: Points, **conf: Any
     opened = OpenedTopology(graph, make_plan(graph), Config.of(conf), lambda states: MemoryLog("t"))
     with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as driver:
         lane_of, progress = lanes(Lane(pool.submit, commits.submit)), Progress(opened.plan, 9, clock)
-        loop = BatchLoop(opened, lane_of, progress, clock, points)
+        loop = BatchLoop(opened, lane_of, progress, clock, points, True)
         ended = driver.submit(loop.run)
         try:
             yield loop

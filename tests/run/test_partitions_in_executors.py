@@ -326,11 +326,11 @@ def test_executors_and_driver_fire_the_same(
 # ---- what worker processes keep open, and when it is closed ----------------------------------------------------------
 
 
-def states_of(spec: StateSpec, idle_s: float = 60.0) -> WorkerStates:
+def states_of(spec: StateSpec) -> WorkerStates:
     topology = TridentTopology("workers")
     lines = topology.new_stream("lines", FixedBatchSpout("word: string", 1, ["a"]))
     lines.group_by("word").persistent_aggregate(spec, Count(), "n", state_name="counts")
-    return WorkerStates("workers", make_plan(topology.graph()).states, {}, idle_s)
+    return WorkerStates("workers", make_plan(topology.graph()).states, {})
 
 
 class Closing(DictMap):
@@ -372,7 +372,7 @@ def test_only_the_partitions_used_last_stay_open(spec: StateSpec, closed: list[i
 def test_what_no_task_uses_is_closed(spec: StateSpec, closed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("trident.run.committing.monotonic", lambda: now[0])
-    states = states_of(spec, idle_s=60.0)
+    states = states_of(spec)
     for partition in range(3):
         now[0] += 25
         states.partition_state("counts", partition, 3)

@@ -126,7 +126,7 @@ def _ask_stores(base: StormBase, package: TopologyPackage, config: Config) -> No
             former = Meaning.of_log(reader.refresh().declared) if reader.is_there() else None
     except (LogError, EnvironmentProblem):  # away, or of a server whose package is not here
         return
-    compared = None if former is None else compare(former, Meaning.of_package(package.manifest.meaning))
+    compared = None if former is None else compare(former, Meaning.of_log(package.manifest.meaning))
     if compared is None or compared.refused or not compared.evolutions:
         return
     from trident.read.open_partitions import refused_by_stores  # Arrow with it, which few upgrades need

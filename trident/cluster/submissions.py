@@ -221,7 +221,7 @@ class Submissions:
             return UpgradeCheck(False, (f"not compared with the log: {error}. The driver does that when it starts",))
         if before is None:
             return UpgradeCheck(False, (f"not compared with the log: there is none in {log_dir} yet",))
-        compared = compare(before, Meaning.of_package(manifest.meaning))
+        compared = compare(before, Meaning.of_log(manifest.meaning))
         if not settings.allow_changed_topology:
             refuse_changes(name, "its log", compared.refused)
         taken = [f"{change.text}; taken as it is, because allow_changed_topology is set" for change in compared.refused]

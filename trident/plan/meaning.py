@@ -52,16 +52,13 @@ class Meaning:
 
     @classmethod
     def of_log(cls, declared: Mapping[str, Any]) -> Meaning:
-        return cls(declared.get("states", {}), declared.get("streams", {}))
+        """Return what a log has declared, or what `plain` gave."""
+        rename, migrating = declared.get("rename", {}), tuple(declared.get("migrating", ()))
+        return cls(declared.get("states", {}), declared.get("streams", {}), rename, migrating)
 
     def plain(self) -> dict[str, Any]:
         more = {"rename": dict(self.rename), "migrating": list(self.migrating)}
         return {"states": self.states, "streams": self.streams, **{name: one for name, one in more.items() if one}}
-
-    @classmethod
-    def of_package(cls, plain: Mapping[str, Any]) -> Meaning:
-        own = cls.of_log(plain)
-        return cls(own.states, own.streams, plain.get("rename", {}), tuple(plain.get("migrating", ())))
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,6 @@ def open_state(
     partitions: int,
     read_only: bool = False,
 ) -> State:
-    """Open one partition of a declared state."""
     conf = node.conf(topology, settings, read_only, partitions)
     conf = replace(conf, migrate=former_types(node))
     state = state_of(node.spec.factory.make_state(conf, partition, partitions))
@@ -218,9 +217,7 @@ class Conversion(FormerTypes):
         return python_of(array_of(self._field, self._read, [_rename_fields(value, names) for value in values]))
 
     def narrow(self, values: list[Any]) -> list[Any]:
-        if not self.fields:
-            return values
-        return [_only(value, self.fields) for value in values]
+        return [_only(value, self.fields) for value in values] if self.fields else values
 
     def widen(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
         if not self.types or not self._stored:

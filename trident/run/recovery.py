@@ -94,14 +94,14 @@ class NewMeaning:
     """What is new or changed: recorded with the first committed batch, so that code which commits none leaves no trace."""
 
     def __init__(self, log: TransactionLog, now: Meaning, lasting: Collection[str] = ()) -> None:
-        before = Meaning.of_log(log.state.declared)
-        self._log = log
-        states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
-        streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
-        declares = {"states": states, "streams": streams}
-        self.declares: Mapping[str, Mapping[str, Any]] = declares if states or streams else {}  # by the next record
+        self._log, before = log, Meaning.of_log(log.state.declared)
+        both = {"states": (before.states, now.states), "streams": (before.streams, now.streams)}
+        new = {
+            kind: {name: of[name] for name in of if known.get(name) != of[name]} for kind, (known, of) in both.items()
+        }
+        self.declares: Mapping[str, Mapping[str, Any]] = new if any(new.values()) else {}  # by the next record
         # Recorded before anything is written, because that may stay although its batch fails.
-        self.lasts = not set(lasting).isdisjoint(states)
+        self.lasts = not set(lasting).isdisjoint(new["states"])
 
     @classmethod
     def of(cls, log: TransactionLog, plan: Plan, compared: TopologyChanges, lasting: Collection[str]) -> NewMeaning:
@@ -199,47 +199,41 @@ def _compare(
     instances = [*laid_out, *wanted[len(laid_out) :]]
     # The next commit, to be compared with what drivers of earlier epochs left behind.
     commits = log.state.commits(name, len(instances), attempt=_ABOVE_ALL)
-    sentinels = [_read_sentinel(instance, txid.expected) for instance, txid in zip(instances, commits, strict=True)]
+    is_new = not any(txid.expected for txid in commits)
+    sentinels = [_read_sentinel(instance, is_new) for instance in instances]
     found = Found(name, instances, len(laid_out), sentinels)
+    defines = lasts and any(spout_type_of(node.spout) is SpoutType.TRANSACTIONAL for node in plan.spouts)
     for partition, (instance, sentinel) in enumerate(zip(instances, found.sentinels, strict=True)):
         # The log expects nothing of an added partition; a sentinel of an earlier layout may be there.
         if partition >= found.known and sentinel is not None and _knows(log, sentinel):
             sentinel = sentinel._replace(txid=0)
         try:
             check_sentinel(name, partition, sentinel, commits[partition], instance.place)
-            is_next = sentinel is not None and sentinel.txid >= commits[partition]
-            if lasts and is_next and _is_undefined(plan, log, commits[partition]):
+            txid = commits[partition]
+            if defines and sentinel is not None and sentinel.txid >= txid and txid not in log.state.definitions:
                 # It would be another batch now, and the keys that it has written would take none of its rows.
-                expected = expected_text(commits[partition])
-                raise StateMismatchError(name, partition, expected, f"{sentinel}, which the log has not defined")
+                raise StateMismatchError(
+                    name, partition, expected_text(txid), f"{sentinel}, which the log has not defined"
+                )
         except StateMismatchError as mismatch:
             found.mismatches[partition] = mismatch
     return found
 
 
-def _read_sentinel(state: Any, expected: Sentinel | None) -> Sentinel | None:
-    """Return the sentinel, or one that no log knows where only values are: a copy of a table may come without it."""
-    if (sentinel := state.read_sentinel()) is not None or expected is not None:
-        return sentinel  # type: ignore[no-any-return]
-    found = committed_map(state)
+def _read_sentinel(state: Any, is_new: bool) -> Sentinel | None:
+    """Return the sentinel; of a state that is new to the log one that no log knows where only values are, as in a copy."""
+    sentinel: Sentinel | None = state.read_sentinel()
+    found = committed_map(state) if sentinel is None and is_new else None
     last_txid = None if found is None else found.backing.facts.unclaimed_txid
-    return Sentinel("unknown", txid, 0) if last_txid is not None and (txid := last_txid()) else None
-
-
-def _is_undefined(plan: Plan, log: TransactionLog, txid: int) -> bool:
-    """Whether the log lacks what a batch was of which a state has something, though it has all definitions before."""
-    defines = any(spout_type_of(node.spout) is SpoutType.TRANSACTIONAL for node in plan.spouts)
-    return defines and txid not in log.state.definitions
+    return Sentinel("unknown", txid, 0) if last_txid is not None and (txid := last_txid()) else sentinel
 
 
 def _refuse_other_places(mismatches: Sequence[Found], policy: str) -> None:
-    for each in mismatches:
-        # Not for a recovery: another state's values are not ours, and a state that was moved is not there.
-        way = next(
-            (one for one in each.mismatches.values() if isinstance(one, (StatePlaceError, StateMovedError))), None
-        )
-        if way is not None and (policy != "keep_totals_even_if_wrong" or isinstance(way, StateMovedError)):
-            raise way
+    # Not for a recovery: another state's values are not ours, and a state that was moved is not there.
+    refused = (StateMovedError,) if policy == "keep_totals_even_if_wrong" else (StateMovedError, StatePlaceError)
+    for one in (one for each in mismatches for one in each.mismatches.values()):
+        if isinstance(one, refused):
+            raise one
 
 
 def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:

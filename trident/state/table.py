@@ -46,7 +46,6 @@ class KeyColumns(Sequence[Key]):
 
 
 def as_list(values: Any) -> list[Any]:
-    """Return the values of a list, or of a column that is an array."""
     if isinstance(values, (list, tuple)):
         return values  # type: ignore[return-value]
     made: list[Any] = values.tolist()
@@ -146,8 +145,7 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
         return [prev if head in fell else curr for head, prev, curr in rows]
 
     def values_before(self, txid: int, winners: Winners) -> list[Any]:
-        found = self.before(txid, winners)
-        return found if isinstance(found, list) else as_list(found)
+        return as_list(self.before(txid, winners))
 
     def combine_with(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> OpaqueTable | None:
         """Return what the commit `txid` writes, as `NumberColumn.combine_with` combines; None: the values do not fit."""

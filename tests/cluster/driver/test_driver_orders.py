@@ -19,6 +19,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
 from trident import Config, TridentTopology
+from trident.channel import Clock
 from trident.cluster.driver_main import _Driver
 from trident.cluster.driver_orders import DriverBeats, Orders, epoch_before
 from trident.cluster.machine_folder import DriverOrder
@@ -143,7 +144,7 @@ def is_fatal(error: Exception, has_run: bool = False) -> bool:
 
 def batch_failed(error: Exception, retry: bool = True) -> BatchFailedError:
     """Return what ends a topology whose batch fails each time of this."""
-    rule = RetryRule(Config(max_batch_attempts=1, store_wait_s=0), MasterBatchCoordinator(0, 1))
+    rule = RetryRule(Config(max_batch_attempts=1, store_wait_s=0), MasterBatchCoordinator(0, 1), Clock(), False, False)
     with pytest.raises(BatchFailedError) as raised:
         rule.pause_after(TransactionAttempt(1, 1), failure_of("step", error, retry=retry))
     return raised.value
