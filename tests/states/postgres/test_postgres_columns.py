@@ -44,11 +44,13 @@ def rows_of(home: Home, table: str, columns: str = "word, count") -> list[Any]:
 # ---- what others see -------------------------------------------------------------------------------------------------
 
 
-def word_count(home: Home, name: str, *lines: str) -> TridentTopology:
+def word_count(home: Home, name: str, *lines: str, partitions: int = 2) -> TridentTopology:
     topology = TridentTopology(name)
     words = topology.new_stream("lines", FixedBatchSpout("line: string", 1, *[(line,) for line in lines]))
     split = words.each("line", Split(), "word")
-    split.group_by("word").persistent_aggregate(PostgresState.opaque(home.url, num_partitions=2), Count(), "count")
+    split.group_by("word").persistent_aggregate(
+        PostgresState.opaque(home.url, num_partitions=partitions), Count(), "count"
+    )
     split.persistent_aggregate(PostgresState.transactional(home.url), Count(), "total")
     return topology
 
@@ -362,8 +364,8 @@ def test_a_table_that_was_copied_without_its_sentinels_is_not_counted_on_with_a_
 ) -> None:
     name = f"words{next(numbers)}"
 
-    def run(log: str, policy: str = "refuse") -> tuple[list[Any], int]:
-        topology = word_count(home, name, "the cow", "the moon")
+    def run(log: str, policy: str = "refuse", partitions: int = 2) -> tuple[list[Any], int]:
+        topology = word_count(home, name, "the cow", "the moon", partitions=partitions)
         config: dict[str, Any] = {"log_dir": str(tmp_path / log), "state_recovery": policy}
         with topology.start(engine="in_process", **config) as running:
             running.process_all_available()
@@ -381,6 +383,7 @@ def test_a_table_that_was_copied_without_its_sentinels_is_not_counted_on_with_a_
     assert 'state_recovery="discard_totals"' in str(failure.value)
     assert home.sql(f'SELECT sum(count) FROM "{name}/count"') == [(4,)]
     assert run("second", "discard_totals") == ([2, 1], 4)
+    assert run("second", partitions=5) == ([2, 1], 4)  # none of the added ones has a sentinel yet
     copy(f"{name}/total")
     with pytest.raises(StateMismatchError):
         run("third")
