@@ -81,9 +81,9 @@ OF_STATES = mutants(
 +            check_sentinel(
 ? tests/storekit/test_whole_commits.py::TestMapState
 # maps: the writes of a commit that was given up count in the next
--        commit = Txid.of(txid)
+-        commit = txid if isinstance(txid, Txid) else Txid(txid)
 -        self._forget()
-+        commit = Txid.of(txid)
++        commit = txid if isinstance(txid, Txid) else Txid(txid)
 ? tests/state/test_maps.py::test_a_crash_between_two_updates_of_a_key_loses_neither_of_a_transactional_batch
 # maps: memory before the put
 -            if not self._puts_at_commit:

@@ -64,6 +64,7 @@ def open_state(
     partitions: int,
     read_only: bool = False,
 ) -> State:
+    """Open one partition of a declared state."""
     conf = node.conf(topology, settings, read_only, partitions)
     conf = replace(conf, migrate=former_types(node))
     state = state_of(node.spec.factory.make_state(conf, partition, partitions))

@@ -287,7 +287,8 @@ class BatchLoop:
         attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
         if captured:
             self._capturing.check(batch, captured)
-        self._sources.commit(batch, self._opened.committing)
+        if self._opened.committing:
+            self._sources.commit(batch, self._opened.committing)
         if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
             self._opened.letters.write(attempt, captured, self._log.state.incarnation)

@@ -118,7 +118,8 @@ class Progress:
             for name, rows in output.rows.items():
                 self._rows[name] = self._rows.get(name, 0) + rows
             self._lags, self._share, self._defined = event.read.lags, share, times.defined
-            add_counts(self._metrics, counters)
+            if counters:
+                add_counts(self._metrics, counters)
             self._first = times.defined if self._first is None else self._first
             self.last_recorded = times.recorded
         self.totals.add_batch(event, output, committed, bool(batch.runner.commits))
@@ -131,7 +132,8 @@ class Progress:
     def _counters(self, processing: Mapping[str, int], commit: Mapping[str, int], at_ms: int) -> dict[str, int]:
         """Return what operations counted in a batch, and say what they remarked, once of each kind."""
         counters = dict(processing)
-        add_counts(counters, commit)
+        if commit:
+            add_counts(counters, commit)
         for step, kind, text in take_remarks(counters) if counters else ():
             if (step, kind) not in self._said:
                 self._said.add((step, kind))

@@ -70,7 +70,7 @@ class CommittedMap(State, ABC):
 
     def begin_commit(self, txid: int) -> None:
         """Compare and move the sentinel. An unfinished commit of an earlier attempt is forgotten."""
-        commit = Txid.of(txid)
+        commit = txid if isinstance(txid, Txid) else Txid(txid)
         self._forget()
         if commit.incarnation is not None:
             check_sentinel(self.name, self.partition, self._guard.read_sentinel(), commit, self.name)

@@ -145,7 +145,8 @@ class OpaqueTable(Sequence["OpaqueValue | None"]):
         return [prev if head in fell else curr for head, prev, curr in rows]
 
     def values_before(self, txid: int, winners: Winners) -> list[Any]:
-        return as_list(self.before(txid, winners))
+        found = self.before(txid, winners)
+        return found if isinstance(found, list) else as_list(found)
 
     def combine_with(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> OpaqueTable | None:
         """Return what the commit `txid` writes, as `NumberColumn.combine_with` combines; None: the values do not fit."""
