@@ -27,7 +27,7 @@ from spouts import (
 from states.delta import DeltaState
 from tests.harness.kafka_topics import Topics
 from tests.harness.sqlite_map import sqlite_state
-from tests.harness.topology_runs import dict_state, run_all, start
+from tests.harness.topology_runs import Keep, RowsState, dict_state, run_all, start
 from tests.replay.set_back import Stores
 from trident import Fields, QueryBatches, TopologyError, TridentTopology, open_state
 from trident.errors import RewindError, StartMismatchError, UnsupportedOperation
@@ -439,6 +439,27 @@ def test_no_state_is_emptied_if_one_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOperation, match=r"empty state 't/b': a DictMap has no reset\(\)"):
         run("new", state_recovery="discard_totals")
     assert (stores.copy(), entries) == before
+
+
+def test_a_state_that_keeps_no_sentinel_is_to_be_emptied_by_its_owner(tmp_path: Path) -> None:
+    class Kept(RowsState):
+        in_memory = False
+
+    def run(log: str, own: Kept, **conf: Any) -> None:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", FixedBatchSpout("w: string", 1, ["a"]))
+        stream.group_by("w").persistent_aggregate(sqlite_state(str(tmp_path / "db")), Count(), "n")
+        stream.partition_persist(own, Keep(), stream.fields, state_name="own")
+        run_all(topology, "in_process", log_dir=str(tmp_path / log), **conf)
+
+    run("log", own := Kept())
+    with pytest.raises(
+        StartMismatchError, match="are emptied, but for 'own', which keeps no sentinel: empty it yourself, and"
+    ):
+        run("new", own)
+    own.batches.clear()
+    run("new", own, state_recovery="discard_totals")
+    assert own.batches == {1: [("a",)]}
 
 
 @pytest.mark.parametrize(
