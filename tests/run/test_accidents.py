@@ -449,7 +449,7 @@ def test_a_state_that_keeps_no_sentinel_is_to_be_emptied_by_its_owner(tmp_path: 
         topology = TridentTopology("t")
         stream = topology.new_stream("s", FixedBatchSpout("w: string", 1, ["a"]))
         stream.group_by("w").persistent_aggregate(sqlite_state(str(tmp_path / "db")), Count(), "n")
-        stream.partition_persist(own, Keep(), state_name="own")
+        stream.partition_persist(own, Keep(), stream.fields, state_name="own")
         run_all(topology, "in_process", log_dir=str(tmp_path / log), **conf)
 
     run("log", own := Kept())

@@ -137,13 +137,13 @@ def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
     for name, facts in known.items():
         if name not in states and MISSED not in facts and not meaning.streams.keys().isdisjoint(facts["streams"]):
             states[name] = {**facts, MISSED: log.txid + 1}
-    streams = {
-        name: {**facts, READS: sorted({*facts[READS], *before.get(name, {}).get(READS, ())})}
-        if READS in facts
-        else facts
-        for name, facts in meaning.streams.items()
-    }
-    return Meaning(states, streams)
+    return Meaning(
+        states, {name: _with_former_reads(facts, before.get(name, {})) for name, facts in meaning.streams.items()}
+    )
+
+
+def _with_former_reads(facts: Mapping[str, Any], before: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**facts, READS: sorted({*facts[READS], *before.get(READS, ())})} if READS in facts else facts
 
 
 def reconcile(
@@ -168,8 +168,8 @@ def reconcile(
         begins = {
             name: one.on_new_log if isinstance(one, SaysWhereItBegins) else "start" for name, one in spouts.items()
         }
-        lasts = [name for name in states if not plan.states[name].spec.facts.in_memory]
-        unseen = [name for name in lasts if not states[name][0].offers("read_sentinel")]
+        others = sorted(states.keys() - {found.name for found in founds})
+        unseen = [name for name in others if not plan.states[name].spec.facts.in_memory]
         _recover(log, Accidents(log.state, founds, begins, unseen), policy, rewind)
         log.append(StartRecord.now(log.epoch, executors))
         by_name = {found.name: found for found in founds}
