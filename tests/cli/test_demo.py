@@ -231,9 +231,7 @@ def test_a_demo_that_runs_is_not_cleared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "batch"), [(1, 1 << 10), (1 << 20, 1 << 15), (32 << 20, 1 << 20), (1 << 40, 8 << 20)])
-def test_there_are_tens_of_batches_within_limits_as_the_first_run_cut_them(
-    tmp_path: Path, size: int, batch: int
-) -> None:
+def test_there_are_tens_of_batches_in_limits_as_the_first_run_cut_them(tmp_path: Path, size: int, batch: int) -> None:
     folder = DemoFolder(tmp_path)
     assert folder.prepare([], DemoText(("a",), size, 1, 0)) == batch
     assert folder.prepare([], TEXT) == batch  # a later run keeps it
