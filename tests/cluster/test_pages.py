@@ -158,7 +158,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
         (WantedStatus("active", 0.0), "a", "its driver in slot host:6700 starts"),
     ],
 )
-def test_a_topology_without_a_driver_says_why(
+def test_a_topology_says_why_none_runs(
     cluster: StormClusterState, status: WantedStatus, assigned_to: str, why: str
 ) -> None:
     Leadership(cluster, "http://one").campaign()

@@ -1,4 +1,4 @@
-"""What every transaction log must do, in one process and between processes: here logs in files and in a real ZooKeeper.
+"""What every transaction log must do, in one process and between processes: here logs in files.
 
 Subclass a contract and override `home`."""
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.harness.commands import until
-from tests.log.log_homes import FileHome, Home, ZooKeeperHome, read, reopened
+from tests.log.log_homes import FileHome, Home, read, reopened
 from tests.log.log_processes import ProcessContract
 from tests.log.log_samples import ATTEMPT, TOPOLOGY, commit, without_epoch
 from trident.errors import AlreadyRunningError, FencedError, ForeignLogError, LogError, LogHeldError
@@ -265,9 +265,7 @@ class OwnerContract:
         second.close()
         assert reopened(home).txid == 1
 
-    def test_what_the_first_appends_until_the_claim_is_taken_over_too(
-        self, home: Home, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_the_first_appends_until_the_claim_counts(self, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
         first = home.open()
         first.append(commit(1))
         real: Callable[..., Any] = home.claim_type.take
@@ -283,7 +281,7 @@ class OwnerContract:
         first.close()
 
     @pytest.mark.parametrize("rivals", [1, 3, 0], ids=["one", "several", "of a new log"])
-    def test_of_two_that_claim_at_the_same_time_the_second_is_refused(
+    def test_of_two_claims_at_once_the_second_is_refused(
         self, home: Home, monkeypatch: pytest.MonkeyPatch, rivals: int
     ) -> None:
         where, name = home.claim
@@ -351,38 +349,7 @@ class OwnerContract:
             log.close()
 
 
-class Files:
+class TestFiles(LogContract, OwnerContract, ProcessContract):
     @pytest.fixture
     def home(self, tmp_path: Path) -> FileHome:
         return FileHome(tmp_path / "a" / "log")
-
-
-class TestFiles(Files, LogContract):
-    pass
-
-
-class TestOwnerOfFiles(Files, OwnerContract):
-    pass
-
-
-@pytest.mark.slow
-class TestProcessesWithFiles(Files, ProcessContract):
-    pass
-
-
-class InZooKeeper:
-    @pytest.fixture
-    def home(self, zookeeper_home: ZooKeeperHome) -> ZooKeeperHome:
-        return zookeeper_home
-
-
-class TestZooKeeperLog(InZooKeeper, LogContract):
-    pass
-
-
-class TestOwnerOfZooKeeperLog(InZooKeeper, OwnerContract):
-    pass
-
-
-class TestProcessesWithZooKeeperLog(InZooKeeper, ProcessContract):
-    pass

@@ -14,7 +14,7 @@ OF_SOURCES = mutants(
 # sources: a definition is logged, but not durable
 -self._sync or is_chosen)
 +False)
-? tests/run/test_power_loss.py::test_after_a_power_loss_a_state_is_exact_though_a_definition_is_lost
+? tests/run/test_power_loss.py::test_a_power_loss_that_takes_a_definition_is_exact
 # sources: a replay asks the spout again
 -self._answer(name, lambda: logged[name])
 +self._answer(name, self._coordinators[name].initialize_transaction, txid, self._earlier(name, txid, in_flight))

@@ -165,9 +165,7 @@ def test_time_that_begins_again_does_so_with_one_batch_whatever_ends_the_driver(
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_time_that_begins_again_does_so_once_in_windows_behind_windows(
-    point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_begins_again_once_in_windows_behind_windows(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     topology = TridentTopology("t")
     first = topology.new_stream("s", RowsSpout("n: int", {})).sliding_window(
         20 * S, 10 * S, "n", Sum(), "a", state_name="w"

@@ -96,9 +96,7 @@ def test_the_same_topology_goes_on_and_nothing_more_is_recorded(lives: Lives) ->
         (another_aggregator, r"  state 'total': 'total' Sum\(n: bigint\) -> Max\(n: bigint\)\n"),
     ],
 )
-def test_a_state_that_means_something_else_is_refused_and_nothing_is_written(
-    lives: Lives, changed: Declare, line: str
-) -> None:
+def test_a_state_that_means_something_else_is_refused_unwritten(lives: Lives, changed: Declare, line: str) -> None:
     lives.live(total)
     before = repr(lives.stores), LogReader(lives.log).refresh().txid
     with pytest.raises(TopologyChangedError, match=line) as caught:
@@ -112,9 +110,7 @@ def test_a_state_that_means_something_else_is_refused_and_nothing_is_written(
     assert lives.sums() == 4
 
 
-def test_what_is_allowed_is_taken_as_it_is_noted_and_needs_no_word_again(
-    lives: Lives, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_allowed_is_noted_and_needs_no_word_again(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
     lives.live(total)
     with caplog.at_level(logging.WARNING):
         lives.live(another_aggregator, allow_changed_topology=True)
@@ -254,9 +250,7 @@ def test_what_takes_all_changes_says_so_where_there_are_several(lives: Lives) ->
         lives.start(another_key, stream="renamed", allow_changed_topology=False)
 
 
-def test_states_may_come_and_go_but_not_return_as_something_else(
-    lives: Lives, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_states_may_come_and_go_but_not_return_as_others(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
     lives.live(total)
     lives.live(total, count)
     with caplog.at_level(logging.WARNING):

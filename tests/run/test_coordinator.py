@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -304,10 +305,7 @@ def test_a_topology_gets_its_way_of_execution_once(
 ) -> None:
     graph = counting(function, state()).graph()
     config = Config(engine="in_process", max_spout_pending=pending)
-    opened = OpenedTopology(graph, make_plan(graph), config, lambda states: MemoryLog("t"))
-    try:
+    with closing(OpenedTopology(graph, make_plan(graph), config, lambda states: MemoryLog("t"))) as opened:
         lane_of = lanes_of(opened)
         found = [lane_of(mock.Mock(here=True), size, True) for size in (SMALL, LARGE)]
         assert [(lane.in_loop, lane.brief) for lane in found] == lanes
-    finally:
-        opened.close()

@@ -65,9 +65,7 @@ def found(text: str, level: str | None = None, search: str = "", offset: int | N
         (None, "no such text", []),
     ],
 )
-def test_records_are_found_by_level_and_text_with_their_stack_traces(
-    level: str | None, search: str, wanted: list[str]
-) -> None:
+def test_records_are_found_by_level_text_and_stack_trace(level: str | None, search: str, wanted: list[str]) -> None:
     assert found(LINES, level, search) == wanted
 
 

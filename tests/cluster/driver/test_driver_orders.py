@@ -81,9 +81,7 @@ def started(cluster: StormClusterState, log_dir: Path) -> StormBase:
     return noted
 
 
-def test_code_whose_every_driver_dies_right_after_a_commit_is_not_rolled_back(
-    cluster: StormClusterState, tmp_path: Path
-) -> None:
+def test_code_whose_drivers_die_after_a_commit_is_not_rolled_back(cluster: StormClusterState, tmp_path: Path) -> None:
     log_dir = tmp_path / "log"
     batch(log_dir, 1)  # the old code
     first = started(cluster, log_dir)
