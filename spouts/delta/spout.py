@@ -123,7 +123,7 @@ class DeltaEmitter:
                 raise not_read(f"{what} cannot be read", error) from error
 
     def _rows(self, what: str, piece: FilePiece, source: pa.NativeFile) -> Iterator[pa.Table]:
-        size, footer = source.size(), Footer.of(what, source)
+        size, footer = source.size(), Footer.of(what, source.size(), source.read_at)
         if footer is None or piece.file.size not in (-1, size):
             raise ReplayMismatchError(
                 f"{what} has {size} bytes now, and had {piece.file.size} when it was written: it was replaced. Restore it "
