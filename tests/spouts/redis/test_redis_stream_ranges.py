@@ -508,9 +508,7 @@ def test_an_entry_deleted_by_its_id_is_missed_only_where_none_read_is_left(
     if read_before:
         assert numbers(batches.run()) == [[3, 5]]
     else:
-        with pytest.raises(
-            SpoutError, match="1 entries of the stream 's'.* were trimmed or deleted before a batch had"
-        ):
+        with pytest.raises(SpoutError, match="1 entries of the stream 's'.*were trimmed or deleted before a batch had"):
             batches.run()
     batches.close()
 
