@@ -69,9 +69,9 @@ class CsvFormat(RowFormat):
         if self.header is not True:
             return tuple(self.schema.names) if self.header is False else self.header
         try:
-            quoting = csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE
             marks: Any = {"delimiter": self.delimiter, "quotechar": self.quote, "escapechar": self.escape}
-            reader = csv.reader([header.decode("utf-8", "replace"), ""], quoting=quoting, **marks)
+            marks["quoting"] = csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE
+            reader = csv.reader([header.decode("utf-8", "replace"), ""], **marks)
             names = next(reader)
             if reader.line_num > 1:
                 raise csv.Error("a quoted name goes on in the next line")

@@ -200,17 +200,16 @@ def _refuse_bent(table: pa.Table, text: bytes) -> None:
 
 def _may_bend(table: pa.Table, text: bytes) -> bool:
     """Whether a number may have been read as another one: a float as 0 or an infinite one, a decimal as in `check_decimals`."""
-    numbers = [leaf for column in table.columns for leaf in leaves(column)]
-    decimals = [leaf for leaf in numbers if pa.types.is_decimal(leaf.type)]
-    floats = [leaf for leaf in numbers if pa.types.is_floating(leaf.type)]
-    if any(_reaches(leaf, Decimal(1).scaleb(28 - leaf.type.scale)) for leaf in decimals):
-        return True
+    every = [leaf for column in table.columns for leaf in leaves(column)]
+    tests = (pa.types.is_decimal, pa.types.is_floating)
+    decimals, floats = ([leaf for leaf in every if test(leaf.type)] for test in tests)
     zeros = [any(pc.any(is_zero(leaf)).as_py() for leaf in some) for some in (decimals, floats)]
     is_small = any(zeros) and may_be_small(text)
-    return is_small or (zeros[0] and _has_long_number(text)) or any(_reaches(leaf, math.inf) for leaf in floats)
+    return is_small or (zeros[0] and _has_long_number(text)) or any(map(_is_large, (*decimals, *floats)))
 
 
-def _reaches(numbers: Any, most: Any) -> bool:
+def _is_large(numbers: Any) -> bool:
+    most: Any = Decimal(1).scaleb(28 - numbers.type.scale) if pa.types.is_decimal(numbers.type) else math.inf
     bounds = pc.min_max(numbers).as_py()
     return bool(max(abs(bounds["min"] or 0), abs(bounds["max"] or 0)) >= most)
 
