@@ -179,12 +179,15 @@ class OpenedBase:
     def __init__(self, tables: StateTables) -> None:
         self._tables, self._changes, self._published = tables, tables.changes, tables.at_path()
         self._keys, self._bytes = tables.options.max_keys_in_memory, tables.options.max_mb_in_memory << 20
-        self.bytes_of_changes = self._bytes // 4
         self._ttl_s = tables.options.ttl_s
         self.holds: Holds | None = None
         self.version, self.rows = ABSENT, 0
 
     # ---- what is too much for memory ------------------------------------------------------------------------------
+
+    @property
+    def bytes_of_changes(self) -> int:
+        return self._bytes // 4
 
     @property
     def most_changes(self) -> int:
