@@ -16,15 +16,16 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (69_364, 307),
+    "trident": (68_650, 307),
     "states": (11_865, 60),
     "spouts": (9_580, 42),
-    "tests": (111_318, 529),
+    "tests": (110_470, 529),
     "examples": (760, 8),
     "docs": (7_139, 41),
 }
 NEW: dict[str, dict[str, tuple[int, int]]] = {
     "a cluster in a bucket": {"trident": (0, 2), "docs": (3, 0)},
+    "refusals of what was lost or exchanged": {"states": (60, 0), "spouts": (20, 0), "docs": (6, 0)},
 }
 
 
