@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.data_files import DataFile
+from states.delta.faults import VersionMoved
 from states.delta.fence import (
     STAGED_AS,
     changes_nothing,
@@ -17,7 +19,7 @@ from states.delta.fence import (
 )
 from states.delta.layout import DeltaLayout, Puts, RawKey, RawValue, in_order
 from states.delta.state_table import ABSENT
-from states.delta.state_tables import Holds, StateTables
+from states.delta.state_tables import NOTHING, TRIMMED, Holds, StateTables
 from trident.errors import ConfigError, StateError, StoreAwayError
 from trident.state.number_table import KeptValues
 from trident.state.table import KeyColumns, OpaqueTable
@@ -161,17 +163,21 @@ class Index:
             self.sentinel, self.seq = self._layout.end(scan)
         else:  # no rows are read, or only those that are not in files of a base
             self.sentinel, self.seq = newest_sentinel(self._table), max((file.last for file in files), default=0)
-            if self.sentinel is None:
-                self.holds = None  # the state was emptied, and not its base yet
             rows = self._table.scans_after(-1 if self.holds is None else self.holds.seq)
-            large = None if self.holds is None else self._published.index(self._layout, rows)
-            self.values = large or IndexedValues(self._layout, lambda: in_order(self._table.scan()))
+            self.values = self._published.index(self._layout, rows) or IndexedValues(
+                self._layout, lambda: in_order(self._table.scan())
+            )
         self.version = self._table.version
 
     def look(self) -> None:
         """Look for the newest base, and hold the same values; `ConfigError`: its rows cannot expire."""
         self._published.refresh()
         holds = self._published.base_under(self._table)
+        if holds is not None and self._table.transaction(TRIMMED) == NOTHING and newest_sentinel(self._table) is None:
+            with suppress(VersionMoved):  # the state was emptied, and not its base yet
+                self._published.clear()
+            self._published.refresh()
+            holds = self._published.holds()
         if holds is not None and self._ttl_s is not None:
             raise ConfigError(
                 f"ttl_s={self._ttl_s} of {self._what}: the state has outgrown memory and is held in files, whose rows "

@@ -181,8 +181,6 @@ class DeltaBackingMap(BackingMap):
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of the newest version, None if there is none; voids an unfinished commit."""
         self._drop_commit()
-        if self._expires and self._seen is None and self._reader is None:
-            self._index.look()  # which refuses one, at the start already
         try:
             found = self._sentinel_alone()
         except StateError:
@@ -190,6 +188,8 @@ class DeltaBackingMap(BackingMap):
             if not self._table.step_back():
                 raise
             found = self._sentinel_alone()
+        if self._expires and self._seen is None and self._reader is None:
+            self._index.look()  # which refuses a base, at the start already
         self._seen = (found,)
         return found
 

@@ -308,6 +308,23 @@ def test_a_state_that_was_emptied_is_in_memory_again(tmp_path: Path) -> None:
     assert told(state) == dict.fromkeys(WORDS, 1) | {"w1": 3}
 
 
+def test_an_emptied_state_has_no_former_row_though_its_base_was_not_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def died(_: PublishedTable) -> None:
+        raise Died("in a test")
+
+    state, _ = filled(tmp_path, Log())
+    with monkeypatch.context() as patch:
+        patch.setattr(PublishedTable, "clear", died)
+        with pytest.raises(Died):
+            state.reset()
+    log = Log("another")
+    commit(large_at(tmp_path), log, 1, 0, {"w1": 1})
+    for one in (large_at(tmp_path), reader_at(tmp_path)):
+        assert told(one) == {"w1": 1}
+
+
 def test_a_merge_that_ended_before_the_state_was_emptied_is_not_used_after_it(tmp_path: Path) -> None:
     state, _ = filled(tmp_path, Log(), background=True, publish_every_s=1)
     publishing = state._backing._publishing
