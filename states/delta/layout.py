@@ -53,6 +53,12 @@ _SENTINEL = pa.struct([*_COMMIT, ("place", pa.string()), ("sealed", pa.bool_())]
 _FAITHFUL = {str, bool, int, bytes, dt.date}
 
 
+def _check_types(state: str, schema: pa.Schema) -> None:
+    for column in schema:
+        if wrong := _misfit(column.type):
+            raise ConfigError(f"Delta cannot keep state {state!r}: the type of its column {column.name} has {wrong}")
+
+
 class DeltaLayout:
     """The columns of one state, derived from its kind and its `StateConf`; `data_schema` has those of keys and values alone."""
 
@@ -68,10 +74,7 @@ class DeltaLayout:
         self.value_types = tuple(pa.int64() if name in ("txid", "attempt") else value for name in self.value_columns)
         data = map(pa.field, [*self.key_columns, *self.value_columns], [*self.key_types, *self.value_types])
         self.data_schema = pa.schema(list(data))
-        for column in self.data_schema:
-            if wrong := _misfit(column.type):
-                what = f"the type of its column {column.name} has {wrong}"
-                raise ConfigError(f"Delta cannot keep state {conf.state!r}: {what}")
+        _check_types(conf.state, self.data_schema)
         own = pa.field(SEQ_COLUMN, pa.int64()), pa.field(SENTINEL_COLUMN, _SENTINEL)
         self.schema = pa.schema([*self.data_schema, *own])
         self._plain_keys = _FAITHFUL.issuperset(map(class_of, key_ddl))

@@ -115,28 +115,34 @@ class Publishing:
     def _offer(self, snapshot: Snapshot, shown: Sentinel | None, found: Sentinel | None) -> None:
         """Publish a committed state soon. A later one takes its place if it comes first."""
         # In an opaque state, what an unrecorded batch wrote can be distinguished; in the others, and in a base, it cannot.
-        index, is_opaque = self._index, self._tables.layout.kind is StateType.OPAQUE
-        if found is not None and found.txid > snapshot.txid and not (is_opaque and index.holds is None):
-            return
+        can_tell = self._tables.layout.kind is StateType.OPAQUE and self._index.holds is None
         due = Shown(snapshot, shown, self._changes.version)
-        if self._last is not None and self._last.is_same(due):
+        is_last = self._last is not None and self._last.is_same(due)
+        if is_last or (found is not None and found.txid > snapshot.txid and not can_tell):
             return
-        if self._is_busy and index.is_full(2):
-            self.finish()  # so that memory stays bounded if batches are faster than merges
-        # Else changes may be in the base already.
-        at_once = not (self._is_busy or self._is_index_old) and index.is_full()
-        self._last = due
+        at_once = self._is_urgent()
         with self._news:
-            self._due = due
-            if self._options.background_maintenance and (self._thread is None or not self._thread.is_alive()):
-                self._at_once = False
-                self._thread = threading.Thread(target=self._run, name=f"{self._tables.what}: publishing")
-                self._thread.start()
-            if at_once:
-                self._at_once = True
-                self._news.notify()
+            self._due = self._last = due
+            if self._options.background_maintenance:
+                self._wake(at_once)
         if not self._options.background_maintenance and (at_once or time.monotonic() >= self._not_before):
             self.finish()
+
+    def _is_urgent(self) -> bool:
+        """Whether there are so many changes beside the base that they are merged at once; waits if there are twice as many."""
+        if self._is_busy and self._index.is_full(2):
+            self.finish()  # so that memory stays bounded if batches are faster than merges
+        # Else changes may be in the base already.
+        return not (self._is_busy or self._is_index_old) and self._index.is_full()
+
+    def _wake(self, at_once: bool) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._at_once = False
+            self._thread = threading.Thread(target=self._run, name=f"{self._tables.what}: publishing")
+            self._thread.start()
+        if at_once:
+            self._at_once = True
+            self._news.notify()
 
     def _grow(self, due: Shown) -> None:
         """Make the first base, as of a committed batch."""

@@ -6,8 +6,7 @@ on the version that the task read. What is left in the folder is of attempts tha
 one begins.
 
 A task keeps its index for the next batch: what it staged is in it as soon as the table shows it; if the table shows something
-else, it is read again. Of a state beyond memory a task keeps what changed since the last merge, and the driver merges from
-the table; or from an index that it has for as long as no task stages (`Publishing`).
+else, it is read again. Of a state beyond memory a task keeps what changed since the last merge; the driver keeps nothing.
 """
 
 from __future__ import annotations
