@@ -319,8 +319,7 @@ def test_an_emptied_state_has_no_former_row_though_its_base_was_not_emptied(
         patch.setattr(PublishedTable, "clear", died)
         with pytest.raises(Died):
             state.reset()
-    log = Log("another")
-    commit(large_at(tmp_path), log, 1, 0, {"w1": 1})
+    commit(large_at(tmp_path), Log("another"), 1, 0, {"w1": 1})
     for one in (large_at(tmp_path), reader_at(tmp_path)):
         assert told(one) == {"w1": 1}
 
