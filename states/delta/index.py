@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from states.delta.beyond_memory.large_index import LargeIndex
+from states.delta.beyond_memory.sorted_rows import SortedRows
 from states.delta.data_files import DataFile
 from states.delta.fence import (
     STAGED_AS,
@@ -92,6 +94,13 @@ class IndexedValues:
         pa.default_memory_pool().release_unused()  # Arrow's read took as much memory as the index, and is done
 
 
+class HeldChanges(NamedTuple):
+    """The changes of a version that are not in a base, as this process has them in memory."""
+
+    holds: Holds  # of the base
+    runs: tuple[SortedRows, ...]
+
+
 class Index:
     """The latest values, sentinel and `_seq` of `version`: `ABSENT` without a table, None while nothing is held.
 
@@ -144,6 +153,12 @@ class Index:
     def _is_beyond(self, keys: int, size: int) -> bool:
         # The rows of a base do not say when they were written.
         return self._ttl_s is None and (keys > self._most_keys or keys * _KEY_BYTES + size > self._most_bytes)
+
+    def held_changes(self, version: int) -> HeldChanges | None:
+        """Return the changes of a version beside the base; None: they are not in memory, or not as of this version."""
+        if self.holds is None or version != self.version or not isinstance(self.values, LargeIndex):
+            return None
+        return HeldChanges(self.holds, self.values.runs)
 
     # ---- following the tables -------------------------------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 It is written at most every few seconds, when the state is closed, and at once if the changes of a state beyond memory become
 too many. It shows committed batches only: a state learns which these are when its next commit begins, or when the driver says
 so (`recorded`). A state to be shown is a version of the changes, and is made from their table: of a state in memory all rows
-replace the former ones; beyond memory the changes that the base does not hold are merged into it. The first base is made by
-the commit that finds the state too large.
+replace the former ones; beyond memory the changes that the base does not hold are merged into it, from their table or, if
+this process has them in memory over this very base, from there. The first base is made by the commit that finds the state too
+large.
 
 Two writers may publish at once, if one of them was paused and replaced. So a version is based on the one that was read before
 the sentinel of the changes was compared: the slower of two is refused, and a state of the past replaces no later one. A base
@@ -25,9 +26,9 @@ from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.data_files import delete_files
 from states.delta.faults import VersionMoved
 from states.delta.fence import newest_sentinel
-from states.delta.index import Index
+from states.delta.index import HeldChanges, Index
 from states.delta.state_table import ABSENT, COMPACTION, StateTable
-from states.delta.state_tables import NOTHING, TRIMMED, Shown, StateTables, is_newest, last_seq
+from states.delta.state_tables import NOTHING, TRIMMED, Holds, Shown, StateTables, is_newest, last_seq
 from states.delta.upkeep import Maintenance
 from trident.errors import BackendError, StateError
 from trident.state.interfaces import StateType
@@ -47,7 +48,7 @@ class Publishing:
         self._tables, self._changes, self._index, self._maintenance = tables, tables.changes, index, maintenance
         self._published, self._options = tables.at_path(), tables.options
         self._news = threading.Condition()
-        self._due: Shown | None = None
+        self._due: tuple[Shown, HeldChanges | None] | None = None
         self._last: Shown | None = None
         self._thread: threading.Thread | None = None
         self._not_before, self._at_once = 0.0, False
@@ -95,7 +96,7 @@ class Publishing:
         with self._news:
             due, self._due = self._due, None
         if due is not None:
-            self._try(due)
+            self._try(*due)
 
     def forget(self) -> None:
         """Publish nothing that is due; return when nothing is being published."""
@@ -126,7 +127,7 @@ class Publishing:
             return
         at_once = self._is_urgent()
         with self._news:
-            self._due = self._last = due
+            self._due, self._last = (due, self._index.held_changes(due.version)), due
             if self._options.background_maintenance:
                 self._wake(at_once)
         if not self._options.background_maintenance and (at_once or time.monotonic() >= self._not_before):
@@ -177,17 +178,17 @@ class Publishing:
                     self._thread = None
                     return
                 self._is_busy = True
-            self._try(due)
+            self._try(*due)
 
     def _is_time(self) -> bool:
         ends = self._at_once or not threading.main_thread().is_alive()
         return ends or self._due is None or time.monotonic() >= self._not_before
 
-    def _try(self, due: Shown) -> None:
+    def _try(self, due: Shown, held: HeldChanges | None) -> None:
         """Publish; what fails is tried again with the next state, because no batch depends on it."""
         began = time.monotonic()
         try:
-            if _RETRIES.run(lambda: self._publish(due), VersionMoved):
+            if _RETRIES.run(lambda: self._publish(due, held), VersionMoved):
                 self._published.keep_small()
         except (VersionMoved, StateError, OSError) as error:
             self._last, self._is_index_old = None, self._is_index_old or self._index.holds is not None
@@ -197,7 +198,7 @@ class Publishing:
             self._not_before = ended + max(self._options.publish_every_s, (ended - began) * (_SHARE - 1))
             self._is_busy = False
 
-    def _publish(self, due: Shown) -> bool:
+    def _publish(self, due: Shown, held: HeldChanges | None) -> bool:
         """Make the version that shows a state, as the one after the newest; False: it is not to be shown any more."""
         table, changes = self._published, self._changes.another(read_only=True, at=due.version)
         is_there = table.refresh() != ABSENT
@@ -209,28 +210,27 @@ class Publishing:
         if changes.refresh() == ABSENT:
             return False
         if table.base_under(changes) is not None or table.holds() is not None:
-            return self._merge(changes, due)
+            return self._merge(changes, due, held)
         latest = self._tables.layout.latest_rows(changes.scan(), drop_deleted=True)
         table.create()  # another program may have deleted it
         table.show(self._tables.rows.of(latest, due.snapshot), due)
         return True
 
-    def _merge(self, changes: StateTable, due: Shown) -> bool:
-        """Merge changes that the base does not hold into it, or into the first one; False: there are none, or no right to."""
+    def _merge(self, changes: StateTable, due: Shown, held: HeldChanges | None = None) -> bool:
+        """Merge changes that the base does not hold into it, or into the first one; False: there are none, or no right to.
+
+        `held`: the changes, if they are in memory; if the base has moved since, they are read like all others.
+        """
         table, holds, newest = self._published, self._published.base_under(changes), newest_sentinel(changes)
-        held, seq = NOTHING if holds is None else holds.seq, last_seq(changes)
-        if seq <= held or newest is None or newest.txid > due.txid:
+        merged, seq = NOTHING if holds is None else holds.seq, last_seq(changes)
+        if seq <= merged or newest is None or newest.txid > due.txid:
             return False
         before = table.base([] if holds is None else None)
-        # Before there is a base, all values are in memory, too.
-        most = self._index.bytes_of_changes * (1 if holds is None else 2)
         with table.or_forgotten("write files of"):
-            pending = LargeIndex(self._tables.layout, before, due.txid)
-            for rows in changes.scans_after(held):
-                pending.load(rows, held)
-                if pending.nbytes > most:
-                    base = self._write_changes(pending, before, due)
-                    pending = LargeIndex(self._tables.layout, base, due.txid)
+            if held is not None and held.holds == holds:
+                pending = LargeIndex(self._tables.layout, before, due.txid, held.runs)
+            else:
+                pending = self._read_changes(changes, holds, before, due)
             after = self._write_changes(pending, before, due)
         if not is_newest(self._changes, due):
             return False
@@ -240,6 +240,18 @@ class Publishing:
         if holds is not None:
             self._trim(holds.seq)
         return True
+
+    def _read_changes(self, changes: StateTable, holds: Holds | None, before: BucketedBase, due: Shown) -> LargeIndex:
+        """Return the changes that the base does not hold over it, or the last of them over what is written for the others."""
+        pending, merged = LargeIndex(self._tables.layout, before, due.txid), NOTHING if holds is None else holds.seq
+        # Before there is a base, all values are in memory, too.
+        most = self._index.bytes_of_changes * (1 if holds is None else 2)
+        for rows in changes.scans_after(merged):
+            pending.load(rows, merged)
+            if pending.nbytes > most:
+                base = self._write_changes(pending, before, due)
+                pending = LargeIndex(self._tables.layout, base, due.txid)
+        return pending
 
     def _write_changes(self, pending: LargeIndex, before: BucketedBase, due: Shown) -> BucketedBase:
         """Write changes into files that no log names yet; of those before, only the ones of the base `before` stay."""

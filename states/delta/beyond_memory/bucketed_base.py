@@ -44,7 +44,7 @@ ATTEMPT = pa.field(ATTEMPT_COLUMN, pa.int64())
 ROWS_PER_GROUP = 1 << 14  # a lookup of one key reads so many rows
 MOST_ROWS, MOST_BYTES = 1 << 18, 1 << 25  # in memory, of a bucket before it is split
 _DICTIONARY_BYTES = 1 << 14  # columns of few different values (batches, attempts) fit; others give up soon
-_EVERYTHING = Bucket(0, 0)
+EVERYTHING = Bucket(0, 0)
 _NAME = re.compile(r"part-b(\d+)-([\da-f]+)-[\da-f-]+\.parquet")
 
 
@@ -113,15 +113,20 @@ class BucketedBase:
             yield rows_only(rows if part is None else part.unchanged_rows(rows))
 
     def merge(
-        self, changes: SortedRows, finish: Callable[[SortedRows], SortedRows] | None = None, all_files: bool = False
+        self,
+        changes: Callable[[Bucket], SortedRows],
+        finish: Callable[[SortedRows], SortedRows] | None = None,
+        all_files: bool = False,
     ) -> BucketedBase:
-        """Return the base after changes, to which `finish` gives its columns: the buckets that they touch, or all, are written.
+        """Return the base after the changes of each bucket, to which `finish` gives its columns.
+
+        The buckets that they touch, or all, are written.
 
         No log names the new files yet; if they are not used, they are the caller's to delete.
         """
         files = list[BucketFile]()
-        for bucket, file in self._cover(_EVERYTHING, list(self.files)):
-            part = changes.within(bucket)
+        for bucket, file in self._cover(EVERYTHING, list(self.files)):
+            part = changes(bucket)
             if len(part) or (all_files and file is not None):
                 stored = with_hash(self.schema).empty_table() if file is None else self._stored_rows(file)
                 files += self._write_files((part if finish is None else finish(part)).applied_to(stored), bucket)

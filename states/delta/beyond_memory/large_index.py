@@ -5,12 +5,12 @@ state the batch after P wrote each row of the base and changed nothing: so every
 value, and a reader of a time before P gets an error that asks for a newer snapshot. Its attempt is the one that wrote the
 value, because the attempt says which declaration it is of; to the rule it is all the same.
 
-A commit puts its rows into memory, in a few sorted tables. A merge loads changes over a base likewise, and writes the next one.
+A commit puts its rows into memory, in a few sorted tables. A merge has such tables over a base, too, and writes the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any
 
@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from states.delta.beyond_memory.bucketed_base import BucketedBase
-from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys
+from states.delta.beyond_memory.bucketed_base import EVERYTHING, BucketedBase
+from states.delta.beyond_memory.sorted_rows import Bucket, FoundRows, SortedRows, WantedKeys
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout, Puts, RawKey, RawValue
 from trident.arrow import python_of
 from trident.state.interfaces import StateType
@@ -33,9 +33,14 @@ _ROWS_AT_ONCE = 1 << 18
 class LargeIndex:
     """The raw value of each key, in files and in memory, as `IndexedValues` has them. Used by one thread at a time."""
 
-    def __init__(self, layout: DeltaLayout, base: BucketedBase, shown: int) -> None:
+    def __init__(self, layout: DeltaLayout, base: BucketedBase, shown: int, runs: Iterable[SortedRows] = ()) -> None:
         self.base, self._layout, self._shown = base, layout, shown
-        self._runs: list[SortedRows] = []  # the newest last, each at most half as long as the one before
+        self._runs = list(runs)  # the newest last, each at most half as long as the one before
+
+    @property
+    def runs(self) -> tuple[SortedRows, ...]:
+        """The changes as they are now, for any thread."""
+        return tuple(self._runs)
 
     @property
     def changes(self) -> int:
@@ -78,7 +83,7 @@ class LargeIndex:
         return FoundRows.all(parts, self._layout.data_schema), self.base.lookup(wanted)
 
     def key_pages(self) -> Iterator[list[RawKey]]:
-        changes, width = self._together(), len(self._layout.key_columns)
+        changes, width = self._changes_within(EVERYTHING), len(self._layout.key_columns)
         there = pc.is_valid(changes.rows[self._layout.value_columns[0]])
         yield self._layout.raw_keys(changes.rows.filter(there).columns[:width])
         for page in self.base.rows(changes):
@@ -110,7 +115,7 @@ class LargeIndex:
 
     def merged(self, finish: Callable[[SortedRows], SortedRows] | None = None, all_files: bool = False) -> BucketedBase:
         """Return the base after all changes; see `BucketedBase.merge`."""
-        return self.base.merge(self._together(), finish, all_files)
+        return self.base.merge(self._changes_within, finish, all_files)
 
     def _as_changes(self, parts: Sequence[Any]) -> Iterator[FoundRows]:
         """Iterate over the rows of keys: changes, and rows of the base as if the batch after it had written them."""
@@ -124,10 +129,10 @@ class LargeIndex:
             columns = [np.full(count, self._shown), value]
         yield FoundRows(pa.table(columns, names=list(self._layout.value_columns)), stored.places)
 
-    def _together(self) -> SortedRows:
-        return reduce(
-            lambda older, run: run.after(older), self._runs, self._sorted(self._layout.data_schema.empty_table())
-        )
+    def _changes_within(self, bucket: Bucket) -> SortedRows:
+        if not self._runs:
+            return self._sorted(self._layout.data_schema.empty_table())
+        return reduce(lambda older, run: run.after(older), [run.within(bucket) for run in self._runs])
 
     def _sorted(self, rows: pa.Table) -> SortedRows:
         return SortedRows.of(rows, self._layout.key_columns, self._layout.value_columns[0])

@@ -442,6 +442,57 @@ def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(
     assert told(large_at(tmp_path)) == model
 
 
+def scans_of_rows(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The scans from now on that read rows, and not only who wrote them."""
+    scans, scan = list[Any](), StateTable.scan
+
+    def noted(self: StateTable, filter: Any = None, columns: Any = None, files: Any = None) -> Any:
+        if columns is None:
+            scans.append(files)
+        return scan(self, filter, columns, files)
+
+    monkeypatch.setattr(StateTable, "scan", noted)
+    return scans
+
+
+def test_a_merge_takes_changes_from_memory_as_of_the_batch_that_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log, compact_after_commits=1000)
+    state.wait_for_maintenance()
+    commit(state, log, 9, 0, {"w1": 1})
+    scans = scans_of_rows(monkeypatch)
+    state.recorded(Snapshot(9, log.winners))
+    commit(state, log, 10, 0, {"w1": 1, "w2": 1}, record=False)
+    state.wait_for_maintenance()
+    assert not scans
+    assert people_read(tmp_path) == model + Counter(w1=1)
+    commit(state, log, 10, 1, {"w2": 1})
+    state.recorded(Snapshot(10, log.winners))
+    state.close()
+    assert people_read(tmp_path) == told(large_at(tmp_path)) == model + Counter(w1=1, w2=1)
+
+
+def test_a_merge_reads_the_changes_if_another_base_is_there_than_that_of_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log, compact_after_commits=1000)
+    state.wait_for_maintenance()
+    commit(state, log, 9, 0, {"w1": 1})
+    other = large_at(tmp_path)
+    assert other.read_sentinel() == log.expected
+    other.recorded(Snapshot(9, log.winners))
+    other.wait_for_maintenance()  # merges batch 9
+    commit(state, log, 10, 0, {"w2": 1})
+    scans = scans_of_rows(monkeypatch)
+    state.recorded(Snapshot(10, log.winners))
+    state.wait_for_maintenance()
+    assert scans
+    assert people_read(tmp_path) == model + Counter(w1=1, w2=1)
+
+
 def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     state, model = filled(tmp_path, log)

@@ -247,9 +247,9 @@ def test_keys_of_one_hash_are_told_apart(tmp_path: Path, seed: int) -> None:
 
 
 def test_a_merge_writes_the_buckets_that_it_touches_and_no_other(tmp_path: Path) -> None:
-    base = base_in(tmp_path).merge(changes_of({(f"w{n}", n): n for n in range(200)}))
+    base = base_in(tmp_path).merge(changes_of({(f"w{n}", n): n for n in range(200)}).within)
     assert len(base.files) > 30
-    after = base.merge(changes_of({("w7", 7): -1}))
+    after = base.merge(changes_of({("w7", 7): -1}).within)
     assert len({*base.files} - {*after.files}) == len({*after.files} - {*base.files}) == 1
     assert listed(base)["w7", 7] == 7  # the files of the older version are as they were
     assert listed(after)["w7", 7] == -1
@@ -257,21 +257,21 @@ def test_a_merge_writes_the_buckets_that_it_touches_and_no_other(tmp_path: Path)
 
 def test_a_bucket_without_rows_has_no_file_until_it_has_rows_again(tmp_path: Path) -> None:
     everything: Model = {(f"w{n}", n): n for n in range(40)}
-    base = base_in(tmp_path).merge(changes_of(everything))
+    base = base_in(tmp_path).merge(changes_of(everything).within)
     first = base.files[0]
     gone = base._stored_rows(first).drop_columns(["_trident_hash"])
     deletions = gone.set_column(2, "value", pa.nulls(len(gone), pa.int64()))
-    emptied = base.merge(SortedRows.of(deletions, KEYS, "value"))
+    emptied = base.merge(SortedRows.of(deletions, KEYS, "value").within)
     assert len(emptied) == 40 - len(gone)
     assert first.bucket not in [file.bucket for file in emptied.files]
-    again = emptied.merge(SortedRows.of(gone, KEYS, "value"))
+    again = emptied.merge(SortedRows.of(gone, KEYS, "value").within)
     assert listed(again) == everything
 
 
 def test_a_lookup_reads_the_row_groups_of_its_keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucketed_base, "ROWS_PER_GROUP", 10)
     monkeypatch.setattr(bucketed_base, "MOST_ROWS", 1000)
-    base = base_in(tmp_path).merge(changes_of({(f"w{n}", n): n for n in range(500)}))
+    base = base_in(tmp_path).merge(changes_of({(f"w{n}", n): n for n in range(500)}).within)
     assert len(base.files) == 1
     read: list[tuple[list[int], Any]] = []
     read_groups = pq.ParquetFile.read_row_groups
@@ -292,19 +292,19 @@ def test_a_lookup_reads_the_row_groups_of_its_keys_only(tmp_path: Path, monkeypa
 def test_large_rows_split_a_bucket_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucketed_base, "MOST_ROWS", 1000)
     monkeypatch.setattr(bucketed_base, "MOST_BYTES", 4000)
-    base = base_in(tmp_path).merge(changes_of({("x" * 1000, n): n for n in range(8)}))
+    base = base_in(tmp_path).merge(changes_of({("x" * 1000, n): n for n in range(8)}).within)
     assert len(base.files) > 2
     assert len(listed(base)) == 8
 
 
 def test_a_value_longer_than_any_bucket_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucketed_base, "MOST_BYTES", 10)
-    base = base_in(tmp_path).merge(changes_of({("x" * 1000, 1): 1, ("y", 2): 2}))
+    base = base_in(tmp_path).merge(changes_of({("x" * 1000, 1): 1, ("y", 2): 2}).within)
     assert listed(base) == {("x" * 1000, 1): 1, ("y", 2): 2}
 
 
 def test_the_hash_is_in_the_file_and_readers_of_the_columns_do_not_see_it(tmp_path: Path) -> None:
-    base = base_in(tmp_path).merge(changes_of({("a", 1): 1}))
+    base = base_in(tmp_path).merge(changes_of({("a", 1): 1}).within)
     (file,) = base.files
     assert pq.read_schema(tmp_path / file.path).names == ["_trident_hash", *VALUE_SCHEMA.names]
     assert next(iter(base.rows())).schema == VALUE_SCHEMA
@@ -324,7 +324,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(pq.ParquetWriter, "write_table", broken)
     with pytest.raises(OSError, match="no space left"):
-        base_in(tmp_path).merge(changes_of({("a", 1): 1}))
+        base_in(tmp_path).merge(changes_of({("a", 1): 1}).within)
     assert list(tmp_path.iterdir()) == []
 
 
