@@ -114,8 +114,12 @@ class NewMeaning:
         return found
 
     def record(self) -> None:
-        self._log.append(TopologyRecord(**self.declares))
+        """Record it before a batch commits, but for what states miss from it on: the batch may never commit."""
+        states, streams = self.declares["states"], self.declares["streams"]
+        missed = {name: facts for name, facts in states.items() if MISSED in facts}
+        self._log.append(TopologyRecord({name: states[name] for name in states if name not in missed}, streams))
         self.mark_recorded()
+        self.declares = {"states": missed, "streams": {}} if missed else {}
 
     def mark_recorded(self) -> None:
         self.declares, self.lasts = {}, False
