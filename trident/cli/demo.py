@@ -144,7 +144,10 @@ class DemoFolder:
     def command(self, *words: str) -> list[str]:
         called = Path(sys.argv[0])
         on_path = called.name != "trident" or shutil.which("trident") is not None
-        return ["trident" if on_path else _near(called), "get", f"{_near(self.module)}:topology", "count", *words]
+        log = (
+            ["--log-dir", _near(self.log_dir)] if "TRIDENT_LOG_DIR" in os.environ else []
+        )  # which goes before the topology's
+        return ["trident" if on_path else _near(called), "get", f"{_near(self.module)}:topology", "count", *words, *log]
 
     def commits(self) -> int:
         """Return how many commits the Delta table of the state's changes has recorded."""
@@ -162,18 +165,22 @@ def _near(path: Path) -> str:
 
 def find_text(roots: Sequence[Path], pattern: str = "*", *, without: Path | None = None) -> list[Path]:
     """Find the UTF-8 text files among `roots` and in folders of them, but not what is hidden, installed, or in `without`."""
-    found, left_out = set[Path](), without and without.resolve()
+    found = set[Path]()
     for root in roots:
         if not root.exists():
             raise SpoutError(f"cannot count the words of {root}: there is no such file or folder")
         for path in root.rglob(pattern) if root.is_dir() else [root]:
             names = path.relative_to(root).parts
-            if path.is_file() and not any(name.startswith(".") or name in _NOT_SHOWN for name in names):
-                is_own = left_out is not None and path.resolve().is_relative_to(left_out)
-                found |= {path.resolve()} if not is_own and _is_text(path) else set()
+            is_shown = path.is_file() and not any(name.startswith(".") or name in _NOT_SHOWN for name in names)
+            if is_shown and not _is_within(path, without) and _is_text(path):
+                found.add(path.resolve())
     if not found:
         raise SpoutError(f"no text to count in {', '.join(map(str, roots))}: no file there is UTF-8 text")
     return sorted(found)
+
+
+def _is_within(path: Path, folder: Path | None) -> bool:
+    return folder is not None and path.resolve().is_relative_to(folder.resolve())
 
 
 def _is_text(path: Path) -> bool:
